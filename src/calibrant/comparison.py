@@ -1,0 +1,303 @@
+"""Fit several calibrators on one set, measure all on another, and say who can be told apart."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.errors import CalibrantError, CalibrationWarning, InputError
+from calibrant.evaluation import Evaluation, MetricResult, evaluate, show
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.registry import METHODS, calibrator_class
+from calibrant.predictions import Predictions
+from calibrant.tables import format_table
+from calibrant.uncertainty import DEFAULT_LEVEL, DEFAULT_RESAMPLES, paired_difference
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedMethod:
+    """One calibrator's part in a comparison.
+
+    Attributes:
+        name: as it was asked for.
+        calibrator: fitted.
+        evaluation: of its probabilities on the test rows.
+        fit_seconds: wall-clock time of `fit`.
+        apply_seconds: wall-clock time of `predict_proba` on the test rows.
+        keeps_accuracy: whether every test row kept its predicted class.
+        warnings: what the fit warned of.
+    """
+
+    name: str
+    calibrator: Calibrator
+    evaluation: Evaluation
+    fit_seconds: float
+    apply_seconds: float
+    keeps_accuracy: bool
+    warnings: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        return {
+            "method": self.name,
+            "fit_seconds": self.fit_seconds,
+            "apply_seconds": self.apply_seconds,
+            "parameters": self.calibrator.n_parameters,
+            "keeps_accuracy": self.keeps_accuracy,
+            "warnings": list(self.warnings),
+            "metrics": {n: r.as_dict() for n, r in self.evaluation.results.items()},
+        }
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How far a method is from the best one on the same rows: value and interval, method - best."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval leaves out zero."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found; prints as a table.
+
+    Attributes:
+        fit_source, test_source: where the rows came from.
+        fit_rows, test_rows: how many there were.
+        rank_by: the metric that ranks.
+        methods: sorted by it, best first.
+        differences: paired difference of each method to the first.
+        skipped: method to the reason why it could not take part.
+    """
+
+    fit_source: str
+    test_source: str
+    fit_rows: int
+    test_rows: int
+    rank_by: str
+    methods: list[ComparedMethod]
+    differences: dict[str, PairedDifference]
+    skipped: dict[str, str]
+
+    def __getitem__(self, name: str) -> ComparedMethod:
+        """Return the part of one method.
+
+        Raises:
+            KeyError: it didn't take part.
+        """
+        return {method.name: method for method in self.methods}[name]
+
+    @property
+    def best(self) -> str:
+        """Name of the method with the best value of `rank_by`."""
+        return self.methods[0].name
+
+    @property
+    def tied_with_best(self) -> list[str]:
+        """Names of the others that the paired interval can't tell from the best."""
+        return [
+            m.name for m in self.methods[1:] if not self.differences[m.name].significant
+        ]
+
+    def headline(self) -> str:
+        """Return the finding in one or two sentences."""
+        best = self.methods[0].evaluation[self.rank_by]
+        metric = best.metric
+        text = f"Lowest {metric.title}: {self.best}, {_with_interval(best)}"
+        text += ", not distinguishable from perfect" if best.at_floor else ""
+        tied = self.tied_with_best
+        if not tied:
+            return text + ". No other method comes close enough to tie."
+        return text + f". Can't be told apart from it: {', '.join(tied)}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        results = self.methods[0].evaluation.results
+        return {
+            "fit": self.fit_source,
+            "test": self.test_source,
+            "fit_rows": self.fit_rows,
+            "test_rows": self.test_rows,
+            "methods": [
+                method.as_dict()
+                | {"difference_to_best": vars(self.differences[method.name])}
+                for method in self.methods
+            ],
+            "rank_by": self.rank_by,
+            "best": self.best,
+            "tied_with_best": self.tied_with_best,
+            "best_by_metric": {name: self._best_by(name) for name in results},
+            "skipped": [{"method": m, "reason": reason} for m, reason in self.skipped.items()],
+        }
+
+    def _best_by(self, metric: str) -> str:
+        return min(self.methods, key=lambda method: _cost(method.evaluation[metric])).name
+
+    def __str__(self) -> str:
+        first = self.methods[0].evaluation
+        shown = [name for name in ("ece", "adaece", "smce", "nll", "brier") if name in first.results]
+        head = ["method", *[first[name].metric.title for name in shown], "class kept", "params", "fit s"]
+        rows: list[list[str]] = []
+        for method in self.methods:
+            marks = "*" if method.name in (self.best, *self.tied_with_best) else ""
+            cells = [show(r.metric, r.value) for r in map(method.evaluation.__getitem__, shown)]
+            kept = "yes" if method.keeps_accuracy else "no"
+            rows.append([
+                method.name + marks, *cells, kept,
+                str(method.calibrator.n_parameters), f"{method.fit_seconds:.2f}",
+            ])
+        lines = [
+            f"fit on {self.fit_source} ({self.fit_rows} rows), "
+            f"measured on {self.test_source} ({self.test_rows} rows)",
+            "",
+            self.headline(),
+            "",
+            format_table(head, rows),
+        ]
+        ranked = first[self.rank_by]
+        if ranked.floor is not None:
+            title = ranked.metric.title
+            lines.append(
+                f"\n* not distinguishable from the best in {title} (paired bootstrap). The floor "
+                f"of {self.best} is\n{show(ranked.metric, ranked.floor)} (95 %: "
+                f"{show(ranked.metric, ranked.floor_95)}): what honest confidences would show. "
+                "ECE-like metrics in percent."
+            )
+        lines += [f"{name} left out: {reason}" for name, reason in self.skipped.items()]
+        for method in self.methods:
+            lines += [f"{method.name}: {text}" for text in method.warnings]
+        return "\n".join(lines)
+
+
+def _with_interval(result: MetricResult) -> str:
+    unit = " %" if result.metric.percent else ""
+    low, high = show(result.metric, result.low), show(result.metric, result.high)
+    return f"{show(result.metric, result.value)}{unit} ({low} to {high})"
+
+
+def _cost(result: MetricResult) -> float:
+    return result.value if result.metric.lower_is_better else -result.value
+
+
+def compare(
+    methods: Sequence[str | Calibrator] | str = "all",
+    *,
+    fit: Predictions,
+    test: Predictions,
+    metrics: Sequence[str] | None = None,
+    rank_by: str = "ece",
+    resamples: int = DEFAULT_RESAMPLES,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Fit each method on `fit`, apply it to `test` and measure it there.
+
+    All methods are measured on the same bootstrap resamples, so differences between them are paired.
+
+    Args:
+        methods: names or unfitted calibrators, or ``"all"``.
+        fit: rows to fit on. They should share no row with `test`.
+        test: rows to measure on.
+        metrics: names of metrics; all for None.
+        rank_by: the metric to rank by.
+        resamples: bootstrap resamples.
+        level: nominal coverage of all intervals.
+        seed: of the resamples.
+        progress: called with the name of each method before it is fitted.
+
+    Raises:
+        InputError: no method, or sets that don't fit together.
+        UnknownMethodError: no such method or metric.
+        PredictionsError: sets in the top-label form, which can't be recalibrated.
+    """
+    if fit.classes != test.classes:
+        raise InputError(
+            f"{fit.source} has {fit.classes} classes, but {test.source} {test.classes}"
+        )
+    wanted = list(METHODS) if methods == "all" else methods
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    calibrators = [calibrator_class(m)() if isinstance(m, str) else m for m in wanted]
+    if not calibrators:
+        raise InputError("compare needs at least one method")
+    if metrics is not None and rank_by not in metrics:
+        metrics = [*metrics, rank_by]
+    entries: list[ComparedMethod] = []
+    skipped: dict[str, str] = {}
+    fit_logits, test_logits = fit.logits, test.logits
+    for name, calibrator in zip(_names(calibrators), calibrators, strict=True):
+        if progress is not None:
+            progress(name)
+        if calibrator.needs_features and (fit.features is None or test.features is None):
+            skipped[name] = "it needs features, which the files don't hold"
+            continue
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CalibrationWarning)
+            started = time.perf_counter()
+            calibrator.fit(fit_logits, fit.labels, fit.features)
+            fitted = time.perf_counter()
+        probs = calibrator.predict_proba(test_logits, test.features)
+        applied = time.perf_counter()
+        evaluation = evaluate(
+            Predictions.from_probs(probs, test.labels, source=test.source),
+            metrics=metrics,
+            resamples=resamples,
+            level=level,
+            seed=seed,
+        )
+        entries.append(
+            ComparedMethod(
+                name,
+                calibrator,
+                evaluation,
+                fitted - started,
+                applied - fitted,
+                _keeps_classes(evaluation, test_logits),
+                tuple(str(w.message) for w in caught if issubclass(w.category, CalibrationWarning)),
+            )
+        )
+    if not entries:
+        raise CalibrantError("no method could be fitted: " + "; ".join(skipped.values()))
+    entries.sort(key=lambda entry: _cost(entry.evaluation[rank_by]))
+    differences = {e.name: _difference(e, entries[0], rank_by, level) for e in entries}
+    return Comparison(
+        fit.source, test.source, fit.n, test.n, rank_by, entries, differences, skipped
+    )
+
+
+def _names(calibrators: Sequence[Calibrator]) -> list[str]:
+    """Return a name for each: its method, numbered where one method comes more than once."""
+    methods = [calibrator.method for calibrator in calibrators]
+    names: list[str] = []
+    for i, method in enumerate(methods):
+        repeats = methods.count(method) > 1
+        names.append(f"{method}-{methods[: i + 1].count(method)}" if repeats else method)
+    return names
+
+
+def _keeps_classes(evaluation: Evaluation, logits: Any) -> bool:
+    from calibrant.arrays import namespace, to_numpy
+
+    original = to_numpy(namespace(logits).argmax(logits, axis=1))
+    return bool((evaluation.scores.predicted == original).all())
+
+
+def _difference(
+    method: ComparedMethod, best: ComparedMethod, metric: str, level: float
+) -> PairedDifference:
+    ours, theirs = method.evaluation[metric], best.evaluation[metric]
+    return PairedDifference(
+        *paired_difference(
+            ours.replicates, theirs.replicates, (ours.value, theirs.value), level
+        )
+    )

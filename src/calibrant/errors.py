@@ -1,0 +1,51 @@
+"""What can go wrong, one class per cause; the command line turns `InputError` into exit code 2."""
+
+from __future__ import annotations
+
+
+class CalibrantError(Exception):
+    """Root of everything that Calibrant raises on purpose."""
+
+
+class InputError(CalibrantError, ValueError):
+    """The caller's input is not usable; the message says what was expected and where."""
+
+
+class PredictionsError(InputError):
+    """Predictions (arrays or a file) are malformed."""
+
+
+class CalibratorFileError(InputError):
+    """A saved calibrator can't be trusted or understood."""
+
+
+class UnknownMethodError(InputError):
+    """No calibrator or metric goes by the given name."""
+
+
+class NotFittedError(CalibrantError, ValueError, AttributeError):
+    """`predict` was called before `fit` (same lineage as scikit-learn's error of this name)."""
+
+
+class MissingDependencyError(CalibrantError, ImportError):
+    """An optional package is needed; the message says how to install it."""
+
+
+class CalibrationWarning(UserWarning):
+    """Root of the warnings about a fit."""
+
+
+class BoundaryWarning(CalibrationWarning):
+    """The likelihood has no finite optimum (no errors to learn from): the fit stopped at a bound."""
+
+
+class NotIdentifiedWarning(CalibrationWarning):
+    """The data carry no information about the parameter (logits worse than chance, or constant)."""
+
+
+class ConvergenceWarning(CalibrationWarning):
+    """An optimiser stopped before it reached its tolerance."""
+
+
+class ImproperObjectiveWarning(CalibrationWarning):
+    """The chosen training objective is known to damage calibration; it is there to be studied."""

@@ -1,0 +1,125 @@
+"""Read and write files of predictions, in the format that the extension names.
+
+========================  =======================================================================
+``.npz .safetensors``     `logits` or `probs` (N, K), `labels` (N,), optional `features` (N, D);
+``.pt .pth``              or `confidence`, `pred_label`, `true_label`, each (N,)
+``.csv .parquet``         columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
+                          `feature_0`, ...; or `true_label`, `pred_label`, `confidence`
+``.npy``                  one array a file, memory-mapped: ``PREFIXlogits.npy`` beside
+                          ``PREFIXlabels.npy``, or a folder that holds them
+========================  =======================================================================
+
+`label`, `labels` and `true_label` mean the same everywhere, and so do `pred_label` and
+`predicted`. Keys and columns with other names are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from os import fspath
+from pathlib import Path
+from typing import Any, get_args
+
+from calibrant.errors import InputError, PredictionsError
+from calibrant.files.atomic import StrPath, replacing
+from calibrant.files.csv_files import read_csv, write_csv
+from calibrant.files.keys import Arrays, to_keys
+from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
+from calibrant.files.parquet_files import read_parquet, write_parquet
+from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
+from calibrant.predictions import Predictions, ScoreKind
+
+__all__ = ["StrPath", "read_predictions", "replacing", "write_predictions"]
+
+_READERS: dict[str, Callable[[Path, ScoreKind | None, str], Predictions]] = {
+    ".npz": read_npz,
+    ".npy": read_npy,
+    ".csv": read_csv,
+    ".parquet": read_parquet,
+    ".safetensors": read_safetensors,
+    ".pt": read_torch,
+    ".pth": read_torch,
+}
+_WRITERS: dict[str, Callable[[Arrays, Path], None]] = {
+    ".npz": write_npz,
+    ".npy": write_npy,
+    ".csv": write_csv,
+    ".parquet": write_parquet,
+    ".safetensors": write_safetensors,
+}
+_PICKLES = (".pkl", ".pickle", ".joblib")
+
+
+def read_predictions(
+    path: StrPath,
+    *,
+    kind: ScoreKind | None = None,
+    labels: StrPath | None = None,
+    name: str | None = None,
+) -> Predictions:
+    """Read a file of predictions; the extension says which format it is.
+
+    Args:
+        path: the file, or a folder of ``.npy`` arrays.
+        kind: what to read: ``"logits"``, ``"probs"`` or ``"toplabel"``. By default the first of
+            these that is there.
+        labels: for ``.npy`` only: the file of labels, if it isn't the sibling ``PREFIXlabels.npy``.
+        name: what later messages and tables call these rows; the path by default.
+
+    Raises:
+        PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
+            message begins with the path.
+        MissingDependencyError: the format needs an optional package.
+    """
+    source, file = fspath(path), Path(path)
+    if kind is not None and kind not in get_args(ScoreKind):
+        raise InputError(f"kind must be one of {', '.join(get_args(ScoreKind))}, not {kind!r}")
+    extension = ".npy" if file.is_dir() else file.suffix.lower()
+    _check_extension(extension, _READERS, source)
+    if not file.exists():
+        raise PredictionsError(f"{source}: there is no such file")
+    if extension == ".npy":
+        predictions = read_npy(file, kind, source, None if labels is None else Path(labels))
+    elif labels is not None:
+        raise PredictionsError(f"{source}: a separate file of labels goes with .npy scores only")
+    else:
+        predictions = _READERS[extension](file, kind, source)
+    return predictions if name is None else replace(predictions, source=name)
+
+
+def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: bool = True) -> None:
+    """Write predictions in the format that the extension of `path` names.
+
+    Reading the file back gives the same numbers: in the same dtype from every format but CSV,
+    which comes back as float64. ``.npy`` writes one file for each array: `path` must end in
+    ``logits.npy``, ``probs.npy`` or ``confidence.npy``, after the kind, and what precedes that
+    begins the other names. A failure leaves what was there before as it was.
+
+    Raises:
+        InputError: the format can't be written, the folder doesn't exist, or, unless `overwrite`,
+            the file does.
+    """
+    source, target = fspath(path), Path(path)
+    extension = target.suffix.lower()
+    _check_extension(extension, _WRITERS, source)
+    arrays = to_keys(predictions)
+    parts = npy_parts(arrays, target, source) if extension == ".npy" else {target: arrays}
+    taken = [str(part) for part in parts if part.exists()]
+    if taken and not overwrite:
+        raise InputError(f"{taken[0]}: exists already, and overwriting was not asked for")
+    with ExitStack() as stack:
+        for part, content in parts.items():
+            _WRITERS[extension](content, stack.enter_context(replacing(part)))
+
+
+def _check_extension(extension: str, known: dict[str, Any], source: str) -> None:
+    if extension in _PICKLES:
+        raise PredictionsError(
+            f"{source}: pickles are refused, because they can run code; save the arrays with "
+            "numpy.savez (.npz) or as .safetensors"
+        )
+    if extension not in known:
+        found = f"the extension '{extension}'" if extension else "a name without extension"
+        raise PredictionsError(f"{source}: {found} is unknown; expected {', '.join(known)}")

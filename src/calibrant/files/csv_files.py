@@ -1,0 +1,164 @@
+"""CSV: fast when all is well, and exact about the cell when it isn't."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from calibrant.errors import PredictionsError
+from calibrant.files.columns import join, select_columns, split
+from calibrant.files.keys import SCORES, Arrays, Keys, assemble, readable
+from calibrant.predictions import ROW_SUM_TOLERANCE, Predictions, ScoreKind, check_scores
+
+# Rows become Python numbers this many at a time, to bound the memory.
+ROWS_AT_ONCE = 4096
+# As much of an offending cell as a message shows.
+SHOWN_CHARACTERS = 40
+
+
+class Column(NamedTuple):
+    """A column that is read, and what its cells must hold."""
+
+    name: str
+    position: int
+    key: str
+    expected: str
+    accepts: Callable[[float], bool]
+
+
+def read_csv(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+    """Read a table of comma-separated numbers with a header line, in UTF-8."""
+    with readable("the CSV file", source):
+        with _opened(path) as text:
+            _, header = next(_records(text), (0, list[str]()))
+        if not header:
+            raise PredictionsError(f"{source}: is empty; expected a header and rows")
+        header = [name.strip() for name in header]
+        keys, places = select_columns(header, kind, source)
+        try:
+            table = _table(path, len(header), {i for columns in places.values() for i in columns})
+            return assemble(
+                keys, lambda key: join(key, [table[f"f{i}"] for i in places[key]]), source
+            )
+        # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
+        except ValueError as error:
+            fault = _first_fault(path, len(header), _columns(header, keys, places))
+            if fault is None:
+                raise
+            raise PredictionsError(f"{source}: {fault}") from error
+
+
+def _opened(path: Path) -> TextIO:
+    return path.open(encoding="utf-8-sig")
+
+
+def _records(text: TextIO) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number in the file and the cells of each row that isn't blank."""
+    reader = csv.reader(text)
+    for cells in reader:
+        if len(cells) > 1 or any(cell.strip() for cell in cells):
+            yield reader.line_num, cells
+
+
+def _table(path: Path, width: int, used: set[int]) -> Any:
+    """Return the rows as a structured array with a field ``f0``, ``f1``, ... for each column."""
+    with _opened(path) as text:
+        next(_records(text))
+        lines = [line for line in text if line.strip()]
+    if not lines:
+        raise ValueError("no rows")
+    # A column that isn't used may hold any text, of which one character is kept.
+    fields = [(f"f{i}", "f8" if i in used else "U1") for i in range(width)]
+    table = np.loadtxt(lines, fields, comments=None, delimiter=",", quotechar='"', ndmin=1)
+    if len(table) != len(lines):
+        raise ValueError("a quoted cell has swallowed line ends")
+    return table
+
+
+def _columns(header: list[str], keys: Keys, places: dict[str, list[int]]) -> list[Column]:
+    """Describe the columns that are read, in the order of the file."""
+    classes = math.inf if keys.kind == "toplabel" else len(places[keys.scores])
+    top = "" if keys.kind == "toplabel" else f" to {classes - 1}"
+
+    def rule(key: str) -> tuple[str, Callable[[float], bool]]:
+        if key in (keys.labels, keys.predicted):
+            return f"a whole number from 0{top}", lambda x: x.is_integer() and 0 <= x < classes
+        if key == SCORES["toplabel"]:
+            return "a number from 0 to 1", lambda x: 0 <= x <= 1
+        if key == SCORES["probs"]:
+            return "a finite number of at least 0", lambda x: 0 <= x < math.inf
+        return "a finite number", math.isfinite
+
+    columns = [
+        Column(header[i], i, key, *rule(key))
+        for key, positions in places.items()
+        for i in positions
+    ]
+    return sorted(columns, key=lambda column: column.position)
+
+
+def _first_fault(path: Path, width: int, columns: list[Column]) -> str | None:
+    """Go through the file row by row and say what is wrong with the first bad one, if any."""
+    with _opened(path) as text:
+        records = _records(text)
+        next(records)
+        line = None
+        for line, cells in records:
+            if len(cells) != width:
+                found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+                return f"line {line} has {found}, but the header has {width}"
+            fault = _fault(cells, columns)
+            if fault is not None:
+                return f"line {line}{fault}"
+    return "has a header, but no rows" if line is None else None
+
+
+def _fault(cells: list[str], columns: list[Column]) -> str | None:
+    if any("\n" in cell for cell in cells):
+        return " ends a quoted cell that goes over several lines; is a quote missing?"
+    total = 0.0
+    for column in columns:
+        text = cells[column.position]
+        value = _number(text)
+        if value is None or not column.accepts(value):
+            shown = repr(text[:SHOWN_CHARACTERS]) if text.strip() else "a blank cell"
+            return f", column '{column.name}': expected {column.expected}, found {shown}"
+        total += value if column.key == SCORES["probs"] else 0
+    has_probs = any(column.key == SCORES["probs"] for column in columns)
+    if has_probs and abs(total - 1) > ROW_SUM_TOLERANCE["float64"]:
+        return (
+            f": the columns prob_0, prob_1, ... must sum to 1, but sum to {total:.6g}; name them "
+            "logit_0, logit_1, ... if these are logits"
+        )
+    return None
+
+
+def _number(text: str) -> float | None:
+    # Python, unlike NumPy, also takes the digits of any script, and underscores among them.
+    if not text.isascii() or "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def write_csv(arrays: Arrays, path: Path) -> None:
+    """Write a table; every number gets the fewest digits that give back the same float64."""
+    if "probs" in arrays:
+        # Sums may be off by more in float16 than the float64 that a reader makes of it allows.
+        check_scores(arrays["probs"].astype(np.float64), "probs", "as float64, which CSV holds")
+    columns = split(arrays)
+    rows = len(next(iter(columns.values())))
+    with path.open("w", encoding="utf-8", newline="") as text:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        for start in range(0, rows, ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            cells = [column[part].tolist() for column in columns.values()]
+            writer.writerows(zip(*cells, strict=True))

@@ -1,0 +1,145 @@
+"""Which key holds what: the vocabulary that all formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import Array, namespace, to_numpy
+from calibrant.errors import CalibrantError, MissingDependencyError, PredictionsError
+from calibrant.predictions import Predictions, ScoreKind
+
+Arrays = dict[str, NDArray[Any]]
+
+SCORES: dict[ScoreKind, str] = {"logits": "logits", "probs": "probs", "toplabel": "confidence"}
+LABELS = ("labels", "label", "true_label")
+PREDICTED = ("pred_label", "predicted")
+EXPECTED_KEYS = (
+    "'logits' or 'probs' with 'labels', or 'confidence' with 'pred_label' and 'true_label'"
+)
+# A message should stay readable when a file has a thousand columns.
+LISTED = 12
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one file that will be read."""
+
+    kind: ScoreKind
+    scores: str
+    labels: str
+    predicted: str | None
+    features: str | None
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Every key that is set."""
+        every = (self.scores, self.labels, self.predicted, self.features)
+        return tuple(key for key in every if key is not None)
+
+
+def select(
+    names: Collection[str],
+    kind: ScoreKind | None,
+    source: str,
+    *,
+    expected: str = EXPECTED_KEYS,
+    found: Collection[str] | None = None,
+) -> Keys:
+    """Choose what to read among the `names` of a file.
+
+    Args:
+        names: the keys of the file.
+        kind: what to read; None for the first kind that is there.
+        source: begins the error message.
+        expected: what the error message asks for.
+        found: what the error message says is there, if not `names`.
+
+    Raises:
+        PredictionsError: a needed key is missing.
+    """
+
+    def first(candidates: Collection[str]) -> str:
+        for name in candidates:
+            if name in names:
+                return name
+        missing = " or ".join(f"'{name}'" for name in candidates)
+        listed = _listing(names if found is None else found)
+        raise PredictionsError(f"{source}: there is no {missing}; expected {expected}; {listed}")
+
+    scores = first(list(SCORES.values()) if kind is None else [SCORES[kind]])
+    if scores == SCORES["toplabel"]:
+        return Keys("toplabel", scores, first(LABELS[::-1]), first(PREDICTED), None)
+    features = "features" if "features" in names else None
+    chosen: ScoreKind = "logits" if scores == "logits" else "probs"
+    return Keys(chosen, scores, first(LABELS), None, features)
+
+
+def _listing(names: Collection[str]) -> str:
+    if not names:
+        return "found nothing"
+    shown = [repr(name) for name in list(names)[:LISTED]]
+    return "found " + ", ".join(shown) + (", ..." if len(names) > LISTED else "")
+
+
+def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Predictions:
+    """Build predictions from the arrays that `get` returns for each of the keys."""
+
+    def load(key: str) -> Array:
+        with readable(f"'{key}'", source):
+            return get(key)
+
+    scores, labels = load(keys.scores), load(keys.labels)
+    if keys.predicted is not None:
+        return Predictions.from_confidence(scores, load(keys.predicted), labels, source)
+    features = None if keys.features is None else load(keys.features)
+    build = Predictions.from_logits if keys.kind == "logits" else Predictions.from_probs
+    return build(scores, labels, features, source)
+
+
+def to_keys(predictions: Predictions) -> Arrays:
+    """Return what a file of these predictions holds: the inverse of `assemble`."""
+    p = predictions
+    if p.kind == "toplabel":
+        arrays = {"true_label": p.labels, "pred_label": p.predicted, "confidence": p.scores}
+    else:
+        arrays = {p.kind: p.scores, "labels": p.labels, "features": p.features}
+    return {key: native(array) for key, array in arrays.items() if array is not None}
+
+
+def native(array: Array) -> NDArray[Any]:
+    """Return a contiguous NumPy array in native byte order; bfloat16 becomes float32."""
+    if str(array.dtype).endswith("bfloat16"):
+        xp = namespace(array)
+        array = xp.astype(array, xp.float32)
+    values = to_numpy(array)
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+
+
+@contextmanager
+def readable(what: str, source: str) -> Generator[None]:
+    """Turn any exception of a decoder in the body into a `PredictionsError` of one line."""
+    try:
+        yield
+    except CalibrantError:
+        raise
+    # A damaged file makes the decoder that meets it raise almost anything.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise PredictionsError(f"{source}: can't read {what}: {reason}") from error
+
+
+def optional(module: str, package: str, extra: str) -> Any:
+    """Import a module of an optional package, or raise `MissingDependencyError`."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this format needs {package}: pip install 'calibrant[{extra}]'"
+        ) from error

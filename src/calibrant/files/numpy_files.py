@@ -1,0 +1,118 @@
+"""NumPy's own formats: ``.npz`` archives and memory-mapped ``.npy`` arrays."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from calibrant.arrays import Array
+from calibrant.errors import InputError, PredictionsError
+from calibrant.files.keys import LABELS, PREDICTED, SCORES, Arrays, assemble, readable, select
+from calibrant.predictions import Predictions, ScoreKind
+
+EXPECTED_FILES = (
+    "PREFIXlogits.npy or PREFIXprobs.npy beside PREFIXlabels.npy, or any name with its kind and "
+    "file of labels given"
+)
+
+
+def read_npz(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+    """Read the arrays needed from an ``.npz`` archive."""
+    # `np.load` given the name would leave the file open when the archive is damaged.
+    with readable("the npz archive", source), path.open("rb") as file:
+        # For whatever is no zip, `np.load` would speak of pickles.
+        if not zipfile.is_zipfile(file):
+            raise PredictionsError(f"{source}: is no npz archive, or cut short")
+        file.seek(0)
+        archive: Any = np.load(file, allow_pickle=False)
+        keys = select(archive.files, kind, source)
+        return assemble(keys, _numbers_only(archive.__getitem__, source), source)
+
+
+def read_npy(
+    path: Path, kind: ScoreKind | None, source: str, labels: Path | None = None
+) -> Predictions:
+    """Memory-map the ``.npy`` arrays of a folder, or the ones that share a prefix with `path`."""
+    if path.is_dir():
+        files = _siblings(path, "", ".npy")
+    else:
+        files: dict[str, Path] = {}
+        for named, key in SCORES.items():
+            if path.stem.endswith(key):
+                files = _siblings(path.parent, path.stem.removesuffix(key), path.suffix)
+                kind = kind or named
+        if kind is None:
+            raise PredictionsError(
+                f"{source}: the name doesn't say what the array is; expected {EXPECTED_FILES}"
+            )
+        files[SCORES[kind]] = path
+    if labels is not None:
+        files = {key: file for key, file in files.items() if key not in LABELS}
+        files["labels"] = labels
+    keys = select(files, kind, source, expected=EXPECTED_FILES)
+    return assemble(
+        keys, _numbers_only(lambda key: open_memmap(files[key], mode="r"), source), source
+    )
+
+
+def _siblings(folder: Path, prefix: str, suffix: str) -> dict[str, Path]:
+    keys = (*SCORES.values(), *LABELS, *PREDICTED, "features")
+    files = {key: folder / f"{prefix}{key}{suffix}" for key in keys}
+    return {key: file for key, file in files.items() if file.is_file()}
+
+
+def _numbers_only(get: Callable[[str], Array], source: str) -> Callable[[str], Array]:
+    """Say plainly what NumPy's refusal of an object array means."""
+
+    def checked(key: str) -> Array:
+        try:
+            return get(key)
+        except ValueError as error:
+            if "allow_pickle" in str(error) or "Python objects" in str(error):
+                raise PredictionsError(
+                    f"{source}: '{key}' holds pickled Python objects, which are refused because "
+                    "they can run code; save an array of numbers"
+                ) from error
+            raise
+
+    return checked
+
+
+def write_npz(arrays: Arrays, path: Path) -> None:
+    """Write a compressed ``.npz`` archive."""
+    # `Any`, because NumPy's types take any key for the `allow_pickle` of its newer versions.
+    save: Any = np.savez_compressed
+    save(path, **arrays)
+
+
+def npy_parts(arrays: Arrays, path: Path, source: str) -> dict[Path, Arrays]:
+    """Return which array goes to which ``.npy`` file, when the scores go to `path`.
+
+    Raises:
+        InputError: `path` doesn't end in the name of the scores, or a file of features is there
+            that these predictions lack and that would be read along with them.
+    """
+    scores = next(key for key in SCORES.values() if key in arrays)
+    if not path.stem.endswith(scores):
+        raise InputError(f"{source}: the name must end in {scores}{path.suffix} to hold {scores}")
+    prefix = path.stem.removesuffix(scores)
+    stale = path.with_name(f"{prefix}features{path.suffix}")
+    if "labels" in arrays and "features" not in arrays and stale.exists():
+        raise InputError(
+            f"{source}: {stale.name} lies beside it and would pass for the features of these rows; "
+            "remove it, or choose another name"
+        )
+    return {
+        path.with_name(f"{prefix}{key}{path.suffix}"): {key: array} for key, array in arrays.items()
+    }
+
+
+def write_npy(arrays: Arrays, path: Path) -> None:
+    """Write the one array to a ``.npy`` file."""
+    (array,) = arrays.values()
+    np.save(path, array, allow_pickle=False)

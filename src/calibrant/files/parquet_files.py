@@ -1,0 +1,47 @@
+"""Parquet tables, through pyarrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from calibrant.errors import PredictionsError
+from calibrant.files.columns import join, select_columns, split
+from calibrant.files.keys import Arrays, assemble, optional, readable
+from calibrant.predictions import Predictions, ScoreKind
+
+
+def read_parquet(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+    """Read the columns needed from a parquet file."""
+    parquet = optional("pyarrow.parquet", "pyarrow", "parquet")
+    with readable("the parquet file", source):
+        file: Any = parquet.ParquetFile(path, memory_map=True)
+    with file:
+        header: list[str] = file.schema_arrow.names
+        keys, places = select_columns(header, kind, source)
+
+        def get(key: str) -> NDArray[Any]:
+            names = [header[i] for i in places[key]]
+            table = file.read(columns=names)
+            return join(key, [_numbers(table[name], name, source) for name in names])
+
+        return assemble(keys, get, source)
+
+
+def _numbers(column: Any, name: str, source: str) -> NDArray[Any]:
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise PredictionsError(f"{source}: row {row}, column '{name}': the cell is blank")
+    values: NDArray[Any] = column.to_numpy()
+    if values.dtype.kind not in "fiu":
+        raise PredictionsError(f"{source}: column '{name}' must hold numbers, not {column.type}")
+    return values
+
+
+def write_parquet(arrays: Arrays, path: Path) -> None:
+    """Write a parquet file."""
+    arrow = optional("pyarrow", "pyarrow", "parquet")
+    parquet = optional("pyarrow.parquet", "pyarrow", "parquet")
+    parquet.write_table(arrow.table(split(arrays)), path)

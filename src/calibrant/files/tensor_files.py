@@ -1,0 +1,72 @@
+"""Formats of the deep-learning world: safetensors, and torch's own (tensors only, no code)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from calibrant.arrays import Array
+from calibrant.errors import PredictionsError
+from calibrant.files.keys import Arrays, assemble, native, optional, readable, select
+from calibrant.predictions import Predictions, ScoreKind
+
+
+def _safetensors(module: str = "safetensors") -> Any:
+    # Imported when first needed; `Any`, because its own types have gaps.
+    return import_module(module)
+
+
+def read_safetensors(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+    """Read the tensors needed from a safetensors file."""
+    with readable("the safetensors file", source):
+        file = _safetensors().safe_open(path, framework="numpy")
+    with file:
+
+        def get(key: str) -> Array:
+            if file.get_slice(key).get_dtype() == "BF16":
+                return _widened(path, key)
+            return file.get_tensor(key)
+
+        return assemble(select(file.keys(), kind, source), get, source)
+
+
+def _widened(path: Path, key: str) -> Array:
+    """Return a bfloat16 tensor, which NumPy doesn't know, as float32: its upper half."""
+    tensor = dict(_safetensors().deserialize(path.read_bytes()))[key]
+    halves = np.frombuffer(tensor["data"], "<u2").astype(np.uint32) << 16
+    return halves.view(np.float32).reshape(tensor["shape"])
+
+
+def write_safetensors(arrays: Arrays, path: Path) -> None:
+    """Write a safetensors file."""
+    _safetensors("safetensors.numpy").save_file(arrays, path)
+
+
+def read_torch(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+    """Read a dict of tensors that `torch.save` wrote."""
+    torch = optional("torch", "torch", "torch")
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    # As for `readable`; but torch's own words advise to switch the protection off.
+    except Exception as error:
+        raise PredictionsError(
+            f"{source}: is damaged, or no torch file of tensors only (anything else could run "
+            "code); save a dict of tensors, or a .npz"
+        ) from error
+    if not isinstance(content, dict):
+        raise PredictionsError(
+            f"{source}: must hold a dict of tensors, not a {type(content).__name__}"
+        )
+    tensors = cast(dict[Any, Any], content)
+
+    def get(key: str) -> Array:
+        if not isinstance(tensors[key], torch.Tensor):
+            raise PredictionsError(
+                f"{source}: '{key}' must be a tensor, not a {type(tensors[key]).__name__}"
+            )
+        return native(tensors[key])
+
+    return assemble(select([str(key) for key in tensors], kind, source), get, source)

@@ -1,0 +1,1 @@
+"""Metrics of calibration: pure functions of arrays, a family a module."""

@@ -1,0 +1,90 @@
+"""The smooth calibration error smCE: the worst correlation of residuals with a 1-Lipschitz witness."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray
+from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
+
+# Resamples are put on this many cells: off by at most mean|a - c| / (2 cells), far below their spread.
+RESAMPLING_CELLS = 256
+
+
+def smooth_calibration_error(scores: Array, labels: Array) -> float:
+    """Return smCE = max over w of (1/N) sum_i (a_i - c_i) w(c_i), a fraction.
+
+    w runs over the 1-Lipschitz functions from [0, 1] to [-1, 1]. There are no bins to choose, and
+    the value lies within a factor of two of the distance to the nearest calibrated predictor.
+    Exact: the linear program over the sorted confidences is solved by dynamic programming in
+    O(N log N).
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    References:
+        Kakade & Foster, J. Comput. Syst. Sci. 2008. Blasiok, Gopalan, Hu, Nakkiran, STOC 2023.
+    """
+    return smce_of_rows(top_label(scores, labels))
+
+
+def smce_of_rows(rows: TopLabel) -> float:
+    """Return the exact smCE of sorted rows."""
+    starts = rows.tie_starts
+    residual = np.diff(rows.curves().residual[0, starts]) / -rows.n
+    return max_lipschitz_correlation(rows.confidence[starts[:-1]], residual)
+
+
+def smce_of_curves(curves: ResidualCurves, cells: int = RESAMPLING_CELLS) -> FloatArray:
+    """Return the (R,) smCEs of residual curves, with confidences moved to the middle of cells."""
+    masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.rows.n
+    used = np.abs(masses).max(axis=0) > 0
+    middles = ((np.arange(cells) + 0.5) / cells)[used]
+    return np.array([max_lipschitz_correlation(middles, mass) for mass in masses[:, used]])
+
+
+def max_lipschitz_correlation(positions: FloatArray, masses: FloatArray) -> float:
+    """Return max of sum_i r_i w_i over |w_i| <= 1 and |w_i - w_j| <= |v_i - v_j|.
+
+    Sweeping from left to right, the best value as a function of the last w is concave and
+    piecewise linear. It is kept as its breakpoints left and right of the maximum, in two heaps with
+    a common shift each: moving on by d lets w differ by d more, which pushes the two sides d apart;
+    adding a mass r tilts the function by r, which carries the maximum across breakpoints. At the
+    ends of [-1, 1] the slope is unlimited.
+
+    Args:
+        positions: (n,) v, ascending and distinct.
+        masses: (n,) r.
+    """
+    best = 0.0
+    # Both heaps hold (distance to the maximum's side, slope change); the nearest is on top.
+    sides: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+    shift = 0.0
+    last = float(positions[0]) if len(positions) else 0.0
+    for position, mass in zip(positions.tolist(), masses.tolist(), strict=True):
+        shift += position - last
+        last = position
+        if mass == 0.0:
+            continue
+        # By symmetry a negative mass is a positive one on the mirrored axis.
+        ahead, behind = (sides[1], sides[0]) if mass > 0 else (sides[0], sides[1])
+        rest = abs(mass)
+        while True:
+            at, capacity = (ahead[0][0] + shift, ahead[0][1]) if ahead else (1.0, np.inf)
+            if at >= 1.0:
+                at, capacity = 1.0, np.inf
+            if capacity > rest:
+                best += rest * at
+                if ahead and capacity != np.inf:
+                    ahead[0] = (ahead[0][0], capacity - rest)
+                # On the mirrored axis a breakpoint at `at` lies at -at.
+                heappush(behind, (-at - shift, rest))
+                break
+            best += capacity * at
+            rest -= capacity
+            heappop(ahead)
+            heappush(behind, (-at - shift, capacity))
+    return best

@@ -1,0 +1,154 @@
+"""The data of every top-label metric: how confident each prediction was, and whether it was right.
+
+All of these metrics are functions of one curve. Sort the N rows by confidence and let R(k) be the sum
+of the residuals c - a over the k least confident rows: a bin's gap, a cell's mass, the KS error are
+differences of R. `ResidualCurves` holds R for the data, or for many resamples of them at once, so that
+a metric that is written for it has its value, its bootstrap and its floor from one piece of code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import Array, FloatArray, IntArray, as_array, to_numpy
+from calibrant.errors import PredictionsError
+from calibrant.predictions import check_labels
+
+
+@dataclass(frozen=True, eq=False)
+class TopLabel:
+    """N predictions sorted by confidence.
+
+    Attributes:
+        confidence: (N,) probabilities of the predicted labels, ascending, in [0, 1].
+        correct: (N,) 1.0 where the predicted label is the true one, else 0.0, in the same order.
+        order: (N,) position of each row in the caller's arrays.
+    """
+
+    confidence: FloatArray
+    correct: FloatArray
+    order: IntArray
+
+    @classmethod
+    def sort(cls, confidence: FloatArray, correct: NDArray[np.generic]) -> TopLabel:
+        """Sort (N,) confidences with their (N,) correctness."""
+        order = np.argsort(confidence, kind="stable")
+        # A renormalised float32 row can end a rounding error above 1.
+        return cls(np.clip(confidence[order], 0.0, 1.0), correct[order].astype(np.float64), order)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.confidence)
+
+    @cached_property
+    def tie_starts(self) -> IntArray:
+        """(G + 1,) first row of every run of equal confidences, and N."""
+        changes = np.flatnonzero(np.diff(self.confidence)) + 1
+        return np.concatenate([[0], changes, [self.n]]).astype(np.int64)
+
+    def curves(self) -> ResidualCurves:
+        """Return the residual curve of these rows as a batch of one."""
+        residual = (self.confidence - self.correct)[None, :]
+        return ResidualCurves(self, _accumulate(residual), None)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualCurves:
+    """R residual curves over the same sorted confidences.
+
+    Attributes:
+        rows: the rows they belong to.
+        residual: (R, N + 1) sums of c - a over the first k rows, each row as often as resampled.
+        weight: (R, N + 1) how many resampled rows they are, or None if each row counts once.
+    """
+
+    rows: TopLabel
+    residual: FloatArray
+    weight: FloatArray | None
+
+    @classmethod
+    def resampled(cls, rows: TopLabel, counts: FloatArray) -> ResidualCurves:
+        """Return the curves of bootstrap resamples.
+
+        Args:
+            rows: the original rows.
+            counts: (R, N) how often each row was drawn, in the order of `rows`.
+        """
+        residual = counts * (rows.confidence - rows.correct)
+        return cls(rows, _accumulate(residual), _accumulate(counts))
+
+    @classmethod
+    def with_labels(cls, rows: TopLabel, correct: NDArray[np.generic]) -> ResidualCurves:
+        """Return the curves for other outcomes: (R, N) `correct` in the order of `rows`."""
+        return cls(rows, _accumulate(rows.confidence - correct), None)
+
+    def between(self, cuts: IntArray) -> FloatArray:
+        """Return (R, B) residual sums between the B + 1 row positions `cuts`."""
+        return np.diff(self.residual[:, cuts], axis=1)
+
+    def between_edges(self, edges: FloatArray) -> FloatArray:
+        """Return (R, B) residual sums of the intervals (edge_b, edge_b+1]; the first holds 0 too."""
+        cuts = np.searchsorted(self.rows.confidence, edges, side="right")
+        cuts[0], cuts[-1] = 0, self.rows.n
+        return self.between(cuts)
+
+    def at_ranks(self, ranks: FloatArray) -> FloatArray:
+        """Return (R, B) values of R(k) at ranks in [0, N].
+
+        Rows of equal confidence have no order, so a run of them is crossed in a straight line.
+        """
+        starts = self.rows.tie_starts
+        if self.weight is None and len(starts) == self.rows.n + 1 and ranks.dtype.kind == "i":
+            return self.residual[:, ranks]
+        residual = self.residual[:, starts]
+        weight = starts[None, :] if self.weight is None else self.weight[:, starts]
+        weight = np.broadcast_to(weight, residual.shape)
+        return np.stack([np.interp(ranks, w, r) for w, r in zip(weight, residual, strict=True)])
+
+
+def _accumulate(values: FloatArray) -> FloatArray:
+    sums = np.zeros((values.shape[0], values.shape[1] + 1))
+    np.cumsum(values, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def top_label(scores: Array, labels: Array) -> TopLabel:
+    """Return the sorted top-label form of a metric's arguments.
+
+    Args:
+        scores: (N, K) probabilities with `labels` (N,) true classes, or (N,) confidences with
+            `labels` (N,) telling whether each prediction was right (bool, or 0 and 1).
+        labels: see above.
+
+    Raises:
+        PredictionsError: other shapes, values outside [0, 1], or an empty set.
+    """
+    values = as_array(scores)
+    if len(values.shape) == 2:
+        from calibrant.predictions import Predictions
+        from calibrant.scoring import score_rows
+
+        rows = score_rows(Predictions.from_probs(values, labels))
+        return TopLabel.sort(rows.confidence, rows.correct)
+    confidence = to_numpy(values).astype(np.float64)
+    if confidence.ndim != 1 or len(confidence) == 0:
+        raise PredictionsError(
+            "a metric needs (N, K) probabilities with (N,) labels, or (N,) confidences with (N,) "
+            f"correctness, and N >= 1; got shape {confidence.shape}"
+        )
+    if not ((confidence >= 0) & (confidence <= 1 + 1e-6)).all():
+        row = int(((confidence < 0) | ~(confidence <= 1 + 1e-6)).argmax())
+        raise PredictionsError(f"confidence: row {row} holds {confidence[row]}, not in [0, 1]")
+    hits = to_numpy(as_array(labels))
+    if hits.dtype != np.bool_:
+        hits = check_labels(hits, len(confidence), 2, "correctness", key="correct")
+    elif hits.shape != confidence.shape:
+        raise PredictionsError(
+            f"correctness has shape {hits.shape}, but the confidences {confidence.shape}"
+        )
+    return TopLabel.sort(confidence, hits)

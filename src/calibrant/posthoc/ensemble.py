@@ -1,0 +1,139 @@
+"""Ensemble temperature scaling (Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray, namespace
+from calibrant.errors import InputError
+from calibrant.posthoc.base import Calibrator, FitReport, learnt
+from calibrant.posthoc.temperature import fit_temperature
+from calibrant.predictions import Predictions
+from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize
+
+MIXTURE_STEPS = 500
+
+
+@dataclass(eq=False)
+class EnsembleTemperatureScaling(Calibrator):
+    """A mixture w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
+
+    Keeps the predicted class: all three parts rank the classes alike. T comes from temperature
+    scaling, the weights from one more convex problem: for ``loss="mse"`` (the authors' choice) a
+    quadratic program on a 3 x 3 Gram matrix, solved exactly; for ``"nll"`` by expectation
+    maximisation. Four parameters, three of them free.
+
+    Args:
+        loss: what the weights minimise.
+
+    Attributes:
+        beta_: inverse temperature of the first part.
+        weights_: (3,) mixture weights.
+    """
+
+    method: ClassVar[str] = "ets"
+    keeps_prediction: ClassVar[bool] = True
+
+    loss: Literal["mse", "nll"] = "mse"
+
+    beta_: float = learnt()
+    weights_: FloatArray = learnt()
+
+    @property
+    def n_parameters(self) -> int:
+        """Four: T and three weights."""
+        return 4
+
+    def _check_arguments(self) -> None:
+        if self.loss not in ("mse", "nll"):
+            raise InputError(f"loss must be 'mse' or 'nll', not {self.loss!r}")
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        rows = summarize(predictions.scores, predictions.labels, curve="dense")
+        fit = fit_temperature(rows)
+        self.beta_ = fit.beta
+        of_label = _label_probabilities(rows, self.beta_)
+        if self.loss == "nll":
+            self.weights_ = _weights_by_likelihood(of_label)
+        else:
+            self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), of_label.mean(0))
+        return fit.report(rows.n)
+
+    def _apply(self, logits: Array, features: Array | None) -> Array:
+        sharp, plain, uniform = (float(w) for w in self.weights_)
+
+        def mix(chunk: Array, part: slice) -> Array:
+            shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
+            mixture = sharp * softmax_chunk(shifted * self.beta_, part)
+            mixture += plain * softmax_chunk(shifted, part)
+            mixture += uniform / self.classes_
+            return mixture
+
+        return map_rows(logits, mix)
+
+
+def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:
+    """Return (N, 3) probabilities of the true label under each part of the mixture."""
+
+    def at(b: float) -> FloatArray:
+        return np.exp(-b * rows.label_gap - rows.curve.evaluate(b).value)
+
+    return np.stack([at(beta), at(1.0), np.full(rows.n, 1 / rows.classes)], axis=1)
+
+
+def _gram_matrix(rows: RowSummary, beta: float) -> FloatArray:
+    """Return the (3, 3) means over rows of the inner products of the three parts.
+
+    sum_k p_k(a) p_k(b) = exp(f(a + b) - f(a) - f(b)), so the confidence curve has them all.
+    """
+    needed = sorted({beta, 1.0, 2 * beta, 2.0, 1 + beta})
+    f = {b: rows.curve.evaluate(b).value for b in needed}
+
+    def product(a: float, b: float) -> float:
+        return float(np.mean(np.exp(f[a + b] - f[a] - f[b])))
+
+    cross, uniform = product(1.0, beta), 1 / rows.classes
+    return np.array(
+        [
+            [product(beta, beta), cross, uniform],
+            [cross, product(1.0, 1.0), uniform],
+            [uniform, uniform, uniform],
+        ]
+    )
+
+
+def _weights_by_squares(gram: FloatArray, of_label: FloatArray) -> FloatArray:
+    """Minimise w' G w - 2 w' r over the simplex: the best of the optima on its seven faces."""
+    best, weights = np.inf, np.array([1.0, 0.0, 0.0])
+    for size in (1, 2, 3):
+        for face in combinations(range(3), size):
+            index = list(face)
+            system = np.zeros((size + 1, size + 1))
+            system[:size, :size] = gram[np.ix_(index, index)]
+            system[:size, size] = system[size, :size] = 1.0
+            solution = np.linalg.lstsq(system, np.append(of_label[index], 1.0), rcond=None)[0]
+            candidate = np.zeros(3)
+            candidate[index] = solution[:size]
+            if candidate.min() < 0:
+                continue
+            loss = float(candidate @ gram @ candidate - 2 * candidate @ of_label)
+            if loss < best - 1e-15:
+                best, weights = loss, candidate
+    return weights / weights.sum()
+
+
+def _weights_by_likelihood(of_label: FloatArray) -> FloatArray:
+    """Maximise the mean of log(w . p) by expectation maximisation, which never leaves the simplex."""
+    weights = np.full(3, 1 / 3)
+    for _ in range(MIXTURE_STEPS):
+        share = of_label * weights
+        share /= share.sum(axis=1, keepdims=True)
+        updated = share.mean(axis=0)
+        if np.abs(updated - weights).max() < 1e-10:
+            break
+        weights = updated
+    return weights

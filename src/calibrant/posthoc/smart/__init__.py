@@ -1,0 +1,5 @@
+"""SMART, the margin-aware temperature: calibrator, objectives, indicators and the paper's theory."""
+
+from calibrant.posthoc.smart.calibrator import SMART
+
+__all__ = ["SMART"]

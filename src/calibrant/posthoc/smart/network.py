@@ -1,0 +1,98 @@
+"""The temperature network of SMART: one hidden layer, written out with its gradient.
+
+    T(x) = softplus(w2 . relu(W1 x + b1) + b2) + floor
+
+With one input and 16 hidden units it has 49 parameters and is piecewise linear before the softplus,
+so the temperature is a smooth-ended broken line of the margin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import FloatArray
+
+HIDDEN_UNITS = 16
+TEMPERATURE_FLOOR = 0.1
+
+
+class Tape(NamedTuple):
+    """What the backward pass needs of a forward pass."""
+
+    inputs: FloatArray
+    hidden: FloatArray
+    raw: FloatArray
+
+
+@dataclass(frozen=True)
+class TemperatureNetwork:
+    """Weights of the network.
+
+    Attributes:
+        w1: (H, d) first layer; b1: (H,) its bias.
+        w2: (H,) second layer; b2: (1,) its bias.
+    """
+
+    w1: FloatArray
+    b1: FloatArray
+    w2: FloatArray
+    b2: FloatArray
+
+    @classmethod
+    def constant(
+        cls, temperature: float, inputs: FloatArray, seed: int, hidden: int = HIDDEN_UNITS
+    ) -> TemperatureNetwork:
+        """Return a network that says `temperature` everywhere, ready to learn.
+
+        The second layer is zero, so the start is exactly temperature scaling. Every hidden unit
+        bends at a data point drawn from `inputs`, half of them rising to each side, which leaves
+        no unit dead.
+        """
+        rng = np.random.default_rng(seed)
+        width = inputs.shape[1]
+        directions = rng.normal(size=(hidden, width))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        if width == 1:
+            directions = np.where(np.arange(hidden) % 2 == 0, 1.0, -1.0)[:, None]
+        bends = np.quantile(inputs, (np.arange(hidden) + rng.random(hidden)) / hidden, axis=0)
+        bias = np.log(np.expm1(temperature - TEMPERATURE_FLOOR))
+        return cls(
+            directions, -(directions * bends).sum(axis=1), np.zeros(hidden), np.array([bias])
+        )
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return self.w1.size + self.b1.size + self.w2.size + self.b2.size
+
+    def flat(self) -> FloatArray:
+        """Return all parameters as one vector."""
+        return np.concatenate([self.w1.ravel(), self.b1, self.w2, self.b2])
+
+    def with_flat(self, vector: FloatArray) -> TemperatureNetwork:
+        """Return a network of this shape with the parameters of `vector`."""
+        hidden, width = self.w1.shape
+        w1, b1, w2, b2 = np.split(vector, np.cumsum([hidden * width, hidden, hidden]))
+        return TemperatureNetwork(w1.reshape(hidden, width), b1, w2, b2)
+
+    def forward(self, inputs: FloatArray) -> tuple[FloatArray, Tape]:
+        """Return (N,) temperatures for (N, d) `inputs`, and the tape for `backward`."""
+        hidden = np.maximum(inputs @ self.w1.T + self.b1, 0.0)
+        raw = hidden @ self.w2 + self.b2[0]
+        return np.logaddexp(raw, 0.0) + TEMPERATURE_FLOOR, Tape(inputs, hidden, raw)
+
+    def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
+        """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""
+        by_raw = by_temperature * np.exp(-np.logaddexp(0.0, -tape.raw))
+        by_hidden = by_raw[:, None] * self.w2 * (tape.hidden > 0)
+        return np.concatenate(
+            [
+                (by_hidden.T @ tape.inputs).ravel(),
+                by_hidden.sum(axis=0),
+                by_raw @ tape.hidden,
+                [by_raw.sum()],
+            ]
+        )

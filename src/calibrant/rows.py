@@ -1,0 +1,218 @@
+"""Row summaries: what fits and metrics need of each row of logits, gathered in one pass.
+
+Rows are independent, so summaries of shards can be built apart and joined with
+`RowSummary.concatenate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    as_array,
+    like,
+    namespace,
+    pick,
+    row_chunks,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
+from calibrant.errors import PredictionsError
+from calibrant.predictions import check_labels
+
+# Up to this many classes the rows themselves are cheaper to evaluate than a table of their curves.
+DENSE_CLASSES = 64
+
+
+@dataclass(frozen=True, eq=False)
+class RowSummary:
+    """N rows of logits with their labels, reduced to what temperature-like maps depend on.
+
+    All arrays are (N,) NumPy, whatever kind the logits were.
+
+    Attributes:
+        curve: the confidence curves (see `calibrant.curves`).
+        top: largest logit.
+        margin: largest minus second largest logit, >= 0; 0 where the maximum is tied.
+        label_gap: largest minus true label's logit, >= 0.
+        mean_gap: largest minus mean logit, >= 0.
+        predicted: index of the largest logit (the first one if tied).
+        labels: true labels.
+        classes: number of classes K.
+    """
+
+    curve: ConfidenceCurve
+    top: FloatArray
+    margin: FloatArray
+    label_gap: FloatArray
+    mean_gap: FloatArray
+    predicted: IntArray
+    labels: IntArray
+    classes: int
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    @property
+    def correct(self) -> BoolArray:
+        """(N,) whether the predicted label is the true one."""
+        return self.predicted == self.labels
+
+    def confidence(self, beta: FloatArray | float) -> FloatArray:
+        """Return (N,) probabilities of the predicted labels at inverse temperature `beta`."""
+        return np.exp(-self.curve.evaluate(beta).value)
+
+    def tabulated(self, reference: float) -> RowSummary:
+        """Return the summary with its dense curves tabulated around `reference`."""
+        if not isinstance(self.curve, DenseCurve):
+            return self
+        table = TabulatedCurve.build(self.curve.logits, self.top, reference)
+        return replace(self, curve=table)
+
+    def take(self, index: NDArray[Any]) -> RowSummary:
+        """Return the summary of the rows in `index`."""
+        return RowSummary(
+            self.curve.take(index),
+            self.top[index],
+            self.margin[index],
+            self.label_gap[index],
+            self.mean_gap[index],
+            self.predicted[index],
+            self.labels[index],
+            self.classes,
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[RowSummary]) -> RowSummary:
+        """Join the summaries of shards, in order.
+
+        Raises:
+            InputError: tables with different knots.
+        """
+        head = parts[0]
+        return cls(
+            type(head.curve).concatenate([part.curve for part in parts]),
+            np.concatenate([part.top for part in parts]),
+            np.concatenate([part.margin for part in parts]),
+            np.concatenate([part.label_gap for part in parts]),
+            np.concatenate([part.mean_gap for part in parts]),
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.labels for part in parts]),
+            head.classes,
+        )
+
+
+def summarize(
+    logits: Array,
+    labels: Array,
+    *,
+    curve: Literal["auto", "dense", "table"] = "auto",
+    reference: float = 1.0,
+) -> RowSummary:
+    """Summarise (N, K) `logits` of any array kind with (N,) `labels`, in bounded memory.
+
+    Args:
+        logits: (N, K) real numbers, assumed checked (see `calibrant.predictions`).
+        labels: (N,) true labels in [0, K).
+        curve: ``"dense"`` keeps the rows and is exact; ``"table"`` forgets them and is right to
+            2e-5 in confidence over reference * [1/32, 16]; ``"auto"`` takes the cheaper one.
+        reference: the beta around which to tabulate, say the inverse of a first temperature.
+
+    Raises:
+        PredictionsError: labels of the wrong length or range.
+    """
+    logits = as_array(logits)
+    rows, classes = logits.shape
+    truth = check_labels(labels, rows, classes, "logits")
+    xp, dtype = namespace(logits), working_dtype(logits)
+    top, margin, label_gap, mean_gap = (np.empty(rows) for _ in range(4))
+    predicted = np.empty(rows, dtype=np.int64)
+    for part in row_chunks(logits):
+        chunk = xp.astype(logits[part], dtype)
+        first, second, index = top_two(chunk)
+        top[part], predicted[part] = to_numpy(first), to_numpy(index)
+        margin[part] = to_numpy(first - second)
+        label_gap[part] = to_numpy(first - pick(chunk, like(truth[part], logits)))
+        mean_gap[part] = to_numpy(first - xp.mean(chunk, axis=1))
+    if curve == "dense" or (curve == "auto" and classes <= DENSE_CLASSES):
+        confidence_curve: ConfidenceCurve = DenseCurve(logits, top)
+    else:
+        confidence_curve = TabulatedCurve.build(logits, top, reference)
+    mean_gap = np.maximum(mean_gap, 0.0)  # rounding of the mean
+    return RowSummary(
+        confidence_curve, top, margin, label_gap, mean_gap, predicted, truth, int(classes)
+    )
+
+
+def top_two(chunk: Array) -> tuple[Array, Array, Array]:
+    """Return the largest and second largest entry of each row and the index of the largest."""
+    xp = namespace(chunk)
+    index = xp.argmax(chunk, axis=1)
+    columns = xp.arange(chunk.shape[1], dtype=index.dtype, device=getattr(chunk, "device", None))
+    others = xp.where(columns[None, :] == index[:, None], -xp.inf, chunk)
+    return pick(chunk, index), xp.max(others, axis=1), index
+
+
+def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
+    """Return softmax(beta_i * z_i) for every row, as an array of the same kind.
+
+    Args:
+        logits: (N, K).
+        beta: inverse temperature, one for all rows or (N,).
+
+    Returns:
+        (N, K) probabilities: float64 for float64 or integer logits, float32 for narrower ones.
+
+    Raises:
+        PredictionsError: a row holds NaN or infinity (minus infinity, a masked class, is fine).
+    """
+    betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))
+
+    def temper(chunk: Array, part: slice) -> Array:
+        scaled = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
+        scaled *= like_column(betas[part], chunk, chunk.dtype)
+        return softmax_chunk(scaled, part)
+
+    return map_rows(logits, temper)
+
+
+def map_rows(logits: Array, function: Callable[[Array, slice], Array]) -> Array:
+    """Return the (N, K) array that `function(chunk, rows)` gives for every chunk of rows.
+
+    The chunk is a view or a copy in the working dtype; only the output is as large as the input.
+    """
+    logits = as_array(logits)
+    xp, dtype = namespace(logits), working_dtype(logits)
+    out = xp.empty_like(logits, dtype=dtype)
+    for part in row_chunks(logits):
+        out[part] = function(xp.astype(logits[part], dtype, copy=False), part)
+    return out
+
+
+def softmax_chunk(scores: Array, part: slice) -> Array:
+    """Return the softmax of `scores` whose row maxima are 0.
+
+    Raises:
+        PredictionsError: a row, counted from `part.start`, is not finite.
+    """
+    xp = namespace(scores)
+    weights = xp.exp(scores)
+    total = xp.sum(weights, axis=1, keepdims=True)
+    usable = xp.isfinite(total)
+    if not bool(xp.all(usable)):
+        row = part.start + int(to_numpy(usable)[:, 0].argmin())
+        raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+    weights /= total
+    return weights

@@ -1,0 +1,19 @@
+"""Sample predictions that ship with the package: a small network on CIFAR-10, overconfident."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from typing import Literal
+
+from calibrant.files import read_predictions
+from calibrant.predictions import Predictions
+
+
+def load_sample(part: Literal["validation", "test"]) -> Predictions:
+    """Return logits, features and labels of 5 000 validation or 10 000 test rows.
+
+    `sample_data/README.md` says how they were made.
+    """
+    name = f"{part}.npz"
+    with as_file(files("calibrant").joinpath("sample_data", name)) as path:
+        return read_predictions(path, name=f"sample {part}")

@@ -1,0 +1,5 @@
+"""The command line: `calibrant measure | fit | apply | compare | demo`."""
+
+from calibrant.cli.app import main
+
+__all__ = ["main"]

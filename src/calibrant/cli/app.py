@@ -1,0 +1,274 @@
+"""The commands. Each reads, calls one function of the library, prints, and writes what was asked for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant._version import __version__
+from calibrant.cli.output import emit, progress, warnings_to_stderr, write_text
+from calibrant.errors import CalibrantError, InputError
+from calibrant.predictions import Predictions
+
+app = typer.Typer(
+    name="calibrant",
+    help="Honest confidence for classifiers: measure it, recalibrate it, compare methods.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it.")
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="What to read from the file: logits, probs or toplabel.", show_default=False),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
+]
+Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, the same result.")]
+Resamples = Annotated[int, typer.Option(help="Bootstrap resamples behind the intervals.")]
+Level = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Report = Annotated[
+    Path | None, typer.Option(help="Write a report page (HTML) here.", show_default=False)
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Argument of the method; may be repeated."),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"calibrant {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Honest confidence for classifiers."""
+
+
+def _read(path: Path, kind: str | None = None, labels: Path | None = None) -> Predictions:
+    from calibrant.files import read_predictions
+
+    return read_predictions(path, kind=kind, labels=labels)  # type: ignore[arg-type]
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def measure(
+    file: File,
+    metrics: Annotated[
+        str, typer.Option(help="Names separated by commas; empty for the usual ones.")
+    ] = "",
+    kind: Kind = None,
+    labels: Labels = None,
+    resamples: Resamples = 1000,
+    level: Level = 0.95,
+    seed: Seed = 0,
+    report: Report = None,
+    json: Json = None,
+) -> None:
+    """Measure how honest the confidence in FILE is, with intervals and the noise floor."""
+    from calibrant.evaluation import evaluate
+
+    predictions = _read(file, kind, labels)
+    result = evaluate(
+        predictions, metrics=_names(metrics) or None, resamples=resamples, level=level, seed=seed
+    )
+    if report is not None:
+        from calibrant.report import write_evaluation_report
+
+        write_evaluation_report(report, result, predictions)
+    emit(str(result), result.as_dict(), json)
+
+
+@app.command()
+def fit(
+    file: File,
+    out: Annotated[Path, typer.Option(help="Where to save the calibrator (.safetensors).")],
+    method: Annotated[str, typer.Option(help="Name of the method.")] = "smart",
+    settings: Settings = None,
+    kind: Kind = None,
+    labels: Labels = None,
+    json: Json = None,
+) -> None:
+    """Fit a calibrator on held-out predictions and save it."""
+    from calibrant.posthoc.registry import make_calibrator, parse_arguments
+
+    calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
+    predictions = _read(file, kind, labels)
+    calibrator.fit(predictions.logits, predictions.labels, predictions.features)
+    calibrator.save(out)
+    report = calibrator.fit_report_
+    document: dict[str, Any] = {
+        "method": method,
+        "arguments": calibrator.get_params(),
+        "file": str(file),
+        "n": predictions.n,
+        "classes": predictions.classes,
+        "parameters": calibrator.n_parameters,
+        "keeps_prediction": calibrator.keeps_prediction,
+        "fit": report.as_dict(),
+        "out": str(out),
+    }
+    text = (
+        f"{method} fitted on {predictions.n} rows of {file} and saved to {out}\n"
+        f"{calibrator.n_parameters} parameters, {report.iterations} iterations"
+    )
+    emit(text, document, json)
+
+
+@app.command()
+def apply(
+    calibrator: Annotated[Path, typer.Argument(help="A calibrator that `calibrant fit` saved.")],
+    file: File,
+    out: Annotated[Path, typer.Option(help="Where to write the probabilities; any format.")],
+    kind: Kind = None,
+    labels: Labels = None,
+    json: Json = None,
+) -> None:
+    """Apply a saved calibrator to FILE and write calibrated probabilities."""
+    from calibrant.files import write_predictions
+    from calibrant.persistence import load
+
+    fitted = load(calibrator)
+    before = _read(file, kind, labels)
+    probs = fitted.predict_proba(before.logits, before.features)
+    after = Predictions.from_probs(probs, before.labels, before.features, source=str(out))
+    write_predictions(after, out)
+    document = {
+        "calibrator": str(calibrator),
+        "method": fitted.method,
+        "file": str(file),
+        "n": after.n,
+        "classes": after.classes,
+        "out": str(out),
+    }
+    emit(f"{fitted.method} applied to {after.n} rows of {file}, written to {out}", document, json)
+
+
+@app.command()
+def compare(
+    file: Annotated[
+        Path | None, typer.Argument(help="One file, to be split.", show_default=False)
+    ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Predictions to fit on.", show_default=False)
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
+    ] = None,
+    fit_size: Annotated[
+        float, typer.Option(help="With one file: rows to fit on, or a fraction below 1.")
+    ] = 0.5,
+    stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
+    methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
+    rank_by: Annotated[str, typer.Option(help="The metric that ranks.")] = "ece",
+    kind: Kind = None,
+    resamples: Resamples = 1000,
+    level: Level = 0.95,
+    seed: Seed = 0,
+    report: Report = None,
+    json: Json = None,
+) -> None:
+    """Fit every method on one set and measure all on another, on the same rows, with intervals."""
+    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind)
+    result = _compare_with_progress(
+        fit_set, test_set, methods, rank_by=rank_by, resamples=resamples, level=level, seed=seed
+    )
+    if report is not None:
+        from calibrant.report import write_comparison_report
+
+        write_comparison_report(report, result, fit_set, test_set)
+    emit(str(result), result.as_dict(), json)
+
+
+def _two_sets(
+    file: Path | None,
+    fit: Path | None,
+    test: Path | None,
+    fit_size: float,
+    seed: int,
+    stratify: bool,
+    kind: str | None,
+) -> tuple[Predictions, Predictions]:
+    if file is not None and fit is None and test is None:
+        size = fit_size if fit_size < 1 else int(fit_size)
+        return _read(file, kind).split(size, seed, stratify=stratify)
+    if file is None and fit is not None and test is not None:
+        return _read(fit, kind), _read(test, kind)
+    raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
+
+
+def _compare_with_progress(
+    fit: Predictions, test: Predictions, methods: str, **options: Any
+) -> Any:
+    from calibrant.comparison import compare as compare_methods
+    from calibrant.posthoc.registry import METHODS
+
+    names = list(METHODS) if methods == "all" else _names(methods)
+    with progress(len(names), "comparing") as step:
+        return compare_methods(names, fit=fit, test=test, progress=step, **options)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the calibrator, JSON and report page.")],
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Show the whole job on sample data that ships with the package; needs no network."""
+    from calibrant.cli.output import as_json
+    from calibrant.report import write_comparison_report
+    from calibrant.sample import load_sample
+
+    fit_set, test_set = load_sample("validation"), load_sample("test")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
+    result = _compare_with_progress(fit_set, test_set, "all", seed=seed)
+    report, document, saved = out / "report.html", out / "comparison.json", out / "smart.safetensors"
+    write_comparison_report(report, result, fit_set, test_set)
+    write_text(document, as_json(result.as_dict()) + "\n")
+    result["smart"].calibrator.save(saved)
+    raw = result["none"].evaluation
+    text = (
+        "A small network on CIFAR-10, measured on 10 000 test images:\n\n"
+        f"{raw.headline()}\n\n{result}\n\n"
+        f"wrote {report} (open it in a browser), {document} and {saved}"
+    )
+    emit(text, result.as_dict() | {"report": str(report)}, json)
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one sentence and exit code 2."""
+    try:
+        with warnings_to_stderr():
+            app()
+    except CalibrantError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,93 @@
+"""Where the command line's words go: results to stdout, progress and warnings to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calibrant.errors import CalibrationWarning
+from calibrant.files.atomic import replacing
+
+
+def emit(text: str, document: dict[str, Any], json_path: str | None) -> None:
+    """Print `text`, and write `document` as JSON if asked to; with "-" only JSON goes to stdout."""
+    if json_path == "-":
+        print(as_json(document))
+        return
+    print(text)
+    if json_path is not None:
+        write_text(json_path, as_json(document) + "\n")
+
+
+def as_json(document: dict[str, Any]) -> str:
+    """Return strict JSON, in which what is not finite is null."""
+    return json.dumps(_finite(document), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file whole or not at all. A device such as /dev/null is written to directly."""
+    if Path(path).exists() and not Path(path).is_file():
+        Path(path).write_text(text, encoding="utf-8")
+        return
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def warnings_to_stderr() -> Generator[None]:
+    """Print warnings about fits as one line each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CalibrationWarning)
+        shown = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, CalibrationWarning):
+                print(f"warning: {message}", file=sys.stderr)
+            else:
+                shown(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def progress(total: int, what: str) -> Generator[Callable[[str], None]]:
+    """Yield a function to call with the name of each of `total` steps as it begins.
+
+    Draws a bar on a terminal and nothing when stderr is piped.
+    """
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, TextColumn("{task.fields[step]}"),
+                   console=Console(stderr=True), transient=True)
+    with bar:
+        task = bar.add_task(what, total=total, step="")
+        started = False
+
+        def advance(step: str) -> None:
+            nonlocal started
+            bar.update(task, advance=1 if started else 0, step=step)
+            started = True
+
+        yield advance

@@ -221,7 +221,7 @@ def save(path: Path, arrays: dict[str, Array]) -> None:
     """Write under a temporary name first, so that a broken run leaves no broken file."""
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+        np.savez_compressed(file, allow_pickle=False, **arrays)
     partial.replace(path)
 
 

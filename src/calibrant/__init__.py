@@ -28,14 +28,55 @@ if TYPE_CHECKING:
     )
     from calibrant.evaluation import Evaluation, MetricResult, evaluate
     from calibrant.files import read_predictions, write_predictions
+    from calibrant.groups import GroupedEvaluation, evaluate_by
     from calibrant.metrics.binned import (
         BinSums,
         adaptive_calibration_error,
         expected_calibration_error,
     )
+    from calibrant.metrics.canonical import (
+        canonical_calibration_error,
+        squared_kernel_calibration_error,
+    )
+    from calibrant.metrics.classwise import (
+        classwise_adaptive_calibration_error,
+        classwise_bin_sums,
+        classwise_error,
+        classwise_expected_calibration_error,
+    )
+    from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
+    from calibrant.metrics.cumulative import ks_calibration_error
+    from calibrant.metrics.decomposition import (
+        ScoreDecomposition,
+        corp_decomposition,
+        murphy_decomposition,
+    )
+    from calibrant.metrics.density import kde_calibration_error
+    from calibrant.metrics.detection import aupr, auroc, fpr_at_tpr, ood_scores
+    from calibrant.metrics.gaps import (
+        average_calibration_error,
+        debiased_expected_calibration_error,
+        debiased_rms_calibration_error,
+        maximum_calibration_error,
+        overconfidence_error,
+        rms_calibration_error,
+        underconfidence_error,
+    )
     from calibrant.metrics.kernel import kernel_calibration_error
+    from calibrant.metrics.mmce import maximum_mean_calibration_error
     from calibrant.metrics.proper import accuracy, brier_score, negative_log_likelihood
+    from calibrant.metrics.refit import RefinementSplit, refinement_split
+    from calibrant.metrics.registry import CORE_METRICS, METRICS
+    from calibrant.metrics.selective import (
+        RiskCoverage,
+        area_under_risk_coverage,
+        coverage_at_risk,
+        excess_area_under_risk_coverage,
+        risk_at_coverage,
+        risk_coverage,
+    )
     from calibrant.metrics.smooth import smooth_calibration_error
+    from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.base import Calibrator, Uncalibrated
     from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression
@@ -59,10 +100,44 @@ _HOMES = {
     ),
     "evaluation": ("Evaluation", "MetricResult", "evaluate"),
     "files": ("read_predictions", "write_predictions"),
+    "groups": ("GroupedEvaluation", "evaluate_by"),
     "metrics.binned": ("BinSums", "adaptive_calibration_error", "expected_calibration_error"),
+    "metrics.canonical": ("canonical_calibration_error", "squared_kernel_calibration_error"),
+    "metrics.classwise": (
+        "classwise_adaptive_calibration_error",
+        "classwise_bin_sums",
+        "classwise_error",
+        "classwise_expected_calibration_error",
+    ),
+    "metrics.cox": ("calibration_in_the_large", "calibration_slope_intercept"),
+    "metrics.cumulative": ("ks_calibration_error",),
+    "metrics.decomposition": ("ScoreDecomposition", "corp_decomposition", "murphy_decomposition"),
+    "metrics.density": ("kde_calibration_error",),
+    "metrics.detection": ("aupr", "auroc", "fpr_at_tpr", "ood_scores"),
+    "metrics.gaps": (
+        "average_calibration_error",
+        "debiased_expected_calibration_error",
+        "debiased_rms_calibration_error",
+        "maximum_calibration_error",
+        "overconfidence_error",
+        "rms_calibration_error",
+        "underconfidence_error",
+    ),
     "metrics.kernel": ("kernel_calibration_error",),
+    "metrics.mmce": ("maximum_mean_calibration_error",),
     "metrics.proper": ("accuracy", "brier_score", "negative_log_likelihood"),
+    "metrics.refit": ("RefinementSplit", "refinement_split"),
+    "metrics.registry": ("CORE_METRICS", "METRICS"),
+    "metrics.selective": (
+        "RiskCoverage",
+        "area_under_risk_coverage",
+        "coverage_at_risk",
+        "excess_area_under_risk_coverage",
+        "risk_at_coverage",
+        "risk_coverage",
+    ),
     "metrics.smooth": ("smooth_calibration_error",),
+    "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
     "posthoc.confidence": ("HistogramBinning", "IsotonicRegression"),
@@ -78,6 +153,8 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CORE_METRICS",
+    "METRICS",
     "SMART",
     "BinSums",
     "CalibrantError",
@@ -86,6 +163,7 @@ __all__ = [
     "Comparison",
     "EnsembleTemperatureScaling",
     "Evaluation",
+    "GroupedEvaluation",
     "HistogramBinning",
     "InputError",
     "IsotonicRegression",
@@ -93,26 +171,61 @@ __all__ = [
     "NotFittedError",
     "Predictions",
     "PredictionsError",
+    "RefinementSplit",
+    "RiskCoverage",
     "RowSummary",
+    "ScoreDecomposition",
     "TemperatureScaling",
     "Uncalibrated",
     "VectorScaling",
     "__version__",
     "accuracy",
     "adaptive_calibration_error",
+    "area_under_risk_coverage",
+    "aupr",
+    "auroc",
+    "average_calibration_error",
     "brier_score",
+    "calibration_in_the_large",
+    "calibration_slope_intercept",
+    "canonical_calibration_error",
+    "classwise_adaptive_calibration_error",
+    "classwise_bin_sums",
+    "classwise_error",
+    "classwise_expected_calibration_error",
     "compare",
+    "corp_decomposition",
+    "coverage_at_risk",
+    "debiased_expected_calibration_error",
+    "debiased_rms_calibration_error",
     "evaluate",
+    "evaluate_by",
+    "excess_area_under_risk_coverage",
     "expected_calibration_error",
+    "fpr_at_tpr",
+    "kde_calibration_error",
     "kernel_calibration_error",
+    "ks_calibration_error",
     "load",
     "load_sample",
     "make_calibrator",
+    "maximum_calibration_error",
+    "maximum_mean_calibration_error",
+    "murphy_decomposition",
     "negative_log_likelihood",
+    "ood_scores",
+    "overconfidence_error",
     "read_predictions",
+    "refinement_split",
+    "risk_at_coverage",
+    "risk_coverage",
+    "rms_calibration_error",
     "smooth_calibration_error",
     "softmax",
+    "squared_kernel_calibration_error",
     "summarize",
+    "sweep_calibration_error",
+    "underconfidence_error",
     "write_predictions",
 ]
 

@@ -6,11 +6,15 @@ a tensor there. Everything per-row and small (a confidence, a margin) becomes fl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import contextvars
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeGuard, cast
 
+import array_api_compat
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
+from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
 
 Array = Any
@@ -22,13 +26,32 @@ BoolArray = NDArray[np.bool_]
 
 # A chunk of rows and its temporaries should stay in the second-level cache of one core.
 CHUNK_ELEMENTS_CPU = 1 << 16
+# From this size on, starting threads costs less than they save.
+THREADED_ELEMENTS = 1 << 20
 # An accelerator wants few large launches; 64 Mi elements keep the temporaries under a gigabyte.
 CHUNK_ELEMENTS_ACCELERATOR = 1 << 26
 
 
 def as_array(values: Any) -> Array:
-    """Return `values` unchanged if it is an array already, else as a NumPy array."""
-    return np.asarray(values) if isinstance(values, (list, tuple)) else values
+    """Return `values` unchanged if it is an array already, else as a NumPy array.
+
+    A torch tensor that requires a gradient is detached: nothing here is differentiated by it.
+    """
+    if isinstance(values, (list, tuple)):
+        return np.asarray(cast(Any, values))
+    if is_torch_array(values) and values.requires_grad:
+        return values.detach()
+    return values
+
+
+def is_numpy(array: Array) -> TypeGuard[NDArray[Any]]:
+    """Return whether `array` is NumPy's."""
+    return isinstance(array, np.ndarray)
+
+
+def device_of(array: Array) -> Any:
+    """Return where `array` lives, as its library says it."""
+    return cast(Any, array_api_compat).device(array)
 
 
 def namespace(array: Array) -> Any:
@@ -38,7 +61,7 @@ def namespace(array: Array) -> Any:
 
 def to_numpy(array: Array) -> NDArray[Any]:
     """Return `array` as NumPy, copied from its device and detached from autograd if need be."""
-    if isinstance(array, np.ndarray):
+    if is_numpy(array):
         return array
     if is_torch_array(array):
         return array.detach().cpu().numpy()
@@ -47,9 +70,11 @@ def to_numpy(array: Array) -> NDArray[Any]:
 
 def like(values: NDArray[Any], reference: Array, dtype: Any = None) -> Array:
     """Return NumPy `values` as an array of `reference`'s kind, on its device."""
-    if isinstance(reference, np.ndarray):
+    if is_numpy(reference):
         return values if dtype is None else values.astype(dtype, copy=False)
-    return namespace(reference).asarray(values, dtype=dtype, device=device(reference))
+    if not values.flags.writeable:
+        values = values.copy()  # torch warns of sharing memory that it might write to
+    return namespace(reference).asarray(values, dtype=dtype, device=device_of(reference))
 
 
 def working_dtype(array: Array) -> Any:
@@ -63,14 +88,51 @@ def working_dtype(array: Array) -> Any:
     return xp.float64
 
 
+def on_cpu(array: Array) -> bool:
+    """Return whether `array` lies in the memory of the processor."""
+    return is_numpy(array) or str(device_of(array)).startswith(("cpu", "Cpu", "TFRT"))
+
+
 def row_chunks(array: Array) -> Iterator[slice]:
     """Yield slices that cover the rows of an (N, K) array, each small enough for the cache."""
     rows, width = array.shape
-    on_cpu = isinstance(array, np.ndarray) or str(device(array)).startswith(("cpu", "Cpu", "TFRT"))
-    budget = CHUNK_ELEMENTS_CPU if on_cpu else CHUNK_ELEMENTS_ACCELERATOR
+    budget = CHUNK_ELEMENTS_CPU if on_cpu(array) else CHUNK_ELEMENTS_ACCELERATOR
     step = max(1, budget // max(1, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def for_row_chunks(array: Array, work: Callable[[slice], None]) -> None:
+    """Call `work` with every slice of `row_chunks(array)`, on all cores if the array is large.
+
+    NumPy lets go of the interpreter's lock inside its loops, so threads do help. Each call should
+    write to its own rows of the outputs; then the result doesn't depend on how many threads ran.
+    """
+    chunks = list(row_chunks(array))
+    threads = min(worker_count(), len(chunks))
+    if threads < 2 or not is_numpy(array) or array.size < THREADED_ELEMENTS:
+        for chunk in chunks:
+            work(chunk)
+        return
+
+    def share(first: int) -> None:
+        for chunk in chunks[first::threads]:
+            work(chunk)
+
+    with ThreadPoolExecutor(threads) as pool:
+        # NumPy's error state lives in the context, which a new thread doesn't inherit.
+        running = [
+            pool.submit(contextvars.copy_context().run, share, first) for first in range(threads)
+        ]
+        for thread in running:
+            thread.result()
+
+
+def worker_count() -> int:
+    """Return how many threads to share work among: the cores this process may use, at most 8."""
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable is not None else os.cpu_count() or 1
+    return min(cores, 8)
 
 
 def pick(rows: Array, columns: Array) -> Array:

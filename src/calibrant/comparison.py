@@ -6,15 +6,26 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from calibrant.errors import CalibrantError, CalibrationWarning, InputError
 from calibrant.evaluation import Evaluation, MetricResult, evaluate, show
+from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, calibrator_class
 from calibrant.predictions import Predictions
-from calibrant.tables import format_table
-from calibrant.uncertainty import DEFAULT_LEVEL, DEFAULT_RESAMPLES, paired_difference
+from calibrant.tables import format_table, wrap
+from calibrant.uncertainty import (
+    DEFAULT_LEVEL,
+    DEFAULT_RESAMPLES,
+    PairedDifference,
+    holm,
+    paired_difference,
+)
+
+# What the printed table shows; everything is in `Comparison.as_dict`.
+TABLE_METRICS = ("ece", "adaece", "smce", "nll", "brier")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +64,16 @@ class ComparedMethod:
 
 
 @dataclass(frozen=True)
-class PairedDifference:
-    """How far a method is from the best one on the same rows: value and interval, method - best."""
+class DifferenceToBest(PairedDifference):
+    """A method's paired difference to the best one.
 
-    value: float
-    low: float
-    high: float
+    Attributes:
+        p_adjusted: the p-value after Holm's correction for all methods that were compared.
+        significant: whether it is at most 1 - level, so that the two can be told apart.
+    """
 
-    @property
-    def significant(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return self.low > 0 or self.high < 0
+    p_adjusted: float
+    significant: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +85,6 @@ class Comparison:
         fit_rows, test_rows: how many there were.
         rank_by: the metric that ranks.
         methods: sorted by it, best first.
-        differences: paired difference of each method to the first.
         skipped: method to the reason why it could not take part.
     """
 
@@ -85,7 +94,6 @@ class Comparison:
     test_rows: int
     rank_by: str
     methods: list[ComparedMethod]
-    differences: dict[str, PairedDifference]
     skipped: dict[str, str]
 
     def __getitem__(self, name: str) -> ComparedMethod:
@@ -96,6 +104,42 @@ class Comparison:
         """
         return {method.name: method for method in self.methods}[name]
 
+    @cached_property
+    def differences(self) -> dict[str, DifferenceToBest]:
+        """Paired difference of each method to the best one by `rank_by`."""
+        return self.differences_by(self.rank_by)
+
+    def differences_by(self, metric: str) -> dict[str, DifferenceToBest]:
+        """Return the paired difference of each method to the best one by any metric, by name.
+
+        Holm's correction takes into account that all methods are compared with the best.
+
+        Raises:
+            KeyError: the metric was not measured.
+        """
+        results = {method.name: method.evaluation[metric] for method in self.methods}
+        best = self.best_by(metric)
+        level = self.methods[0].evaluation.level
+        pairs = {
+            name: paired_difference(
+                result.replicates,
+                results[best].replicates,
+                (result.value, results[best].value),
+                level,
+            )
+            for name, result in results.items()
+        }
+        others = [name for name in pairs if name != best]
+        adjusted = dict(zip(others, holm([pairs[name].p_value for name in others]), strict=True))
+        return {
+            name: DifferenceToBest(
+                **vars(pair),
+                p_adjusted=adjusted.get(name, 1.0),
+                significant=name != best and adjusted[name] <= 1 - level,
+            )
+            for name, pair in pairs.items()
+        }
+
     @property
     def best(self) -> str:
         """Name of the method with the best value of `rank_by`."""
@@ -103,10 +147,8 @@ class Comparison:
 
     @property
     def tied_with_best(self) -> list[str]:
-        """Names of the others that the paired interval can't tell from the best."""
-        return [
-            m.name for m in self.methods[1:] if not self.differences[m.name].significant
-        ]
+        """Names of the others that can't be told from the best, all comparisons considered."""
+        return [m.name for m in self.methods[1:] if not self.differences[m.name].significant]
 
     def headline(self) -> str:
         """Return the finding in one or two sentences."""
@@ -128,64 +170,74 @@ class Comparison:
             "fit_rows": self.fit_rows,
             "test_rows": self.test_rows,
             "methods": [
-                method.as_dict()
-                | {"difference_to_best": vars(self.differences[method.name])}
+                method.as_dict() | {"difference_to_best": vars(self.differences[method.name])}
                 for method in self.methods
             ],
             "rank_by": self.rank_by,
             "best": self.best,
             "tied_with_best": self.tied_with_best,
-            "best_by_metric": {name: self._best_by(name) for name in results},
+            "best_by_metric": {name: self.best_by(name) for name in results},
             "skipped": [{"method": m, "reason": reason} for m, reason in self.skipped.items()],
         }
 
-    def _best_by(self, metric: str) -> str:
-        return min(self.methods, key=lambda method: _cost(method.evaluation[metric])).name
+    def best_by(self, metric: str) -> str:
+        """Return the name of the method with the best value of a metric."""
+        return min(self.methods, key=lambda method: method.evaluation[metric].cost).name
 
     def __str__(self) -> str:
-        first = self.methods[0].evaluation
-        shown = [name for name in ("ece", "adaece", "smce", "nll", "brier") if name in first.results]
-        head = ["method", *[first[name].metric.title for name in shown], "class kept", "params", "fit s"]
-        rows: list[list[str]] = []
-        for method in self.methods:
-            marks = "*" if method.name in (self.best, *self.tied_with_best) else ""
-            cells = [show(r.metric, r.value) for r in map(method.evaluation.__getitem__, shown)]
-            kept = "yes" if method.keeps_accuracy else "no"
-            rows.append([
-                method.name + marks, *cells, kept,
-                str(method.calibrator.n_parameters), f"{method.fit_seconds:.2f}",
-            ])
-        lines = [
+        parts = [
             f"fit on {self.fit_source} ({self.fit_rows} rows), "
             f"measured on {self.test_source} ({self.test_rows} rows)",
-            "",
-            self.headline(),
-            "",
-            format_table(head, rows),
+            wrap(self.headline()),
+            self._table(),
+            wrap(self._legend()),
+            "\n".join(
+                [f"{name} left out: {reason}" for name, reason in self.skipped.items()]
+                + [f"{m.name}: {text}" for m in self.methods for text in m.warnings]
+            ),
         ]
-        ranked = first[self.rank_by]
-        if ranked.floor is not None:
-            title = ranked.metric.title
-            lines.append(
-                f"\n* not distinguishable from the best in {title} (paired bootstrap). The floor "
-                f"of {self.best} is\n{show(ranked.metric, ranked.floor)} (95 %: "
-                f"{show(ranked.metric, ranked.floor_95)}): what honest confidences would show. "
-                "ECE-like metrics in percent."
-            )
-        lines += [f"{name} left out: {reason}" for name, reason in self.skipped.items()]
+        return "\n\n".join(part for part in parts if part)
+
+    def _table(self) -> str:
+        results = self.methods[0].evaluation.results
+        shown = [name for name in TABLE_METRICS if name in results]
+        if self.rank_by not in shown:
+            shown.insert(0, self.rank_by)
+        titles = [results[name].metric.title for name in shown]
+        rows: list[list[str]] = []
         for method in self.methods:
-            lines += [f"{method.name}: {text}" for text in method.warnings]
-        return "\n".join(lines)
+            mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
+            measured = [method.evaluation[name] for name in shown]
+            rows.append(
+                [
+                    method.name + mark,
+                    *[show(result.metric, result.value) for result in measured],
+                    "yes" if method.keeps_accuracy else "no",
+                    str(method.calibrator.n_parameters),
+                    f"{method.fit_seconds:.2f}",
+                ]
+            )
+        return format_table(["method", *titles, "class kept", "params", "fit s"], rows)
+
+    def _legend(self) -> str:
+        best = self.methods[0].evaluation[self.rank_by]
+        text = (
+            f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
+            "correction). ECE-like metrics in percent."
+        )
+        if best.floor is None:
+            return text
+        floor, floor_95 = show(best.metric, best.floor), show(best.metric, best.floor_95)
+        return (
+            f"{text} Honest confidences like those of {self.best} would show {floor} on average, "
+            f"and up to {floor_95} in 95 % of cases."
+        )
 
 
 def _with_interval(result: MetricResult) -> str:
     unit = " %" if result.metric.percent else ""
     low, high = show(result.metric, result.low), show(result.metric, result.high)
     return f"{show(result.metric, result.value)}{unit} ({low} to {high})"
-
-
-def _cost(result: MetricResult) -> float:
-    return result.value if result.metric.lower_is_better else -result.value
 
 
 def compare(
@@ -202,7 +254,7 @@ def compare(
 ) -> Comparison:
     """Fit each method on `fit`, apply it to `test` and measure it there.
 
-    All methods are measured on the same bootstrap resamples, so differences between them are paired.
+    All methods are measured on the same bootstrap resamples, so their differences are paired.
 
     Args:
         methods: names or unfitted calibrators, or ``"all"``.
@@ -232,6 +284,7 @@ def compare(
         raise InputError("compare needs at least one method")
     if metrics is not None and rank_by not in metrics:
         metrics = [*metrics, rank_by]
+    metrics_named([rank_by])  # refuses an unknown one before anything is fitted
     entries: list[ComparedMethod] = []
     skipped: dict[str, str] = {}
     fit_logits, test_logits = fit.logits, test.logits
@@ -268,10 +321,15 @@ def compare(
         )
     if not entries:
         raise CalibrantError("no method could be fitted: " + "; ".join(skipped.values()))
-    entries.sort(key=lambda entry: _cost(entry.evaluation[rank_by]))
-    differences = {e.name: _difference(e, entries[0], rank_by, level) for e in entries}
+    entries.sort(key=lambda entry: entry.evaluation[rank_by].cost)
     return Comparison(
-        fit.source, test.source, fit.n, test.n, rank_by, entries, differences, skipped
+        fit.source,
+        test.source,
+        fit.n,
+        test.n,
+        rank_by,
+        entries,
+        skipped,
     )
 
 
@@ -290,14 +348,3 @@ def _keeps_classes(evaluation: Evaluation, logits: Any) -> bool:
 
     original = to_numpy(namespace(logits).argmax(logits, axis=1))
     return bool((evaluation.scores.predicted == original).all())
-
-
-def _difference(
-    method: ComparedMethod, best: ComparedMethod, metric: str, level: float
-) -> PairedDifference:
-    ours, theirs = method.evaluation[metric], best.evaluation[metric]
-    return PairedDifference(
-        *paired_difference(
-            ours.replicates, theirs.replicates, (ours.value, theirs.value), level
-        )
-    )

@@ -26,9 +26,12 @@ from numpy.typing import NDArray
 from calibrant.arrays import (
     Array,
     FloatArray,
+    device_of,
+    for_row_chunks,
+    is_numpy,
     like,
     namespace,
-    row_chunks,
+    on_cpu,
     to_numpy,
     working_dtype,
 )
@@ -46,6 +49,11 @@ class CurvePoint(NamedTuple):
 class ConfidenceCurve(Protocol):
     """The confidence curves of N rows."""
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The smallest and largest beta that can be told apart."""
+        ...
+
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
         """Return f, f' and f'' at one beta for all rows, or at one for each ((N,))."""
         ...
@@ -60,6 +68,8 @@ class ConfidenceCurve(Protocol):
         ...
 
 
+# A class masked with -1e30 has no weight, but the square of its gap would overflow in float32.
+FARTHEST = -1e15
 # Narrow rows are evaluated in float64: it costs little there and spares optimisers the noise.
 DOUBLE_PRECISION_CLASSES = 64
 
@@ -76,34 +86,43 @@ class DenseCurve:
     logits: Array
     top: FloatArray
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """See `ConfidenceCurve.span`: everything."""
+        return 0.0, math.inf
+
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
         """See `ConfidenceCurve.evaluate`."""
         betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), self.top.shape)
         xp, dtype = namespace(self.logits), working_dtype(self.logits)
-        if isinstance(self.logits, np.ndarray) and self.logits.shape[1] <= DOUBLE_PRECISION_CLASSES:
-            dtype = np.float64
+        if on_cpu(self.logits) and self.logits.shape[1] <= DOUBLE_PRECISION_CLASSES:
+            dtype = xp.float64
         value, slope, curvature = (np.empty(len(self.top)) for _ in range(3))
-        for part in row_chunks(self.logits):
+
+        def work(part: slice) -> None:
             gaps = xp.astype(self.logits[part], dtype) - like_column(
                 self.top[part], self.logits, dtype
             )
+            if dtype == xp.float32:
+                gaps = xp.clip(gaps, FARTHEST, None)
             weights = xp.exp(gaps * like_column(betas[part], self.logits, dtype))
             total = xp.sum(weights, axis=1)
-            weights *= gaps
-            mean = xp.sum(weights, axis=1) / total
-            weights *= gaps
+            mean = xp.vecdot(weights, gaps) / total
+            gaps *= gaps
             value[part] = to_numpy(xp.log(total))
             slope[part] = to_numpy(mean)
-            curvature[part] = to_numpy(xp.sum(weights, axis=1) / total - mean * mean)
+            curvature[part] = to_numpy(xp.vecdot(weights, gaps) / total - mean * mean)
+
+        for_row_chunks(self.logits, work)
         return CurvePoint(value, slope, np.maximum(curvature, 0.0))
 
     def take(self, index: NDArray[Any]) -> DenseCurve:
         """See `ConfidenceCurve.take`."""
-        if isinstance(self.logits, np.ndarray):
+        if is_numpy(self.logits):
             return DenseCurve(self.logits[index], self.top[index])
         xp = namespace(self.logits)
-        rows = xp.take(self.logits, like(np.asarray(index), self.logits), axis=0)
-        return DenseCurve(rows, self.top[index])
+        chosen = np.arange(len(self.top))[index]  # whatever NumPy takes as an index will do
+        return DenseCurve(xp.take(self.logits, like(chosen, self.logits), axis=0), self.top[chosen])
 
     @classmethod
     def concatenate(cls, curves: Sequence[DenseCurve]) -> DenseCurve:
@@ -158,7 +177,7 @@ class TabulatedCurve:
             ends = np.stack([self.table[rows, knot], self.table[rows, knot + 1]], axis=1).astype(
                 np.float64
             )
-        value, first, second = _quintic(ends, position - knot)
+        value, first, second = _quintic(ends, np.asarray(position - knot, dtype=np.float64))
         slope = first * self.per_octave / (LOG2 * betas)
         curvature = (second * (self.per_octave / LOG2) ** 2 / betas - slope) / betas
         return CurvePoint(value, slope, np.maximum(curvature, 0.0))
@@ -186,8 +205,11 @@ class TabulatedCurve:
         per_octave = knots_per_octave(int(logits.shape[1]))
         knots = (OCTAVES_BELOW + OCTAVES_ABOVE) * per_octave + 1
         table = np.empty((len(top), knots, 3), dtype=np.float32)
-        for part in row_chunks(logits):
+
+        def work(part: slice) -> None:
             table[part] = _tabulate(logits[part], top[part], reference, per_octave, knots)
+
+        for_row_chunks(logits, work)
         return cls(table, reference, per_octave)
 
 
@@ -207,7 +229,9 @@ def _tabulate(
     """Return the (n, knots, 3) table of one chunk."""
     xp, dtype = namespace(chunk), working_dtype(chunk)
     gaps = xp.astype(chunk, dtype) - like_column(top, chunk, dtype)
+    gaps = xp.clip(gaps, FARTHEST / reference, None)
     gaps_squared = gaps * gaps
+    ones = xp.ones_like(gaps)  # a dot product with ones is a faster sum
     sums = xp.empty((3, knots, len(top)), dtype=dtype, **_on_device_of(chunk))
     for start in range(per_octave):
         weights = None
@@ -216,7 +240,7 @@ def _tabulate(
                 weights = xp.exp(gaps * (reference * 2.0 ** (knot / per_octave - OCTAVES_BELOW)))
             else:
                 weights *= weights
-            sums[0, knot, :] = xp.sum(weights, axis=1)
+            sums[0, knot, :] = xp.vecdot(weights, ones)
             sums[1, knot, :] = xp.vecdot(weights, gaps)
             sums[2, knot, :] = xp.vecdot(weights, gaps_squared)
     total, first, second = to_numpy(sums).astype(np.float64)
@@ -224,13 +248,13 @@ def _tabulate(
     slope = beta * first / total
     curvature = beta * beta * (second / total - (first / total) ** 2)
     step = LOG2 / per_octave
-    return np.stack([np.log(total), step * slope, step * step * (curvature + slope)], axis=-1).swapaxes(0, 1)
+    return np.stack(
+        [np.log(total), step * slope, step * step * (curvature + slope)], axis=-1
+    ).swapaxes(0, 1)
 
 
 def _on_device_of(array: Array) -> dict[str, Any]:
-    from array_api_compat import device
-
-    return {} if isinstance(array, np.ndarray) else {"device": device(array)}
+    return {} if is_numpy(array) else {"device": device_of(array)}
 
 
 def _quintic(ends: FloatArray, t: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

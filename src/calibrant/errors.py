@@ -36,7 +36,7 @@ class CalibrationWarning(UserWarning):
 
 
 class BoundaryWarning(CalibrationWarning):
-    """The likelihood has no finite optimum (no errors to learn from): the fit stopped at a bound."""
+    """No finite optimum, since there are no errors to learn from: the fit stopped at a bound."""
 
 
 class NotIdentifiedWarning(CalibrationWarning):
@@ -48,4 +48,4 @@ class ConvergenceWarning(CalibrationWarning):
 
 
 class ImproperObjectiveWarning(CalibrationWarning):
-    """The chosen training objective is known to damage calibration; it is there to be studied."""
+    """The chosen objective is known to damage calibration; it is there to be studied."""

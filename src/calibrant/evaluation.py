@@ -1,4 +1,4 @@
-"""Measure predictions: every metric with its interval and its floor, from one pass over the rows."""
+"""Measure predictions: every metric with its interval and its floor, in one pass over the rows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray
 from calibrant.errors import InputError
-from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, metrics_named
+from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric, metrics_named
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions import Predictions
 from calibrant.scoring import RowScores, score_rows
-from calibrant.tables import format_table
+from calibrant.tables import format_table, wrap
 from calibrant.uncertainty import (
     DEFAULT_LEVEL,
     DEFAULT_RESAMPLES,
@@ -49,6 +50,11 @@ class MetricResult:
     floor_95: float | None = None
     p_value: float | None = None
     replicates: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
+
+    @property
+    def cost(self) -> float:
+        """The value, turned so that lower is better."""
+        return self.metric.cost(self.value)
 
     @property
     def at_floor(self) -> bool:
@@ -139,15 +145,19 @@ class Evaluation:
 
     def __str__(self) -> str:
         width = "" if self.classes is None else f", {self.classes} classes"
-        lines = [f"{self.source}: {self.n} rows{width}, {self.kind}", "", self.headline(), ""]
         head = ["metric", "value", f"{100 * self.level:.0f} % interval", "floor", "floor 95 %"]
-        lines.append(format_table(head, [_table_row(r) for r in self.results.values()]))
-        lines += [f"{name} left out: {reason}" for name, reason in self.skipped.items()]
-        lines.append(
-            "\nECE-like metrics and accuracy in percent. Floor: what perfectly honest confidences "
-            "would\nshow on as many rows, on average and in 95 % of cases; below it all is noise."
+        legend = (
+            "ECE-like metrics and accuracy in percent. Floor: what perfectly honest confidences "
+            "would show on as many rows, on average and in 95 % of cases; below it all is noise."
         )
-        return "\n".join(lines)
+        parts = [
+            f"{self.source}: {self.n} rows{width}, {self.kind}",
+            wrap(self.headline()),
+            format_table(head, [_table_row(r) for r in self.results.values()]),
+            "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
+            wrap(legend),
+        ]
+        return "\n\n".join(part for part in parts if part)
 
 
 def show(metric: Metric, value: float | None) -> str:
@@ -173,7 +183,7 @@ def evaluate(
     predictions: Predictions | Array,
     labels: Array | None = None,
     *,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] | str | None = None,
     resamples: int = DEFAULT_RESAMPLES,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
@@ -184,7 +194,7 @@ def evaluate(
         predictions: a `Predictions`, or an (N, K) array of probabilities (not logits; for those
             pass ``Predictions.from_logits(logits, labels)``).
         labels: (N,) true classes, with an array.
-        metrics: names of metrics; all for None.
+        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
         resamples: bootstrap resamples, and simulated honest data sets.
         level: nominal coverage of the intervals, in (0, 1).
         seed: the same seed gives the same intervals, and pairs them over calibrators.
@@ -202,6 +212,8 @@ def evaluate(
         raise InputError(f"resamples must be at least 2, not {resamples}")
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, not {level}")
+    if seed < 0:
+        raise InputError(f"seed must not be negative, but is {seed}")
     scores = score_rows(predictions)
     rows = TopLabel.sort(scores.confidence, scores.correct)
     wanted, skipped = metrics_named(metrics), dict[str, str]()
@@ -209,35 +221,55 @@ def evaluate(
         reason = "it needs a score for every class"
         skipped = {metric.name: reason for metric in wanted if metric.needs_rows}
         wanted = [metric for metric in wanted if not metric.needs_rows]
-    drawn = bootstrap(scores, rows, wanted, resamples, seed)
-    honest = floor(rows, wanted, resamples, seed)
-    results = {
-        metric.name: _result(
-            metric, scores, rows, drawn[metric.name], honest.get(metric.name), level
-        )
-        for metric in wanted
-    }
+    values = _values(wanted, predictions, scores, rows, resamples, level, seed)
+    results = {metric.name: values[metric.name] for metric in wanted}
     return Evaluation(
-        predictions.source, predictions.kind, predictions.classes, results, skipped, scores, rows,
+        predictions.source,
+        predictions.kind,
+        predictions.classes,
+        results,
+        skipped,
+        scores,
+        rows,
         level,
     )
 
 
-def _result(
-    metric: Metric,
+def _values(
+    wanted: Sequence[Metric],
+    predictions: Predictions,
     scores: RowScores,
     rows: TopLabel,
-    drawn: FloatArray,
-    honest: FloatArray | None,
+    resamples: int,
     level: float,
-) -> MetricResult:
-    if isinstance(metric, MeanMetric):
-        value = float(np.mean(metric.per_row(scores)))
-        low, high = interval(value, drawn, level)
+    seed: int,
+) -> dict[str, MetricResult]:
+    """Return the results of all metrics; those of one shape share their resamples."""
+    whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
+    others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
+    drawn = bootstrap(scores, rows, others, resamples, seed)
+    honest = floor(rows, others, resamples, seed)
+    results: dict[str, MetricResult] = {}
+    for metric in others:
+        if isinstance(metric, MeanMetric):
+            value = float(np.mean(metric.per_row(scores)))
+        else:
+            assert isinstance(metric, CurveMetric)
+            value = metric.value(rows)
+        name = metric.name
+        measured = Measured(value, drawn[name], honest.get(name), name in honest)
+        results[name] = _result(metric, measured, level)
+    for metric in whole:
+        found = metric.measure(predictions, resamples, seed)
+        results[metric.name] = _result(metric, found, level)
+    return results
+
+
+def _result(metric: Metric, found: Measured, level: float) -> MetricResult:
+    value, drawn, honest, biased = found
+    low, high = interval(value, drawn, level, biased=biased)
+    if honest is None:
         return MetricResult(metric, value, low, high, replicates=drawn)
-    assert isinstance(metric, CurveMetric) and honest is not None
-    value = metric.value(rows)
-    low, high = interval(value, drawn, level, biased=True)
     return MetricResult(
         metric,
         value,

@@ -1,7 +1,7 @@
-"""Save and load fitted calibrators: safetensors with the method, version and parameters in its header.
+"""Save and load fitted calibrators: safetensors with method, version and arguments in the header.
 
-A file is data only. Loading never unpickles and never imports by name: it makes the calibrator that
-the registry knows by the method, and refuses anything that does not fit it.
+A file is data only. Loading never unpickles and never imports by name: it makes the calibrator
+that the registry knows by the method, and refuses anything that does not fit it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def save(calibrator: Calibrator, path: StrPath) -> None:
         NotFittedError: it has not been fitted.
         InputError: another extension, or a folder that doesn't exist.
     """
-    from safetensors.numpy import save_file
+    from safetensors import numpy as safetensors_numpy
 
     if Path(path).suffix != ".safetensors":
         raise InputError(f"{fspath(path)}: a calibrator is saved as .safetensors")
@@ -43,7 +43,8 @@ def save(calibrator: Calibrator, path: StrPath) -> None:
         "calibrant_version": __version__,
         "method": calibrator.method,
         "classes": str(calibrator.classes_),
-        "arguments": json.dumps(calibrator.get_params()),
+        # NumPy's numbers are fine as arguments, and no numbers to `json`.
+        "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
     }
     state = {
@@ -52,7 +53,7 @@ def save(calibrator: Calibrator, path: StrPath) -> None:
         for name, array in calibrator.state().items()
     }
     with replacing(path) as temporary:
-        save_file(state, temporary, metadata=header)
+        cast(Any, safetensors_numpy).save_file(state, temporary, metadata=header)
 
 
 def load(path: StrPath) -> Calibrator:
@@ -76,6 +77,7 @@ def load(path: StrPath) -> Calibrator:
         report["notes"] = tuple(report["notes"])
         classes, fit_report = int(header["classes"]), FitReport(**report)
         calibrator = method().set_params(**arguments)
+        calibrator._check_arguments()  # pyright: ignore[reportPrivateUsage]
     except (KeyError, ValueError, TypeError) as error:
         raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
     if set(state) != set(method.state_names()):
@@ -86,7 +88,28 @@ def load(path: StrPath) -> Calibrator:
     for name, array in state.items():
         if array.dtype.kind not in "fi" or not np.isfinite(array).all():
             raise CalibratorFileError(f"{source}: parameter '{name}' is not made of finite numbers")
-    return calibrator.restore(state, classes, fit_report)
+    calibrator.restore(state, classes, fit_report)
+    if not calibrator.needs_features:
+        _try_out(calibrator, source)
+    return calibrator
+
+
+def _try_out(calibrator: Calibrator, source: str) -> None:
+    """Refuse parameters whose shapes or values give no probabilities for the plainest of rows."""
+    reason = "what it gives are no probabilities"
+    try:
+        rows = np.zeros((2, calibrator.classes_))
+        rows[1, 0] = 1e3
+        with np.errstate(all="ignore"):
+            if np.allclose(calibrator.predict_proba(rows).sum(axis=1), 1):
+                return
+    # Arrays of unexpected shapes may fail in any way.
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+    raise CalibratorFileError(
+        f"{source}: its parameters don't fit a '{calibrator.method}' calibrator for "
+        f"{calibrator.classes_} classes ({reason})"
+    )
 
 
 def _read(path: Path, source: str) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
@@ -95,9 +118,10 @@ def _read(path: Path, source: str) -> tuple[dict[str, str], dict[str, NDArray[An
     if not path.is_file():
         raise CalibratorFileError(f"{source}: there is no such file")
     try:
-        with safe_open(path, framework="numpy") as file:
-            header: dict[str, str] = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with cast(Any, safe_open)(path, framework="numpy") as file:  # it ships no types
+            header = cast(dict[str, str], file.metadata() or {})
+            names = cast(list[str], list(file.keys()))
+            state = {name: cast(NDArray[Any], file.get_tensor(name)) for name in names}
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise CalibratorFileError(f"{source}: is not a readable safetensors file") from error
     if header.get("format") != FORMAT:

@@ -179,6 +179,10 @@ class Predictions:
         Raises:
             PredictionsError: either part would be empty.
         """
+        if seed < 0:
+            raise PredictionsError(f"{self.source}: seed must not be negative, but is {seed}")
+        if not np.isfinite(size):
+            raise PredictionsError(f"{self.source}: can't split off {size} rows")
         count = round(size * self.n) if 0 < size < 1 else int(size)
         if not 0 < count < self.n:
             raise PredictionsError(

@@ -19,15 +19,15 @@ from calibrant.arrays import (
     FloatArray,
     IntArray,
     as_array,
+    for_row_chunks,
     like,
     namespace,
     pick,
-    row_chunks,
     to_numpy,
     working_dtype,
 )
 from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
-from calibrant.errors import PredictionsError
+from calibrant.errors import InputError, PredictionsError
 from calibrant.predictions import check_labels
 
 # Up to this many classes the rows themselves are cheaper to evaluate than a table of their curves.
@@ -99,9 +99,14 @@ class RowSummary:
         """Join the summaries of shards, in order.
 
         Raises:
-            InputError: tables with different knots.
+            InputError: other numbers of classes, dense and tabulated curves, or different knots.
         """
         head = parts[0]
+        if any(part.classes != head.classes for part in parts):
+            classes = ", ".join(str(part.classes) for part in parts)
+            raise InputError(f"summaries can't be joined: their numbers of classes are {classes}")
+        if any(type(part.curve) is not type(head.curve) for part in parts):
+            raise InputError("dense summaries can't be joined with tabulated ones")
         return cls(
             type(head.curve).concatenate([part.curve for part in parts]),
             np.concatenate([part.top for part in parts]),
@@ -139,13 +144,16 @@ def summarize(
     xp, dtype = namespace(logits), working_dtype(logits)
     top, margin, label_gap, mean_gap = (np.empty(rows) for _ in range(4))
     predicted = np.empty(rows, dtype=np.int64)
-    for part in row_chunks(logits):
-        chunk = xp.astype(logits[part], dtype)
+
+    def work(part: slice) -> None:
+        chunk = xp.astype(logits[part], dtype, copy=False)
         first, second, index = top_two(chunk)
         top[part], predicted[part] = to_numpy(first), to_numpy(index)
         margin[part] = to_numpy(first - second)
         label_gap[part] = to_numpy(first - pick(chunk, like(truth[part], logits)))
         mean_gap[part] = to_numpy(first - xp.mean(chunk, axis=1))
+
+    for_row_chunks(logits, work)
     if curve == "dense" or (curve == "auto" and classes <= DENSE_CLASSES):
         confidence_curve: ConfidenceCurve = DenseCurve(logits, top)
     else:
@@ -181,7 +189,8 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
     betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))
 
     def temper(chunk: Array, part: slice) -> Array:
-        scaled = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # infinity minus infinity, refused below
+            scaled = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
         scaled *= like_column(betas[part], chunk, chunk.dtype)
         return softmax_chunk(scaled, part)
 
@@ -196,8 +205,11 @@ def map_rows(logits: Array, function: Callable[[Array, slice], Array]) -> Array:
     logits = as_array(logits)
     xp, dtype = namespace(logits), working_dtype(logits)
     out = xp.empty_like(logits, dtype=dtype)
-    for part in row_chunks(logits):
+
+    def work(part: slice) -> None:
         out[part] = function(xp.astype(logits[part], dtype, copy=False), part)
+
+    for_row_chunks(logits, work)
     return out
 
 

@@ -10,10 +10,10 @@ from calibrant.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    for_row_chunks,
     like,
     namespace,
     pick,
-    row_chunks,
     to_numpy,
     working_dtype,
 )
@@ -55,7 +55,8 @@ def score_rows(predictions: Predictions) -> RowScores:
     xp, dtype = namespace(scores), working_dtype(scores)
     confidence, nll, brier = (np.empty(predictions.n) for _ in range(3))
     predicted = np.empty(predictions.n, dtype=np.int64)
-    for part in row_chunks(scores):
+
+    def work(part: slice) -> None:
         chunk = xp.astype(scores[part], dtype, copy=False)
         label = like(labels[part], scores)
         best = xp.argmax(chunk, axis=1)
@@ -76,4 +77,6 @@ def score_rows(predictions: Predictions) -> RowScores:
         confidence[part] = to_numpy(top)
         nll[part] = -to_numpy(log_of_label)
         brier[part] = to_numpy(squares - 2 * of_label + 1)
+
+    for_row_chunks(scores, work)
     return RowScores(confidence, predicted, predicted == labels, nll, brier)

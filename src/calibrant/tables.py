@@ -1,8 +1,11 @@
-"""Plain tables that align, for terminals, pipes and notebooks alike."""
+"""Plain text for terminals, pipes and notebooks: tables that align, lines of 80 columns."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+
+TERMINAL_WIDTH = 80
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -17,3 +20,8 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     return "\n".join([form(head), rule, *[form(row) for row in rows]])
+
+
+def wrap(text: str) -> str:
+    """Return a paragraph broken at 80 columns."""
+    return textwrap.fill(text, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -6,16 +6,19 @@ the resamples lie too high; they are moved down by that second bias (mean of the
 value). The interval then covers the *expected measured value at this N*: the very quantity that the
 floor states for a perfectly calibrated model, so the two may be compared.
 
-**Floor.** If the confidences were perfectly honest, each row would be right with probability c. Drawing
-outcomes that way and measuring again gives the distribution of the metric under perfect calibration: its
-mean is the floor, and a value below its 95 % quantile can't be told from perfect at this N.
+**Floor.** If the confidences were perfectly honest, each row would be right with probability c.
+Drawing outcomes that way and measuring again gives the distribution of the metric under perfect
+calibration: its mean is the floor, and a value below its 95 % quantile can't be told from perfect
+at this N.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,10 +47,12 @@ def bootstrap(
     Args:
         scores: N scored rows.
         rows: the same, sorted by confidence.
-        metrics: what to compute.
+        metrics: what to compute; those of whole rows bring their own resamples.
         resamples: R.
         seed: of the random numbers.
     """
+    if not metrics:
+        return {}
     means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
     per_row = np.stack([metric.per_row(scores) for metric in means]) if means else None
 
@@ -77,9 +82,13 @@ def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) 
         seed: of the random numbers.
     """
 
+    floored = [metric for metric in metrics if isinstance(metric, CurveMetric) and metric.has_floor]
+    if not floored:
+        return {}
+
     def batch(rng: np.random.Generator, size: int) -> Replicates:
         outcomes = rng.random((size, rows.n)) < rows.confidence
-        return _curve_metrics(metrics, ResidualCurves.with_labels(rows, outcomes))
+        return _curve_metrics(floored, ResidualCurves.with_labels(rows, outcomes))
 
     return _in_batches(batch, rows.n, resamples, seed)
 
@@ -120,10 +129,26 @@ def interval(
     return min(float(low), value), max(float(high), value)
 
 
+@dataclass(frozen=True)
+class PairedDifference:
+    """How far apart two calibrators are in one metric on the same rows.
+
+    Attributes:
+        value: first minus second.
+        low: lower end of the bootstrap interval; high: upper end.
+        p_value: two-sided, of the hypothesis that the two have the same expected value.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
 def paired_difference(
     first: FloatArray, second: FloatArray, values: tuple[float, float], level: float = DEFAULT_LEVEL
-) -> tuple[float, float, float]:
-    """Return the difference of two metrics on the same rows and its interval's ends.
+) -> PairedDifference:
+    """Return the difference of two metrics on the same rows, with interval and p-value.
 
     Args:
         first: (R,) values of one calibrator on resamples.
@@ -135,5 +160,21 @@ def paired_difference(
     """
     difference = values[0] - values[1]
     replicates = first - second
-    centred = replicates - replicates.mean() + difference
-    return difference, *interval(difference, centred, level)
+    noise = replicates - replicates.mean()
+    low, high = interval(difference, noise + difference, level)
+    beyond = int(np.sum(np.abs(noise) >= abs(difference)))
+    p_value = (1 + beyond) / (1 + len(noise))
+    spread = float(noise.std())
+    if beyond == 0 and spread > 0:  # resamples alone can't tell how far beyond all of them it is
+        p_value = min(p_value, math.erfc(abs(difference) / (spread * math.sqrt(2))))
+    return PairedDifference(difference, low, high, p_value)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for looking at all of them (Holm's step-down, family-wise)."""
+    order = np.argsort(p_values, kind="stable")
+    factors = len(p_values) - np.arange(len(p_values))
+    stepped = np.maximum.accumulate(np.asarray(p_values, dtype=np.float64)[order] * factors)
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted.tolist()

@@ -1,4 +1,4 @@
-"""The commands. Each reads, calls one function of the library, prints, and writes what was asked for."""
+"""The commands. Each reads, calls one function of the library, prints and writes."""
 
 from __future__ import annotations
 
@@ -210,8 +210,7 @@ def _two_sets(
     kind: str | None,
 ) -> tuple[Predictions, Predictions]:
     if file is not None and fit is None and test is None:
-        size = fit_size if fit_size < 1 else int(fit_size)
-        return _read(file, kind).split(size, seed, stratify=stratify)
+        return _read(file, kind).split(fit_size, seed, stratify=stratify)
     if file is None and fit is not None and test is not None:
         return _read(fit, kind), _read(test, kind)
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
@@ -245,7 +244,11 @@ def demo(
     except OSError as error:
         raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
     result = _compare_with_progress(fit_set, test_set, "all", seed=seed)
-    report, document, saved = out / "report.html", out / "comparison.json", out / "smart.safetensors"
+    report, document, saved = (
+        out / "report.html",
+        out / "comparison.json",
+        out / "smart.safetensors",
+    )
     write_comparison_report(report, result, fit_set, test_set)
     write_text(document, as_json(result.as_dict()) + "\n")
     result["smart"].calibrator.save(saved)

@@ -20,9 +20,9 @@ def emit(text: str, document: dict[str, Any], json_path: str | None) -> None:
     if json_path == "-":
         print(as_json(document))
         return
-    print(text)
     if json_path is not None:
         write_text(json_path, as_json(document) + "\n")
+    print(text)
 
 
 def as_json(document: dict[str, Any]) -> str:
@@ -79,8 +79,9 @@ def progress(total: int, what: str) -> Generator[Callable[[str], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, TextColumn("{task.fields[step]}"),
-                   console=Console(stderr=True), transient=True)
+    bar = Progress(
+        *columns, TextColumn("{task.fields[step]}"), console=Console(stderr=True), transient=True
+    )
     with bar:
         task = bar.add_task(what, total=total, step="")
         started = False

@@ -1,4 +1,4 @@
-"""The smooth calibration error smCE: the worst correlation of residuals with a 1-Lipschitz witness."""
+"""The smooth calibration error smCE: residuals against the worst 1-Lipschitz witness."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from calibrant.arrays import Array, FloatArray
 from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
 
-# Resamples are put on this many cells: off by at most mean|a - c| / (2 cells), far below their spread.
+# Resamples are put on this many cells: off by at most mean|a - c| / (2 cells), far below their
+# spread.
 RESAMPLING_CELLS = 256
 
 
@@ -33,14 +34,19 @@ def smooth_calibration_error(scores: Array, labels: Array) -> float:
 
 def smce_of_rows(rows: TopLabel) -> float:
     """Return the exact smCE of sorted rows."""
-    starts = rows.tie_starts
-    residual = np.diff(rows.curves().residual[0, starts]) / -rows.n
-    return max_lipschitz_correlation(rows.confidence[starts[:-1]], residual)
+    return smce_of_curve(rows.curves())
+
+
+def smce_of_curve(curve: ResidualCurves) -> float:
+    """Return the exact smCE of one residual curve."""
+    starts = curve.rows.tie_starts
+    residual = np.diff(curve.residual[0, starts]) / -curve.n
+    return max_lipschitz_correlation(curve.rows.confidence[starts[:-1]], residual)
 
 
 def smce_of_curves(curves: ResidualCurves, cells: int = RESAMPLING_CELLS) -> FloatArray:
     """Return the (R,) smCEs of residual curves, with confidences moved to the middle of cells."""
-    masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.rows.n
+    masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.n
     used = np.abs(masses).max(axis=0) > 0
     middles = ((np.arange(cells) + 0.5) / cells)[used]
     return np.array([max_lipschitz_correlation(middles, mass) for mass in masses[:, used]])

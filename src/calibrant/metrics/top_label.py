@@ -1,9 +1,10 @@
 """The data of every top-label metric: how confident each prediction was, and whether it was right.
 
-All of these metrics are functions of one curve. Sort the N rows by confidence and let R(k) be the sum
-of the residuals c - a over the k least confident rows: a bin's gap, a cell's mass, the KS error are
-differences of R. `ResidualCurves` holds R for the data, or for many resamples of them at once, so that
-a metric that is written for it has its value, its bootstrap and its floor from one piece of code.
+All of these metrics are functions of one curve. Sort the N rows by confidence and let R(k) be the
+sum of the residuals c - a over the k least confident rows: a bin's gap, a cell's mass, the KS error
+are differences of R. `ResidualCurves` holds R for the data, or for many resamples of them at once,
+so that a metric that is written for it has its value, its bootstrap and its floor from one piece of
+code.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TopLabel:
     def curves(self) -> ResidualCurves:
         """Return the residual curve of these rows as a batch of one."""
         residual = (self.confidence - self.correct)[None, :]
-        return ResidualCurves(self, _accumulate(residual), None)
+        return ResidualCurves(self, accumulate(residual), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,38 +81,96 @@ class ResidualCurves:
             counts: (R, N) how often each row was drawn, in the order of `rows`.
         """
         residual = counts * (rows.confidence - rows.correct)
-        return cls(rows, _accumulate(residual), _accumulate(counts))
+        return cls(rows, accumulate(residual), accumulate(counts))
 
     @classmethod
     def with_labels(cls, rows: TopLabel, correct: NDArray[np.generic]) -> ResidualCurves:
         """Return the curves for other outcomes: (R, N) `correct` in the order of `rows`."""
-        return cls(rows, _accumulate(rows.confidence - correct), None)
+        return cls(rows, accumulate(rows.confidence - correct.astype(np.float64)), None)
+
+    @property
+    def n(self) -> int:
+        """Number of rows that each curve counts; every resample has as many."""
+        return self.rows.n if self.weight is None else round(float(self.weight[0, -1]))
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """(R or 1, N + 1) how many rows the first k are, each as often as resampled."""
+        if self.weight is None:
+            return np.arange(self.rows.n + 1, dtype=np.float64)[None, :]
+        return self.weight
+
+    @cached_property
+    def confidence(self) -> FloatArray:
+        """(R or 1, N + 1) sums of c over the first k rows."""
+        return accumulate(np.diff(self.weights, axis=1) * self.rows.confidence)
+
+    @cached_property
+    def correct(self) -> FloatArray:
+        """(R, N + 1) sums of a over the first k rows."""
+        return self.confidence - self.residual
+
+    def cuts(self, edges: FloatArray) -> IntArray:
+        """Return the row positions of the edges of bins (lo, hi]; the first holds 0 too."""
+        cuts = np.searchsorted(self.rows.confidence, edges, side="right")
+        cuts[0], cuts[-1] = 0, self.rows.n
+        return cuts
 
     def between(self, cuts: IntArray) -> FloatArray:
         """Return (R, B) residual sums between the B + 1 row positions `cuts`."""
         return np.diff(self.residual[:, cuts], axis=1)
 
     def between_edges(self, edges: FloatArray) -> FloatArray:
-        """Return (R, B) residual sums of the intervals (edge_b, edge_b+1]; the first holds 0 too."""
-        cuts = np.searchsorted(self.rows.confidence, edges, side="right")
-        cuts[0], cuts[-1] = 0, self.rows.n
-        return self.between(cuts)
+        """Return (R, B) residual sums of the bins (lo, hi], the first of which holds 0 too."""
+        return self.between(self.cuts(edges))
 
-    def at_ranks(self, ranks: FloatArray) -> FloatArray:
+    def at_ranks(self, ranks: IntArray) -> FloatArray:
         """Return (R, B) values of R(k) at ranks in [0, N].
 
         Rows of equal confidence have no order, so a run of them is crossed in a straight line.
         """
+        return self.crossing(ranks).of(self.residual)
+
+    def crossing(self, ranks: IntArray) -> Crossing:
+        """Return where each curve has counted as many rows as the (B,) `ranks` in [0, N] say."""
         starts = self.rows.tie_starts
-        if self.weight is None and len(starts) == self.rows.n + 1 and ranks.dtype.kind == "i":
-            return self.residual[:, ranks]
-        residual = self.residual[:, starts]
-        weight = starts[None, :] if self.weight is None else self.weight[:, starts]
-        weight = np.broadcast_to(weight, residual.shape)
-        return np.stack([np.interp(ranks, w, r) for w, r in zip(weight, residual, strict=True)])
+        if self.weight is None and len(starts) == self.rows.n + 1:
+            at = ranks[None, :]
+            return Crossing(at, at, np.zeros(at.shape))
+        weights = self.weights[:, starts]
+        # Each curve is moved beyond the end of the one before, so that one search serves them all.
+        offset = (np.arange(len(weights)) * (self.n + 1.0))[:, None]
+        found = np.searchsorted((weights + offset).ravel(), ranks + offset)
+        above = found - np.arange(len(weights))[:, None] * weights.shape[1]
+        below = np.maximum(above - 1, 0)
+        low = np.take_along_axis(weights, below, axis=1)
+        width = np.take_along_axis(weights, above, axis=1) - low
+        share = np.divide(ranks - low, width, out=np.zeros_like(low), where=width > 0)
+        return Crossing(starts[below], starts[above], share)
 
 
-def _accumulate(values: FloatArray) -> FloatArray:
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """Positions on R curves, each a share of the way through a run of equal confidences.
+
+    Attributes:
+        below: (R or 1, B) row where the run begins.
+        above: (R or 1, B) row where it ends.
+        share: (R or 1, B) how much of it is crossed, in [0, 1].
+    """
+
+    below: IntArray
+    above: IntArray
+    share: FloatArray
+
+    def of(self, sums: FloatArray) -> FloatArray:
+        """Return (R, B) values of running sums, (R or 1, N + 1), at the positions."""
+        low = np.take_along_axis(sums, self.below, axis=1)
+        return low + self.share * (np.take_along_axis(sums, self.above, axis=1) - low)
+
+
+def accumulate(values: FloatArray) -> FloatArray:
+    """Return (R, N + 1) running sums of (R, N) values, from 0."""
     sums = np.zeros((values.shape[0], values.shape[1] + 1))
     np.cumsum(values, axis=1, out=sums[:, 1:])
     return sums

@@ -1,0 +1,1 @@
+"""Calibrators: maps from a trained network's logits to honest probabilities."""

@@ -1,9 +1,9 @@
 """The contract of every calibrator, and the families that share how they are applied.
 
-A calibrator is a dataclass: its constructor only stores its arguments, `fit` returns the calibrator
-itself, what it has learnt ends in an underscore. Families matter more than methods: a new method says
-how it is fitted and gives its family a temperature, a linear map or a map of the confidence; how that
-is applied to any kind of array, saved and exported is the family's business.
+A calibrator is a dataclass: its constructor only stores its arguments, `fit` returns the
+calibrator itself, what it has learnt ends in an underscore. Families matter more than methods: a
+new method says how it is fitted and gives its family a temperature, a linear map or a map of the
+confidence; how that is applied to any kind of array, saved and exported is the family's business.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ class Calibrator(ABC):
             NotFittedError: `fit` has not been called.
             PredictionsError: another number of classes than in `fit`, or a row that isn't finite.
         """
-        return self._apply(self._checked(logits), features)
+        # A row that isn't finite is refused by its number; NumPy needn't speak of it before that.
+        with np.errstate(invalid="ignore"):
+            return self._apply(self._checked(logits), features)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
@@ -106,7 +108,9 @@ class Calibrator(ABC):
         """Return the (N,) predicted labels and the (N,) probability that each is right."""
         probs = self.predict_proba(logits, features)
         xp = namespace(probs)
-        label, confidence = xp.argmax(probs, axis=1), xp.max(probs, axis=1)
+        # Two logits may differ by so little that their probabilities are rounded to a tie.
+        ranked = as_array(logits) if self.keeps_prediction else probs
+        label, confidence = xp.argmax(ranked, axis=1), xp.max(probs, axis=1)
         return to_numpy(label).astype(np.int64), to_numpy(confidence).astype(np.float64)
 
     def save(self, path: str | Path) -> None:
@@ -128,7 +132,7 @@ class Calibrator(ABC):
     def _apply(self, logits: Array, features: Array | None) -> Array:
         """Map checked logits to probabilities."""
 
-    def _check_arguments(self) -> None:
+    def _check_arguments(self) -> None:  # noqa: B027 - most methods have nothing to check
         """Raise `InputError` if an argument of the constructor is out of range."""
 
     def _checked(self, logits: Array) -> Array:
@@ -168,9 +172,7 @@ class Calibrator(ABC):
         """Return what was learnt, as arrays by name."""
         return {name: np.asarray(getattr(self, name)) for name in self.state_names()}
 
-    def restore(
-        self, state: dict[str, NDArray[Any]], classes: int, report: FitReport
-    ) -> Self:
+    def restore(self, state: dict[str, NDArray[Any]], classes: int, report: FitReport) -> Self:
         """Take over what another calibrator of this kind had learnt, and return self."""
         for name in self.state_names():
             value = state[name]

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, like, namespace, to_numpy
-from calibrant.errors import InputError
+from calibrant.errors import InputError, PredictionsError
 from calibrant.metrics.binned import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import Calibrator, FitReport, learnt
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax
+from calibrant.rows import map_rows, softmax_chunk
 from calibrant.scoring import score_rows
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
@@ -28,8 +29,8 @@ SEPARATION = 1e-6
 class ConfidenceMap(Calibrator):
     """Family: c' = map(c), with c the largest probability of softmax(z).
 
-    Pooling rows can end in a bin with no error, or with errors only. A probability of exactly 1 or 0
-    would make the likelihood of a later exception infinite, so every value is mixed with 1 / K at
+    Pooling rows can end in a bin with no error, or with errors only. A probability of exactly 1 or
+    0 would make the likelihood of a later exception infinite, so every value is mixed with 1 / K at
     weight 1 / (n + 1), n being the rows it rests on.
     """
 
@@ -50,7 +51,7 @@ class ConfidenceMap(Calibrator):
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         def rebuild(chunk: Array, part: slice) -> Array:
-            probs = softmax(chunk)
+            probs = softmax_chunk(chunk - namespace(chunk).max(chunk, axis=1, keepdims=True), part)
             label = to_numpy(namespace(probs).argmax(chunk, axis=1))
             confidence = to_numpy(namespace(probs).max(probs, axis=1)).astype(np.float64)
             return rebuild_rows(probs, label, self.map_confidence(confidence))
@@ -65,18 +66,21 @@ class ConfidenceMap(Calibrator):
         Unlike those of `predict_proba`, they may lie below 1 / K.
         """
         checked = self._checked(logits)
-        scores = score_rows(
-            Predictions.from_logits(checked, np.zeros(checked.shape[0], dtype=np.int64))
-        )
+        unknown = np.zeros(checked.shape[0], dtype=np.int64)
+        with np.errstate(invalid="ignore"):
+            scores = score_rows(Predictions("logits", checked, unknown))
+        usable = np.isfinite(scores.confidence)
+        if not usable.all():
+            raise PredictionsError(f"logits: row {int(usable.argmin())} holds NaN or infinity")
         return scores.predicted, self.map_confidence(scores.confidence)
 
 
 def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array:
     """Return rows that give each `label` its new `confidence` and keep it the largest entry.
 
-    The other classes share the rest in their old proportions. Where one of them would overtake, they
-    are mixed with their common mean just as far as needed. Below 1 / K no row can have its label
-    on top: such a confidence is raised to just above.
+    The other classes share the rest in their old proportions. Where one of them would overtake,
+    they are mixed with their common mean just as far as needed. Below 1 / K no row can have its
+    label on top: such a confidence is raised to just above.
 
     Args:
         probs: (n, K) probabilities, of any array kind.
@@ -84,8 +88,9 @@ def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array
         confidence: (n,) its new probability.
     """
     xp = namespace(probs)
-    classes = probs.shape[1]
-    chosen = xp.arange(classes)[None, :] == like(label, probs)[:, None]
+    classes = int(probs.shape[1])
+    columns = like(np.arange(classes), probs)
+    chosen = columns[None, :] == like(label, probs)[:, None]
     target = like(
         np.clip(confidence, (1 + 2 * SEPARATION) / classes, 1.0)[:, None], probs, probs.dtype
     )
@@ -93,11 +98,12 @@ def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array
     others = xp.where(chosen, xp.zeros_like(probs), probs)
     mass = xp.sum(others, axis=1, keepdims=True)
     mean = xp.where(chosen, xp.zeros_like(probs), rest / (classes - 1))
-    others = xp.where(mass > 0, others * (rest / xp.where(mass > 0, mass, 1.0)), mean)
+    others = xp.where(mass > 0, rest * (others / xp.where(mass > 0, mass, 1.0)), mean)
     highest, cap = xp.max(others, axis=1, keepdims=True), target * (1 - SEPARATION)
     excess, room = highest - cap, highest - rest / (classes - 1)
     share = xp.clip(excess / xp.where(excess > 0, room, 1.0), 0.0, 1.0)
-    others = others + share * (mean - others)
+    # The minimum takes off what float32 rounds up.
+    others = xp.minimum(others + share * (mean - others), cap)
     return xp.where(chosen, target, others)
 
 
@@ -179,9 +185,7 @@ class HistogramBinning(ConfidenceMap):
         if self.bins < 1:
             raise InputError(f"bins must be at least 1, not {self.bins}")
         if self.binning not in ("equal-mass", "equal-width"):
-            raise InputError(
-                f"binning must be 'equal-mass' or 'equal-width', not {self.binning!r}"
-            )
+            raise InputError(f"binning must be 'equal-mass' or 'equal-width', not {self.binning!r}")
 
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         self.edges_ = (
@@ -217,6 +221,6 @@ def equal_mass_edges(confidence: FloatArray, bins: int) -> FloatArray:
     return np.concatenate([[0.0], np.unique(inner), [1.0]])
 
 
-def _mixed_with_uniform(value: FloatArray, rows: FloatArray, classes: int) -> FloatArray:
+def _mixed_with_uniform(value: FloatArray, rows: NDArray[Any], classes: int) -> FloatArray:
     weight = 1 / (rows + 1.0)
     return np.where(rows > 0, (1 - weight) * value + weight / classes, value)

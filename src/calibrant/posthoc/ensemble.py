@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from calibrant.arrays import Array, FloatArray, namespace
 from calibrant.errors import InputError
 from calibrant.posthoc.base import Calibrator, FitReport, learnt
 from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
+from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize
 
 MIXTURE_STEPS = 500
@@ -24,8 +24,8 @@ class EnsembleTemperatureScaling(Calibrator):
 
     Keeps the predicted class: all three parts rank the classes alike. T comes from temperature
     scaling, the weights from one more convex problem: for ``loss="mse"`` (the authors' choice) a
-    quadratic program on a 3 x 3 Gram matrix, solved exactly; for ``"nll"`` by expectation
-    maximisation. Four parameters, three of them free.
+    quadratic program on a 3 x 3 Gram matrix, solved exactly; for ``"nll"`` by sequential
+    quadratic programming. Four parameters, three of them free.
 
     Args:
         loss: what the weights minimise.
@@ -127,13 +127,25 @@ def _weights_by_squares(gram: FloatArray, of_label: FloatArray) -> FloatArray:
 
 
 def _weights_by_likelihood(of_label: FloatArray) -> FloatArray:
-    """Maximise the mean of log(w . p) by expectation maximisation, which never leaves the simplex."""
-    weights = np.full(3, 1 / 3)
-    for _ in range(MIXTURE_STEPS):
-        share = of_label * weights
-        share /= share.sum(axis=1, keepdims=True)
-        updated = share.mean(axis=0)
-        if np.abs(updated - weights).max() < 1e-10:
-            break
-        weights = updated
-    return weights
+    """Maximise the mean of log(w . p) over the simplex, a concave problem with a known gradient."""
+    from scipy.optimize import minimize
+
+    def loss(weights: FloatArray) -> tuple[float, FloatArray]:
+        mixed = np.maximum(of_label @ weights, SMALLEST_PROBABILITY)
+        return -float(np.log(mixed).mean()), -(of_label / mixed[:, None]).mean(axis=0)
+
+    found: Any = minimize(
+        loss,
+        np.full(3, 1 / 3),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints={
+            "type": "eq",
+            "fun": lambda weights: weights.sum() - 1,
+            "jac": lambda weights: np.ones(3),
+        },
+        options={"ftol": 1e-12, "maxiter": MIXTURE_STEPS},
+    )
+    weights = np.maximum(found.x, 0.0)
+    return weights / weights.sum()

@@ -15,6 +15,8 @@ from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk, summarize
 
+SMALL_GRADIENT = 1e-5
+
 
 @dataclass(eq=False)
 class VectorScaling(Calibrator):
@@ -49,8 +51,10 @@ class VectorScaling(Calibrator):
         return 2 * self.classes_
 
     def _check_arguments(self) -> None:
-        if self.ridge < 0:
-            raise InputError(f"ridge must not be negative, but is {self.ridge}")
+        if not 0 <= self.ridge < np.inf:
+            raise InputError(f"ridge must be finite and not negative, but is {self.ridge}")
+        if self.max_iterations < 1:
+            raise InputError(f"max_iterations must be at least 1, not {self.max_iterations}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         from scipy.optimize import minimize
@@ -77,21 +81,31 @@ class VectorScaling(Calibrator):
             method="L-BFGS-B",
             options={"maxiter": self.max_iterations, "gtol": 1e-7, "ftol": 1e-12},
         )
-        if not found.success:
+        # In float32 the line search ends in rounding noise, close to the optimum.
+        converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
+        if not converged:
             message = f"vector scaling stopped after {found.nit} steps: {found.message}"
-            warnings.warn(ConvergenceWarning(message), stacklevel=4)
+            warnings.warn(ConvergenceWarning(message), stacklevel=3)
         self.weight_ = found.x[:classes] * temperature.beta
         self.bias_ = found.x[classes:]
-        return FitReport(n, "penalised nll", float(found.fun), int(found.nit), bool(found.success))
+        return FitReport(n, "penalised nll", float(found.fun), int(found.nit), converged)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         weight, bias = like(self.weight_, logits), like(self.bias_, logits)
         xp = namespace(logits)
 
         def scale(chunk: Array, part: slice) -> Array:
-            scores = chunk - xp.mean(chunk, axis=1, keepdims=True)
+            centre, masked = xp.mean(chunk, axis=1, keepdims=True), None
+            if not bool(xp.all(xp.isfinite(centre))):
+                # Classes masked with minus infinity stay out of it, and masked.
+                masked = chunk == -xp.inf
+                kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
+                centre = xp.sum(xp.where(masked, 0.0, chunk), axis=1, keepdims=True) / kept
+            scores = chunk - centre
             scores *= xp.astype(weight, chunk.dtype)
             scores += xp.astype(bias, chunk.dtype)
+            if masked is not None:
+                scores = xp.where(masked, -xp.inf, scores)
             scores -= xp.max(scores, axis=1, keepdims=True)
             return softmax_chunk(scores, part)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.base import Calibrator, Uncalibrated
@@ -36,11 +37,9 @@ def calibrator_class(method: str) -> type[Calibrator]:
     if method in METHODS:
         return METHODS[method]
     close = difflib.get_close_matches(method, METHODS, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = f" did you mean '{close[0]}'?" if close else ""
     raise UnknownMethodError(
-        f"no method is called '{method}'{hint} There are: {', '.join(METHODS)}"
-        if hint
-        else f"no method is called '{method}'; there are: {', '.join(METHODS)}"
+        f"no method is called '{method}';{hint} there are: {', '.join(METHODS)}"
     )
 
 
@@ -69,12 +68,13 @@ def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
         if key not in defaults:
             known = ", ".join(defaults) or "none"
             raise InputError(f"method '{method}' has no argument '{key}'; it has: {known}")
-        wanted = type(defaults[key])
+        wanted = cast(Callable[[str], Any], type(defaults[key]))
         try:
             arguments[key] = text if wanted is str else wanted(text)
         except ValueError:
             raise InputError(
-                f"argument '{key}' of method '{method}' must be of type {wanted.__name__}, "
+                f"argument '{key}' of method '{method}' must be of type "
+                f"{type(defaults[key]).__name__}, "
                 f"not '{text}'"
             ) from None
     return arguments

@@ -1,4 +1,4 @@
-"""SMART, the margin-aware temperature: calibrator, objectives, indicators and the paper's theory."""
+"""SMART, the margin-aware temperature: calibrator, objectives, indicators and theory."""
 
 from calibrant.posthoc.smart.calibrator import SMART
 

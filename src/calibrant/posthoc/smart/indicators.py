@@ -25,6 +25,8 @@ def entropy(chunk: Array) -> Array:
     shifted = chunk - xp.max(chunk, axis=1, keepdims=True)
     weights = xp.exp(shifted)
     total = xp.sum(weights, axis=1)
+    # Where the weight is 0, the class adds nothing, even if it is masked with minus infinity.
+    shifted = xp.where(weights > 0, shifted, 0.0)
     return xp.log(total) - xp.sum(weights * shifted, axis=1) / total
 
 
@@ -68,4 +70,4 @@ def indicator_values(name: IndicatorName, logits: Array) -> FloatArray:
         for part in row_chunks(logits)
     ]
     values = np.concatenate(parts) if parts else np.empty(0)
-    return values.reshape(logits.shape[0], -1)
+    return values.reshape(logits.shape[0], logits.shape[1] if name == "logits" else 1)

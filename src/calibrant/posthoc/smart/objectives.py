@@ -1,14 +1,14 @@
 """What a row-wise temperature can be fitted to: the objectives of SMART's Table 3, with gradients.
 
 Every objective maps the row summary and (N,) inverse temperatures beta to a number and its (N,)
-gradient by beta. Notation of `calibrant.curves`: f the confidence curve, g the label gap, u the mean
-gap, c = exp(-f) the confidence, a = 1 if the predicted label is right.
+gradient by beta. Notation of `calibrant.curves`: f the confidence curve, g the label gap, u the
+mean gap, c = exp(-f) the confidence, a = 1 if the predicted label is right.
 
-Two objectives carry the paper's name. Its Eq. 6 sums a penalty of a_i - u_b over rows, which is about
-E|a - c|: not a proper score, since a row with P(a = 1) > 1/2 gains by c -> 1. Trained on it, SMART ends
-far worse than it began. The code of the paper's authors averages a - c in soft bins *before* the
-penalty, and that works. Here ``"charbonnier"`` is the one that works and ``"charbonnier-eq6"`` the
-literal one.
+Two objectives carry the paper's name. Its Eq. 6 sums a penalty of a_i - u_b over rows, which is
+about E|a - c|: not a proper score, since a row with P(a = 1) > 1/2 gains by c -> 1. Trained on it,
+SMART ends far worse than it began. The code of the paper's authors averages a - c in soft bins
+*before* the penalty, and that works. Here ``"charbonnier"`` is the one that works and
+``"charbonnier-eq6"`` the literal one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def negative_log_likelihood(rows: RowSummary, beta: FloatArray) -> ValueAndGradi
 
 
 def label_smoothing(alpha: float) -> Objective:
-    """Cross-entropy to (1 - alpha) onehot + alpha / K: mean of f + beta ((1 - alpha) g + alpha u)."""
+    """Cross-entropy to (1 - alpha) onehot + alpha / K: f + beta ((1 - alpha) g + alpha u)."""
 
     def objective(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
         point = rows.curve.evaluate(beta)
@@ -128,7 +128,7 @@ def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
         confidence = np.exp(-point.value)
         weights, weights_slope = bins.memberships(confidence)
         penalty = np.hypot(rows.correct[:, None] - bins.centres, delta)
-        value = float(np.mean(np.sum(weights * penalty, axis=1)))
+        value = float(np.sum(weights * penalty)) / rows.n
         by_confidence = np.sum(weights_slope * penalty, axis=1)
         return value, -by_confidence * confidence * point.slope / rows.n
 

@@ -1,0 +1,35 @@
+# Everything lives in .venv inside the checkout; each target sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test tests lint types clean
+
+demo: $(VENV)/.ready-user            ## the whole job on sample data; writes demo-report/
+	$(BIN)/calibrant demo --out demo-report
+
+test: lint types tests               ## what has to pass before a change lands
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-dev
+	$(BIN)/pyright
+
+tests: $(VENV)/.ready-dev
+	$(BIN)/pytest
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-user: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ $(VENV)/.ready-user
+
+clean:
+	rm -rf $(VENV) demo-report

@@ -1,0 +1,213 @@
+"""Sums over bins of confidence: the one state from which every binned metric follows.
+
+Sums add up: those of shards, added, are those of the whole, while the mean of the ECEs of shards or
+minibatches is not the ECE. A few bins serve the binned metrics exactly. Some thousand of them, a
+*grid*, serve the others too: `BinSums.curves` treats the rows of a cell as tied at their mean
+confidence, so each row moves by less than the width of a cell. What that may change is known:
+
+- sums over bins whose edges are edges of the grid (3 600 even cells hold those of 10, 12, 15, 18,
+  20, 24, 25, 30, ... bins): nothing;
+- smCE: at most the width; MMCE squared: at most the width / 0.4;
+- KS error: never above the true value, nor below by more than the largest residual mass of a cell;
+- slope and intercept: of the order of the variance of logit c within a cell; take
+  ``spacing="logit"``, 4 000 of whose cells are 0.008 wide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.errors import InputError
+from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
+
+DEFAULT_BINS = 15
+GRID_CELLS = 3600
+# Confidences beyond this are taken as it when logits are asked for.
+LOGIT_CLIP = 1e-7
+
+Spacing = Literal["even", "logit", "ranks"]
+
+
+def bin_edges(bins: int) -> FloatArray:
+    """Return the B + 1 edges of equal-width bins, each the float64 nearest to b / B."""
+    _check_count(bins)
+    return np.arange(bins + 1) / bins
+
+
+def logit(confidence: FloatArray) -> FloatArray:
+    """Return log(c / (1 - c)) with c kept `LOGIT_CLIP` away from 0 and 1."""
+    clipped = np.clip(confidence, LOGIT_CLIP, 1 - LOGIT_CLIP)
+    return np.log(clipped) - np.log1p(-clipped)
+
+
+def _check_count(bins: int) -> None:
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, not {bins}")
+
+
+def cell_edges(bins: int, spacing: Spacing) -> FloatArray:
+    """Return the B + 1 edges from 0 to 1, evenly spaced in c or in logit c."""
+    if spacing == "even":
+        return bin_edges(bins)
+    if spacing != "logit":
+        raise InputError(f"bins spaced by '{spacing}' have no edges of their own")
+    _check_count(bins)
+    end = float(logit(np.array(1.0)))
+    edges = 1 / (1 + np.exp(-np.linspace(-end, end, bins + 1)))
+    edges[0], edges[-1] = 0.0, 1.0
+    return edges
+
+
+def equal_mass_cuts(n: int, bins: int) -> IntArray:
+    """Return the B + 1 ranks that cut n rows into bins whose sizes differ by at most one.
+
+    The larger bins come first, as in `numpy.array_split`.
+    """
+    _check_count(bins)
+    size, larger = divmod(n, bins)
+    index = np.arange(bins + 1)
+    return index * size + np.minimum(index, larger)
+
+
+@dataclass(frozen=True, eq=False)
+class BinSums:
+    """Sufficient statistics of a reliability diagram with B bins (lo, hi]; 0 is in the first.
+
+    The arrays may have leading axes, say one for resamples or classes: (..., B).
+
+    Attributes:
+        count: (B,) rows in the bin.
+        confidence: (B,) sum of their confidences.
+        correct: (B,) how many of them are right.
+        spacing: how the edges lie: ``"even"`` in confidence, even in ``"logit"`` confidence, or at
+            ``"ranks"`` of equal mass, which depend on the rows, so that such sums can't be added.
+    """
+
+    count: FloatArray
+    confidence: FloatArray
+    correct: FloatArray
+    spacing: Spacing = "even"
+
+    @classmethod
+    def of(
+        cls, rows: TopLabel, bins: int = DEFAULT_BINS, spacing: Literal["even", "logit"] = "even"
+    ) -> BinSums:
+        """Sum rows into bins. A confidence of 0 counts in the first bin."""
+        index = bin_index(rows.confidence, cell_edges(bins, spacing))
+        return cls(
+            np.bincount(index, minlength=bins).astype(np.float64),
+            np.bincount(index, rows.confidence, bins).astype(np.float64),
+            np.bincount(index, rows.correct, bins).astype(np.float64),
+            spacing,
+        )
+
+    @classmethod
+    def of_curves(
+        cls, curves: ResidualCurves, bins: int, spacing: Literal["even", "logit"] = "even"
+    ) -> BinSums:
+        """Return the (R, B) sums of residual curves."""
+        cuts = curves.cuts(cell_edges(bins, spacing))
+        count, confidence = (
+            np.diff(sums[:, cuts], axis=1) for sums in (curves.weights, curves.confidence)
+        )
+        return cls._broadcast(count, confidence, curves.between(cuts), spacing)
+
+    @classmethod
+    def of_ranks(cls, curves: ResidualCurves, bins: int) -> BinSums:
+        """Return the (R, B) sums over bins of equal mass, whose sizes differ by at most one."""
+        ranks = equal_mass_cuts(curves.n, bins)
+        crossing = curves.crossing(ranks)
+        confidence, gap = (
+            np.diff(crossing.of(sums), axis=1) for sums in (curves.confidence, curves.residual)
+        )
+        count = np.diff(ranks).astype(np.float64)
+        return cls._broadcast(count, confidence, gap, "ranks")
+
+    @classmethod
+    def _broadcast(
+        cls, count: FloatArray, confidence: FloatArray, gap: FloatArray, spacing: Spacing
+    ) -> BinSums:
+        shape = gap.shape
+        return cls(
+            np.broadcast_to(count, shape),
+            np.broadcast_to(confidence, shape),
+            confidence - gap,
+            spacing,
+        )
+
+    def __add__(self, other: BinSums) -> BinSums:
+        """Return the sums of both sets of rows together.
+
+        Raises:
+            InputError: the bins differ.
+        """
+        if self.bins != other.bins or self.spacing != other.spacing or self.spacing == "ranks":
+            raise InputError(
+                f"can't add sums over {self.bins} bins ({self.spacing}) to sums over "
+                f"{other.bins} ({other.spacing})"
+            )
+        return BinSums(
+            self.count + other.count,
+            self.confidence + other.confidence,
+            self.correct + other.correct,
+            self.spacing,
+        )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins B."""
+        return self.count.shape[-1]
+
+    @property
+    def total(self) -> FloatArray:
+        """(...,) number of rows."""
+        return self.count.sum(axis=-1)
+
+    @property
+    def residual(self) -> FloatArray:
+        """(..., B) sum of c - a of each bin."""
+        return self.confidence - self.correct
+
+    @property
+    def mean_confidence(self) -> FloatArray:
+        """(..., B) mean confidence of each bin, NaN where it is empty."""
+        return self._mean(self.confidence)
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """(..., B) share of right predictions in each bin, NaN where it is empty."""
+        return self._mean(self.correct)
+
+    def _mean(self, total: FloatArray) -> FloatArray:
+        empty = np.full(total.shape, np.nan)
+        return np.divide(total, self.count, out=empty, where=self.count > 0)
+
+    def expected_calibration_error(self) -> float:
+        """Return sum_b |sum of c - a| / N."""
+        return float(np.abs(self.residual).sum() / self.count.sum())
+
+    def curves(self) -> ResidualCurves:
+        """Return the residual curve of (B,) sums, with the rows of a bin tied at their mean.
+
+        Every metric of a residual curve can be had from it (`CurveMetric.of_curves`); the module's
+        text says how far it may be off.
+        """
+        used = self.count > 0
+        edges = cell_edges(self.bins, self.spacing)
+        lowest = np.nextafter(edges[:-1], 1.0)
+        lowest[0] = 0.0
+        # Rounding must not move the mean of a bin into the next.
+        position = np.clip(self.mean_confidence[used], lowest[used], edges[1:][used])
+        rows = TopLabel(position, self.accuracy[used], np.arange(len(position)))
+        residual, weight = (accumulate(sums[None, used]) for sums in (self.residual, self.count))
+        return ResidualCurves(rows, residual, weight)
+
+
+def bin_index(confidence: NDArray[np.floating], edges: FloatArray) -> IntArray:
+    """Return the index of the bin (lo, hi] that each confidence lies in."""
+    return np.searchsorted(edges[1:-1], confidence, side="left")

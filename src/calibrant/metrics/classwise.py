@@ -1,0 +1,241 @@
+"""Calibration of every class's probability: classwise ECE and its equal-mass form.
+
+The top label is forgotten: for each class k, all N rows are binned by p_k, and the gap of a bin is
+between its mean p_k and its share of rows of that class. With many classes nearly all rows fall
+into the first bin of nearly every class, which is what `threshold` is for.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.errors import InputError
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, equal_mass_cuts
+from calibrant.metrics.full_rows import (
+    HONEST_DRAWS,
+    Measured,
+    by_class,
+    deal_into_blocks,
+    honest_labels,
+    prob_chunks,
+    resampled_counts,
+)
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions import Predictions
+
+Edges = Literal["right-closed", "left-closed", "torchmetrics"]
+Reduction = Literal["mean", "sum"]
+# Resampled sums are worked on in batches of about this many numbers: 32 MB.
+BATCH_NUMBERS = 1 << 22
+
+
+def classwise_expected_calibration_error(
+    probs: Array,
+    labels: Array,
+    bins: int = DEFAULT_BINS,
+    *,
+    threshold: float | None = None,
+    edges: Edges = "right-closed",
+    reduction: Reduction = "mean",
+) -> float:
+    """Return the classwise ECE, the mean over classes of sum_b (n_kb / n_k) |gap_kb|, a fraction.
+
+    Convention: K is the width of `probs`, absent classes count; equal-width bins (lo, hi] with 0 in
+    the first; n_k = N. With `threshold`, class k counts only the rows where p_k exceeds it, and n_k
+    is their number (a class without any counts as 0).
+
+    Other conventions, by name: `edges` as in `expected_calibration_error` (the code of Kull et al.
+    is ``bins=14, edges="torchmetrics"``, though it is called 15 bins there); ``reduction="sum"``
+    doesn't divide by K, as some copies forget to.
+
+    Args:
+        probs: (N, K) probabilities.
+        labels: (N,) true classes.
+        bins: number of bins.
+        threshold: see above; 1e-3 and 1 / K are usual.
+        edges: see above.
+        reduction: see above.
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: fewer than one bin, or an unknown option.
+
+    References:
+        Kull et al.: Beyond temperature scaling. NeurIPS 2019 (classwise ECE). Nixon et al., CVPR
+        workshops 2019 (static calibration error).
+    """
+    sums = classwise_bin_sums(probs, labels, bins, threshold=threshold, edges=edges)
+    return classwise_error(sums, reduction)
+
+
+def classwise_bin_sums(
+    probs: Array,
+    labels: Array,
+    bins: int = DEFAULT_BINS,
+    *,
+    threshold: float | None = None,
+    edges: Edges = "right-closed",
+) -> BinSums:
+    """Return the (K, B) bin sums of every class; those of shards add up to those of the whole.
+
+    `classwise_error` makes a number of them; see `classwise_expected_calibration_error`.
+    """
+    predictions = Predictions.from_probs(probs, labels)
+    bounds = bin_edges(bins)
+    classes = int(predictions.scores.shape[1])
+    width = bins + 1 if edges == "torchmetrics" else bins
+    count, total, hits = (np.zeros(classes * width) for _ in range(3))
+    for part, chunk in prob_chunks(predictions):
+        if edges == "right-closed":
+            index = np.searchsorted(bounds[1:-1], chunk, side="left")
+        elif edges == "left-closed":
+            index = np.searchsorted(bounds[1:-1], chunk, side="right")
+        elif edges == "torchmetrics":
+            index = np.searchsorted(bounds[1:], chunk, side="right")
+        else:
+            raise InputError(
+                f"edges must be 'right-closed', 'left-closed' or 'torchmetrics', not '{edges}'"
+            )
+        truth = np.arange(len(chunk)), predictions.labels[part]
+        used = np.ones(chunk.shape, dtype=bool) if threshold is None else chunk > threshold
+        index += np.arange(classes) * width
+        count += np.bincount(index[used], minlength=len(count))
+        total += np.bincount(index[used], chunk[used], len(count))
+        hits += np.bincount(index[truth][used[truth]], minlength=len(count))
+    shape = (classes, width)
+    return BinSums(count.reshape(shape), total.reshape(shape), hits.reshape(shape))
+
+
+def classwise_error(sums: BinSums, reduction: Reduction = "mean") -> float:
+    """Return the classwise ECE of (K, B) bin sums."""
+    gap: FloatArray = np.abs(sums.residual).sum(axis=-1)
+    errors = np.divide(gap, sums.total, out=np.zeros(gap.shape), where=sums.total > 0)
+    return _reduced(errors, reduction)
+
+
+def _reduced(errors: FloatArray, reduction: Reduction) -> float:
+    if reduction not in ("mean", "sum"):
+        raise InputError(f"reduction must be 'mean' or 'sum', not '{reduction}'")
+    return float(errors.mean() if reduction == "mean" else errors.sum())
+
+
+def classwise_adaptive_calibration_error(
+    probs: Array,
+    labels: Array,
+    bins: int = DEFAULT_BINS,
+    *,
+    threshold: float | None = None,
+    reduction: Reduction = "mean",
+) -> float:
+    """Return the classwise ECE over bins of equal mass, a fraction.
+
+    Without `threshold` this is the adaptive calibration error (ACE) of Nixon et al., with it their
+    TACE (they take 1e-3). Convention: as `classwise_expected_calibration_error`, with the bins of
+    each class as in `adaptive_calibration_error`: by rank, ties shared out.
+
+    Args:
+        probs: (N, K) probabilities.
+        labels: (N,) true classes.
+        bins: number of bins.
+        threshold: count only rows where p_k exceeds it.
+        reduction: ``"mean"`` over the K classes, or ``"sum"``.
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: fewer than one bin, or an unknown option.
+
+    References:
+        Nixon, Dusenberry, Jerfel, Zhang, Tran: Measuring calibration in deep learning. CVPR
+        workshops 2019.
+    """
+    predictions = Predictions.from_probs(probs, labels)
+    errors = np.zeros(int(predictions.scores.shape[1]))
+    for k in range(len(errors)):
+        column = to_numpy(predictions.scores[:, k]).astype(np.float64)
+        hits = predictions.labels == k
+        if threshold is not None:
+            column, hits = column[column > threshold], hits[column > threshold]
+        if len(column):
+            curves = TopLabel.sort(column, hits).curves()
+            at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, bins))
+            errors[k] = np.abs(np.diff(at_cuts)).sum() / curves.n
+    return _reduced(errors, reduction)
+
+
+class _Cuts(NamedTuple):
+    """Where one class's bins begin and end, as positions among few intervals of sorted rows.
+
+    A bin begins `share` of the way from the start of interval `below` to that of `above`.
+    """
+
+    interval: IntArray
+    below: IntArray
+    above: IntArray
+    share: FloatArray
+
+    def bin_totals(
+        self, group: IntArray, rows: IntArray, values: FloatArray | None, groups: int
+    ) -> FloatArray:
+        """Return (groups, B) sums of `values` (1 each if None) of `rows` by group and bin."""
+        width = int(self.above[-1]) + 1
+        index = group * width + self.interval[rows]
+        sums = np.bincount(index, values, groups * width).reshape(groups, width)
+        before = np.cumsum(sums, axis=1) - sums
+        low, high = before[:, self.below], before[:, self.above]
+        return np.diff(low + self.share * (high - low), axis=1)
+
+
+def _cuts_of(column: FloatArray, bins: int, mass: bool) -> _Cuts:
+    rows = TopLabel.sort(column, np.zeros(len(column)))
+    curves = rows.curves()
+    if mass:
+        crossing = curves.crossing(equal_mass_cuts(rows.n, bins))
+        below, above, share = crossing.below[0], crossing.above[0], crossing.share[0]
+    else:
+        below = above = curves.cuts(bin_edges(bins))
+        share = np.zeros(len(below))
+    breaks = np.unique(np.concatenate([below, above]))
+    interval = np.empty(rows.n, dtype=np.int64)
+    interval[rows.order] = np.searchsorted(breaks, np.arange(rows.n), side="right") - 1
+    return _Cuts(interval, np.searchsorted(breaks, below), np.searchsorted(breaks, above), share)
+
+
+def measure_classwise(
+    predictions: Predictions, resamples: int, seed: int, *, mass: bool = False
+) -> Measured:
+    """Return the classwise ECE with block-bootstrap replicates and values on honest labels.
+
+    Bins of equal mass stay those of all rows in the resamples. Costs one sort a class.
+    """
+    probs = to_numpy(predictions.probs)
+    n, classes = len(probs), int(probs.shape[1])
+    block = deal_into_blocks(n, seed)
+    blocks = int(block.max()) + 1
+    draws = min(resamples, HONEST_DRAWS)
+    drawn = by_class(honest_labels(predictions, draws, seed), classes)
+    residual = np.empty((blocks, classes, DEFAULT_BINS))
+    honest = np.zeros(draws)
+    everyone = np.arange(n)
+    none = np.zeros(n, dtype=np.int64)
+    for k, (draw, row) in enumerate(drawn):
+        column = probs[:, k].astype(np.float64)
+        cuts = _cuts_of(column, DEFAULT_BINS, mass)
+        gap = column - (predictions.labels == k)
+        residual[:, k] = cuts.bin_totals(block, everyone, gap, blocks)
+        expected = cuts.bin_totals(none, everyone, column, 1)
+        honest += np.abs(expected - cuts.bin_totals(draw, row, None, draws)).sum(axis=1)
+    flat = residual.reshape(blocks, -1)
+    value = np.abs(flat.sum(axis=0)).sum() / (n * classes)
+    counts = resampled_counts(blocks, resamples, seed)
+    size = counts @ np.bincount(block).astype(np.float64)
+    step = max(1, BATCH_NUMBERS // flat.shape[1])
+    replicates = np.concatenate(
+        [
+            np.abs(counts[start : start + step] @ flat).sum(axis=1)
+            for start in range(0, resamples, step)
+        ]
+    )
+    return Measured(float(value), replicates / (size * classes), honest / (n * classes), True)

@@ -1,0 +1,181 @@
+"""Calibration slope and intercept: Cox's logistic regression of correctness on logit confidence."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray, IntArray
+from calibrant.errors import BoundaryWarning, NotIdentifiedWarning
+from calibrant.metrics.bins import BinSums, logit
+from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
+
+RESAMPLING_CELLS = 512
+# Holds slope and intercept to (1, 0) with the weight of a millionth of a row or less: it changes
+# no fit that exists, and keeps those finite that have no optimum.
+RIDGE = 1e-6
+MAX_STEPS = 100
+HALVINGS = 30
+TOLERANCE = 1e-10
+
+
+class CoxFit(NamedTuple):
+    """P(right) = sigmoid(intercept + slope * logit c)."""
+
+    slope: float
+    intercept: float
+
+
+def calibration_slope_intercept(scores: Array, labels: Array) -> CoxFit:
+    """Return slope and intercept of the logistic regression of correctness on logit confidence.
+
+    Slope 1 and intercept 0 are ideal. A slope below 1 means that the confidences spread too far:
+    high ones are too high, low ones too low. Convention: top label, confidences kept 1e-7 away from
+    0 and 1, maximum likelihood. If a threshold on the confidence divides right from wrong
+    predictions, or all are right, there is no optimum; a penalty worth a millionth of a row then
+    decides how large the numbers come out, and a `BoundaryWarning` says so. If all confidences
+    are equal, only one combination of the two is known, and a `NotIdentifiedWarning` says that.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    Raises:
+        PredictionsError: unusable arrays.
+
+    References:
+        Cox, Biometrika 1958. Van Calster et al., J. Clin. Epidemiol. 2016.
+    """
+    rows = top_label(scores, labels)
+    _warn_of_no_optimum(rows)
+    slope, intercept = _fit_of_curves(rows.curves())[0]
+    return CoxFit(float(slope), float(intercept))
+
+
+def calibration_in_the_large(scores: Array, labels: Array) -> float:
+    """Return the intercept of the same regression with the slope held at 1; 0 is ideal.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    Raises:
+        PredictionsError: unusable arrays.
+    """
+    rows = top_label(scores, labels)
+    if rows.correct.min() == rows.correct.max():
+        warnings.warn("all predictions are alike right or wrong", BoundaryWarning, stacklevel=2)
+    return float(_fit(*_cells_of(rows.curves()), fixed_slope=True)[0, 1])
+
+
+def _warn_of_no_optimum(rows: TopLabel) -> None:
+    wrong, right = (rows.confidence[rows.correct == outcome] for outcome in (0.0, 1.0))
+    mixed = len(wrong) > 0 and len(right) > 0
+    if mixed and rows.confidence[0] == rows.confidence[-1]:
+        warnings.warn(
+            "all confidences are equal: slope and intercept can't be told apart",
+            NotIdentifiedWarning,
+            stacklevel=3,
+        )
+    elif not mixed or right[0] >= wrong[-1] or wrong[0] >= right[-1]:
+        warnings.warn(
+            "a threshold on the confidence divides right from wrong predictions (or all are "
+            "alike): slope and intercept have no finite optimum",
+            BoundaryWarning,
+            stacklevel=3,
+        )
+
+
+def slope_of_curve(curve: ResidualCurves) -> float:
+    """Return the slope of one residual curve."""
+    return float(_fit_of_curves(curve)[0, 0])
+
+
+def intercept_of_curve(curve: ResidualCurves) -> float:
+    """Return the intercept of one residual curve."""
+    return float(_fit_of_curves(curve)[0, 1])
+
+
+def slopes_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) slopes of residual curves, with confidences on cells of logit c."""
+    return _fit_of_cells(curves)[:, 0]
+
+
+def intercepts_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) intercepts of residual curves, with confidences on cells of logit c."""
+    return _fit_of_cells(curves)[:, 1]
+
+
+def _fit_of_curves(curves: ResidualCurves) -> FloatArray:
+    return _fit(*_cells_of(curves))
+
+
+def _cells_of(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return positions, counts and right ones of every run of equal confidences."""
+    starts = curves.rows.tie_starts
+    count, correct = (np.diff(sums[:, starts], axis=1) for sums in (curves.weights, curves.correct))
+    return logit(curves.rows.confidence[starts[:-1]]), count, correct
+
+
+def _fit_of_cells(curves: ResidualCurves) -> FloatArray:
+    whole = BinSums.of(curves.rows, RESAMPLING_CELLS, "logit")
+    used = whole.count > 0
+    sums = BinSums.of_curves(curves, RESAMPLING_CELLS, "logit")
+    position = logit(whole.mean_confidence[used])
+    return _fit(position, sums.count[:, used], sums.correct[:, used])
+
+
+def _solved(curvature: FloatArray, slope: FloatArray) -> FloatArray:
+    """Return (R, 2) solutions of symmetric 2 x 2 systems."""
+    a, b, d = curvature[:, 0, 0], curvature[:, 0, 1], curvature[:, 1, 1]
+    g, h = slope.T
+    return np.stack([d * g - b * h, a * h - b * g], axis=1) / (a * d - b * b)[:, None]
+
+
+def _fit(
+    position: FloatArray, count: FloatArray, correct: FloatArray, *, fixed_slope: bool = False
+) -> FloatArray:
+    """Return (R, 2) slopes and intercepts by Newton's method with halved steps.
+
+    Args:
+        position: (G,) logit confidences.
+        count: (R or 1, G) rows there.
+        correct: (R, G) how many of them are right.
+        fixed_slope: hold the slope at 1.
+    """
+    design = np.stack([position, np.ones_like(position)])
+    ideal = np.array([1.0, 0.0])
+    count = np.broadcast_to(count, correct.shape)
+
+    def objective(at: FloatArray, part: IntArray) -> FloatArray:
+        linear = at @ design
+        loss: FloatArray = count[part] * np.logaddexp(0.0, linear) - correct[part] * linear
+        return loss.sum(axis=1) + RIDGE / 2 * ((at - ideal) ** 2).sum(axis=1)
+
+    found = np.tile(ideal, (len(correct), 1))
+    active: IntArray = np.arange(len(found))
+    for _ in range(MAX_STEPS):
+        at = found[active]
+        p = 1 / (1 + np.exp(-np.clip(at @ design, -700, 700)))
+        slope = (count[active] * p - correct[active]) @ design.T + RIDGE * (at - ideal)
+        weight = count[active] * p * (1 - p)
+        curvature = np.einsum("rg,ig,jg->rij", weight, design, design, optimize=True)
+        curvature += RIDGE * np.eye(2)
+        if fixed_slope:
+            slope[:, 0], curvature[:, 0, 1], curvature[:, 1, 0] = 0.0, 0.0, 0.0
+        step = _solved(curvature, slope)
+        before, size = objective(at, active), np.ones((len(active), 1))
+        for _ in range(HALVINGS):
+            # A step that gains nothing in floating point is as good as one that gains.
+            worse = objective(at - size * step, active) > before + 1e-12 * np.abs(before)
+            if not worse.any():
+                break
+            size[worse] /= 2
+        found[active] = at - size * step
+        moving = np.abs(step).max(axis=1) > TOLERANCE * (1 + np.abs(at).max(axis=1))
+        active = active[moving]
+        if not len(active):
+            break
+    return found

@@ -1,0 +1,32 @@
+"""The Kolmogorov-Smirnov calibration error: the largest height of the residual curve."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray
+from calibrant.metrics.top_label import ResidualCurves, top_label
+
+
+def ks_calibration_error(scores: Array, labels: Array) -> float:
+    """Return max_t |(1/N) sum over c_i <= t of (c_i - a_i)|, a fraction.
+
+    There are no bins. Where all residuals have one sign the value is |mean confidence - accuracy|.
+    Rows of equal confidence are taken together.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    Raises:
+        PredictionsError: unusable arrays.
+
+    References:
+        Gupta et al.: Calibration of neural networks using splines. ICLR 2021.
+    """
+    return float(ks_of_curves(top_label(scores, labels).curves())[0])
+
+
+def ks_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) KS errors of residual curves."""
+    return np.abs(curves.residual[:, curves.rows.tie_starts]).max(axis=1) / curves.n

@@ -1,0 +1,178 @@
+"""What of a proper score is miscalibration, and what calibration can't mend: top-label splits.
+
+Any proper score S splits into S = miscalibration - discrimination + uncertainty, by comparing it
+with the score S_C after the best recalibration and the score S_R of always saying the accuracy:
+S - S_C, S_R - S_C and S_R. `corp_decomposition` recalibrates by isotonic regression, which needs
+no choice; `murphy_decomposition` by bins. For the split of the full NLL by a temperature see
+`calibrant.metrics.refit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray
+from calibrant.errors import InputError
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums
+from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.predictions import SMALLEST_PROBABILITY
+
+RESAMPLING_CELLS = 512
+
+Score = Literal["brier", "log"]
+
+
+@dataclass(frozen=True)
+class ScoreDecomposition:
+    """score = miscalibration - discrimination + uncertainty; lower scores are better.
+
+    Attributes:
+        score: the mean score of the confidences.
+        miscalibration: what recalibration gains, >= 0 (reliability).
+        discrimination: what the recalibrated confidences gain over a constant, >= 0 (resolution).
+        uncertainty: score of the constant.
+    """
+
+    score: float
+    miscalibration: float
+    discrimination: float
+    uncertainty: float
+
+    @property
+    def refinement(self) -> float:
+        """The score after recalibration."""
+        return self.uncertainty - self.discrimination
+
+
+def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> ScoreDecomposition:
+    """Split the top-label Brier score or log score by isotonic recalibration on the same rows.
+
+    The Brier score here is that of the event "the prediction is right", (c - a)^2, in [0, 1], not
+    the multiclass one. Recalibrating and scoring on the same rows makes the miscalibration too
+    large on average; its floor under honest confidences says by how much.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 count as it).
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: unknown score.
+
+    References:
+        Dimitriadis, Gneiting, Jordan: Stable reliability diagrams. PNAS 2021.
+    """
+    if score not in ("brier", "log"):
+        raise InputError(f"score must be 'brier' or 'log', not '{score}'")
+    rows = top_label(scores, labels)
+    position, count, correct = _runs(rows.curves())
+    total = float(_score(position, count, correct[0], score).sum() / rows.n)
+    refined = _isotonic_score(count, correct[0], score) / rows.n
+    base = np.array([rows.correct.mean()])
+    constant = float(
+        _score(base, np.array([float(rows.n)]), correct.sum(axis=1), score)[0] / rows.n
+    )
+    return ScoreDecomposition(
+        total, max(total - refined, 0.0), max(constant - refined, 0.0), constant
+    )
+
+
+def murphy_decomposition(
+    scores: Array, labels: Array, bins: int = DEFAULT_BINS
+) -> ScoreDecomposition:
+    """Split the top-label Brier score, with each confidence replaced by its bin's mean.
+
+    Reliability sum_b (n_b / N) gap_b^2, resolution sum_b (n_b / N) (acc_b - acc)^2, uncertainty
+    acc (1 - acc). The split is exact for `score`, the Brier score of the bin means; that of the
+    confidences themselves differs by what varies within bins.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        bins: number of equal-width bins (lo, hi].
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: fewer than one bin.
+
+    References:
+        Murphy, J. Appl. Meteorol. 1973.
+    """
+    return murphy_of_sums(BinSums.of(top_label(scores, labels), bins))
+
+
+def murphy_of_sums(sums: BinSums) -> ScoreDecomposition:
+    """Return the same of (B,) bin sums."""
+    used = sums.count > 0
+    share = sums.count[used] / sums.total
+    said, hit = sums.mean_confidence[used], sums.accuracy[used]
+    base = float((share * hit).sum())
+    reliability = float((share * (said - hit) ** 2).sum())
+    resolution = float((share * (hit - base) ** 2).sum())
+    uncertainty = base * (1 - base)
+    return ScoreDecomposition(
+        reliability - resolution + uncertainty, reliability, resolution, uncertainty
+    )
+
+
+def _runs(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return (G,) confidences and counts and (1, G) right ones of runs of equal confidence."""
+    starts = curves.rows.tie_starts
+    count, correct = (np.diff(sums[:, starts], axis=1) for sums in (curves.weights, curves.correct))
+    return curves.rows.confidence[starts[:-1]], count[0], correct
+
+
+def _score(said: FloatArray, count: FloatArray, correct: FloatArray, score: Score) -> FloatArray:
+    """Return the summed score of saying `said` to `count` rows of which `correct` are right."""
+    if score == "brier":
+        return correct * (1 - said) ** 2 + (count - correct) * said**2
+    low = SMALLEST_PROBABILITY
+    return -(
+        correct * np.log(np.maximum(said, low))
+        + (count - correct) * np.log(np.maximum(1 - said, low))
+    )
+
+
+def _isotonic_score(count: FloatArray, correct: FloatArray, score: Score) -> float:
+    """Return the summed score after isotonic recalibration of runs in ascending order."""
+    from scipy.optimize import isotonic_regression
+
+    used = count > 0
+    count, correct = count[used], np.clip(correct[used], 0.0, count[used])
+    fitted = np.asarray(isotonic_regression(correct / count, weights=count).x, dtype=np.float64)
+    return float(_score(np.clip(fitted, 0.0, 1.0), count, correct, score).sum())
+
+
+def corp_miscalibration_of_curve(curve: ResidualCurves) -> float:
+    """Return the CORP miscalibration of the top-label Brier score of one residual curve."""
+    position, count, correct = _runs(curve)
+    total = _score(position, count, correct[0], "brier").sum()
+    return float(max(total - _isotonic_score(count, correct[0], "brier"), 0.0) / curve.n)
+
+
+def corp_refinement_of_curve(curve: ResidualCurves) -> float:
+    """Return the top-label Brier score of one residual curve after isotonic recalibration."""
+    _, count, correct = _runs(curve)
+    return _isotonic_score(count, correct[0], "brier") / curve.n
+
+
+def corp_miscalibrations_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) CORP miscalibrations of residual curves, on cells of confidence."""
+    sums = BinSums.of_curves(curves, RESAMPLING_CELLS)
+    said = np.nan_to_num(sums.mean_confidence)
+    total = _score(said, sums.count, sums.correct, "brier").sum(axis=1)
+    return np.maximum(total / curves.n - corp_refinements_of_curves(curves), 0.0)
+
+
+def corp_refinements_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) recalibrated Brier scores of residual curves, on cells of confidence."""
+    sums = BinSums.of_curves(curves, RESAMPLING_CELLS)
+    refined = [
+        _isotonic_score(count, correct, "brier")
+        for count, correct in zip(sums.count, sums.correct, strict=True)
+    ]
+    return np.array(refined) / curves.n

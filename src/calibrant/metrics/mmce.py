@@ -1,0 +1,56 @@
+"""The maximum mean calibration error MMCE: residuals against a Laplacian kernel of confidence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray
+from calibrant.errors import InputError
+from calibrant.metrics.top_label import ResidualCurves, accumulate, top_label
+
+KERNEL_WIDTH = 0.4
+# exp(1 / width) must stay a float64.
+SMALLEST_WIDTH = 0.002
+
+
+def maximum_mean_calibration_error(
+    scores: Array, labels: Array, width: float = KERNEL_WIDTH, *, squared: bool = False
+) -> float:
+    """Return the MMCE, sqrt((1/N^2) sum_ij e_i e_j exp(-|c_i - c_j| / width)), e = a - c.
+
+    Convention: top label, the V-statistic, which counts i = j too and so is biased upwards by
+    about mean(e^2) / N in the square. The root is netcal's; the training loss of the focal-loss
+    code is the square. Exact in O(N log N): over sorted confidences the Laplacian kernel splits
+    into a factor of either row, so that the double sum is a running one.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        width: of the kernel, at least 0.002.
+        squared: return the square.
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: too small a width.
+
+    References:
+        Kumar, Sarawagi, Jain: Trainable calibration measures. ICML 2018.
+    """
+    square = squared_mmce_of_curves(top_label(scores, labels).curves(), width)[0]
+    return float(square if squared else np.sqrt(square))
+
+
+def squared_mmce_of_curves(curves: ResidualCurves, width: float = KERNEL_WIDTH) -> FloatArray:
+    """Return the (R,) squared MMCEs of residual curves."""
+    if not width >= SMALLEST_WIDTH:
+        raise InputError(f"width must be at least {SMALLEST_WIDTH}, not {width}")
+    starts = curves.rows.tie_starts
+    mass = np.diff(curves.residual[:, starts], axis=1)
+    rise = np.exp(curves.rows.confidence[starts[:-1]] / width)
+    before = accumulate(mass * rise)[:, :-1] / rise
+    return np.maximum((mass * (mass + 2 * before)).sum(axis=1), 0.0) / curves.n**2
+
+
+def mmce_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) MMCEs of residual curves."""
+    return np.sqrt(squared_mmce_of_curves(curves))

@@ -1,0 +1,149 @@
+"""The NLL split by a temperature: what one more temperature would gain, and what would be left.
+
+The loss at the best inverse temperature beta of the rows themselves is the *refinement* part, the
+rest of the NLL the *calibration* part: miscalibration that one number mends. One parameter on N
+rows fits little noise, about 1 / (2N) nats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
+from calibrant.metrics.full_rows import HONEST_DRAWS, Measured, honest_labels
+from calibrant.predictions import Predictions
+from calibrant.rows import RowSummary, summarize
+
+# Inverse temperatures from 1/16 to 16, six to the octave; 1 is among them.
+OCTAVES, PER_OCTAVE = 4, 6
+GRID = 2.0 ** (np.arange(-OCTAVES * PER_OCTAVE, OCTAVES * PER_OCTAVE + 1) / PER_OCTAVE)
+AS_GIVEN = OCTAVES * PER_OCTAVE
+BISECTIONS = 40
+BATCH_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class RefinementSplit:
+    """nll = calibration + refinement, in nats.
+
+    Attributes:
+        nll: of the probabilities as given.
+        calibration: what the best temperature gains, >= 0.
+        refinement: the NLL at the best temperature.
+        inverse_temperature: that temperature's inverse; 1 is ideal, below 1 is overconfident. This
+            is the calibration slope of the whole probability vector.
+    """
+
+    nll: float
+    calibration: float
+    refinement: float
+    inverse_temperature: float
+
+
+def refinement_split(probs: Array, labels: Array) -> RefinementSplit:
+    """Split the NLL by refitting a temperature on the same rows.
+
+    The temperature is kept within [1/16, 16]. For logits pass ``predictions`` made from them to
+    `refinement_split_of`, which loses no digits to softmax.
+
+    Args:
+        probs: (N, K) probabilities.
+        labels: (N,) true classes.
+
+    Raises:
+        PredictionsError: unusable arrays.
+
+    References:
+        Berta, Holzmueller, Jordan, Bach: Rethinking early stopping: refine, then calibrate. 2025.
+    """
+    return refinement_split_of(Predictions.from_probs(probs, labels))
+
+
+def refinement_split_of(predictions: Predictions) -> RefinementSplit:
+    """Return `refinement_split` of predictions of either kind that has full rows."""
+    return _split(summarize(predictions.logits, predictions.labels))
+
+
+def _split(summary: RowSummary) -> RefinementSplit:
+    low, high = np.log(GRID[0]), np.log(GRID[-1])
+
+    def slope(log_beta: float) -> float:
+        return float((summary.curve.evaluate(np.exp(log_beta)).slope + summary.label_gap).mean())
+
+    # The loss is convex in beta, so its slope has one root or an end is best.
+    if slope(low) >= 0:
+        high = low
+    elif slope(high) <= 0:
+        low = high
+    for _ in range(BISECTIONS if low < high else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    beta = float(np.exp((low + high) / 2))
+    given, best = (
+        float((summary.curve.evaluate(b).value + b * summary.label_gap).mean()) for b in (1.0, beta)
+    )
+    best = min(best, given)
+    return RefinementSplit(given, given - best, best, beta)
+
+
+def measure_calibration(predictions: Predictions, resamples: int, seed: int) -> Measured:
+    """Return the calibration part with bootstrap replicates and values on honest labels."""
+    summary = summarize(predictions.logits, predictions.labels)
+    losses, partition = _resampled_losses(summary, resamples, seed)
+    gaps = _honest_gaps(predictions, summary, min(resamples, HONEST_DRAWS), seed)
+    honest = partition + gaps[:, None] * GRID
+    calibration, drawn = (loss[:, AS_GIVEN] - _lowest(loss) for loss in (losses, honest))
+    return Measured(_split(summary).calibration, calibration, drawn, biased=True)
+
+
+def measure_refinement(predictions: Predictions, resamples: int, seed: int) -> Measured:
+    """Return the refinement part with bootstrap replicates."""
+    summary = summarize(predictions.logits, predictions.labels)
+    losses, _ = _resampled_losses(summary, resamples, seed)
+    return Measured(_split(summary).refinement, _lowest(losses), None, biased=False)
+
+
+def _resampled_losses(
+    summary: RowSummary, resamples: int, seed: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return (R, G) mean losses of resamples over the grid, and (G,) means of f over all rows."""
+    f = np.stack([summary.curve.evaluate(float(beta)).value for beta in GRID], axis=1)
+    per_row = f + summary.label_gap[:, None] * GRID
+    rng = np.random.default_rng([seed, 3])
+    losses, n = np.empty((resamples, len(GRID))), summary.n
+    step = max(1, BATCH_ROWS // n)
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
+        counts = np.stack([np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(size)])
+        losses[start : start + size] = counts @ per_row / n
+    return losses, f.mean(axis=0)
+
+
+def _honest_gaps(
+    predictions: Predictions, summary: RowSummary, draws: int, seed: int
+) -> FloatArray:
+    """Return (D,) mean gaps of the largest to the true logit, with labels drawn honestly."""
+    labels = honest_labels(predictions, draws, seed)
+    logits = predictions.logits
+    xp, dtype = namespace(logits), working_dtype(logits)
+    total = np.zeros(draws)
+    for part in row_chunks(logits):
+        chunk = xp.astype(logits[part], dtype)
+        drawn = xp.take_along_axis(chunk, like(labels[:, part].T, logits), axis=1)
+        total += (summary.top[part, None] - to_numpy(drawn)).sum(axis=0)
+    return total / predictions.n
+
+
+def _lowest(losses: FloatArray) -> FloatArray:
+    """Return (R,) minima of (R, G) losses, by a parabola through the three lowest nodes."""
+    at = np.clip(losses.argmin(axis=1), 1, len(GRID) - 2)
+    rows = np.arange(len(losses))
+    before, middle, after = (losses[rows, at + i] for i in (-1, 0, 1))
+    bend = before - 2 * middle + after
+    tilt = (after - before) / 2
+    # Near enough to be interpolated: else the end of the grid is lowest.
+    inside = (bend > 0) & (np.abs(tilt) <= bend)
+    drop = np.divide(tilt**2, 2 * bend, out=np.zeros(len(at)), where=inside)
+    return np.minimum(middle - drop, losses.min(axis=1))

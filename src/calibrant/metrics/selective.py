@@ -1,0 +1,166 @@
+"""Selective prediction: the risk of answering only where the classifier is confident.
+
+The k most confident rows are answered (coverage k / N), and the risk is the share of errors among
+them. Rows of equal confidence have no order; where k falls among them, the errors are those of a
+random order, on average. All of this depends on the ranking of rows, which a temperature changes
+for more than two classes: measure again after calibration.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray
+from calibrant.errors import InputError
+from calibrant.metrics.top_label import ResidualCurves, top_label
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """What can be had by a threshold on the confidence: one entry for each distinct confidence.
+
+    Attributes:
+        threshold: (G,) lowest confidence answered, descending.
+        coverage: (G,) share of rows answered, ascending, the last 1.
+        risk: (G,) share of errors among them.
+    """
+
+    threshold: FloatArray
+    coverage: FloatArray
+    risk: FloatArray
+
+
+def risk_coverage(scores: Array, labels: Array) -> RiskCoverage:
+    """Return risk and coverage at every threshold.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    Raises:
+        PredictionsError: unusable arrays.
+    """
+    curve = top_label(scores, labels).curves()
+    counted, errors = (sums[0, 1:] for sums in _from_the_top(curve))
+    threshold = curve.rows.confidence[curve.rows.tie_starts[:-1]][::-1]
+    return RiskCoverage(threshold, counted / curve.n, errors / counted)
+
+
+def area_under_risk_coverage(scores: Array, labels: Array) -> float:
+    """Return the AURC, (1/N) sum_k (errors among the k most confident) / k, a fraction.
+
+    Often printed times 1 000. Other code integrates by trapezoids, or over distinct confidences
+    only.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    Raises:
+        PredictionsError: unusable arrays.
+
+    References:
+        Geifman & El-Yaniv, NeurIPS 2017.
+    """
+    return float(aurc_of_curves(top_label(scores, labels).curves())[0])
+
+
+def excess_area_under_risk_coverage(scores: Array, labels: Array) -> float:
+    """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
+
+    The latter is taken exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors, and not by the
+    limit r + (1 - r) log(1 - r).
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+
+    Raises:
+        PredictionsError: unusable arrays.
+
+    References:
+        Geifman, Uziel, El-Yaniv, ICLR 2019.
+    """
+    return float(excess_aurc_of_curves(top_label(scores, labels).curves())[0])
+
+
+def risk_at_coverage(scores: Array, labels: Array, coverage: float) -> float:
+    """Return the share of errors among the ceil(coverage N) most confident rows.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        coverage: share of rows to answer, in (0, 1].
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: coverage out of range.
+    """
+    if not 0 < coverage <= 1:
+        raise InputError(f"coverage must lie in (0, 1], not {coverage}")
+    curve = top_label(scores, labels).curves()
+    # Less a rounding error, so that 0.07 of 100 rows are 7 of them.
+    answered = math.ceil(coverage * curve.n * (1 - 1e-12))
+    counted, errors = _from_the_top(curve)
+    after = int(np.searchsorted(counted[0], answered))
+    low, high = counted[0, after - 1], counted[0, after]
+    share = (answered - low) / (high - low)
+    return float(errors[0, after - 1] * (1 - share) + errors[0, after] * share) / answered
+
+
+def coverage_at_risk(scores: Array, labels: Array, risk: float) -> float:
+    """Return the largest coverage of a threshold whose risk is at most `risk`; 0 if there is none.
+
+    A threshold answers all rows of one confidence or none.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        risk: share of errors to tolerate, in [0, 1].
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: risk out of range.
+    """
+    if not 0 <= risk <= 1:
+        raise InputError(f"risk must lie in [0, 1], not {risk}")
+    curve = risk_coverage(scores, labels)
+    within = curve.coverage[curve.risk <= risk + 1e-12]
+    return float(within.max(initial=0.0))
+
+
+def _from_the_top(curves: ResidualCurves) -> tuple[FloatArray, FloatArray]:
+    """Return (R, G + 1) counts and errors of the most confident runs, from none to all."""
+    starts = curves.rows.tie_starts[::-1]
+    counted = curves.weights[:, -1:] - curves.weights[:, starts]
+    errors = counted - (curves.correct[:, -1:] - curves.correct[:, starts])
+    return counted, errors
+
+
+def aurc_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) AURCs of residual curves."""
+    counted, errors = _from_the_top(curves)
+    size, more = np.diff(counted, axis=1), np.diff(errors, axis=1)
+    before = counted[:, :-1]
+    rate = np.divide(more, size, out=np.zeros(more.shape), where=size > 0)
+    # Among a run of ties the errors grow by `rate` a row, so each k adds rate + (what is left) / k.
+    rest = errors[:, :-1] - rate * before
+    return (more + rest * np.diff(_harmonic(counted), axis=1)).sum(axis=1) / curves.n
+
+
+def excess_aurc_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) E-AURCs of residual curves."""
+    right = np.round(curves.correct[:, -1])
+    total = np.full(right.shape, float(curves.n))
+    oracle = (total - right) - right * (_harmonic(total) - _harmonic(right))
+    return aurc_of_curves(curves) - oracle / curves.n
+
+
+def _harmonic(k: FloatArray) -> FloatArray:
+    """Return 1 + 1/2 + ... + 1/k."""
+    from scipy.special import digamma
+
+    return digamma(k + 1.0) + np.euler_gamma

@@ -1,0 +1,88 @@
+"""The shapes a metric may have: what `evaluate` asks of it for a value, an interval and a floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from calibrant.arrays import FloatArray
+from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.predictions import Predictions
+from calibrant.scoring import RowScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """What is measured, and how to say it.
+
+    Attributes:
+        name: key in results, JSON and on the command line.
+        title: heading in tables.
+        definition: the convention in one line.
+        percent: whether people read it in percent (values are fractions all the same).
+        lower_is_better: the direction of improvement.
+        needs_rows: whether it needs a score for every class.
+        ideal: the best value where that is no end of the range, as for a slope; else None.
+    """
+
+    name: str
+    title: str
+    definition: str
+    percent: bool = True
+    lower_is_better: bool = True
+    needs_rows: bool = False
+    ideal: float | None = None
+
+    def cost(self, value: float) -> float:
+        """Return a number to rank values by, lower for better."""
+        if self.ideal is not None:
+            return abs(value - self.ideal)
+        return value if self.lower_is_better else -value
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanMetric(Metric):
+    """The mean of one number a row: unbiased, so it has no floor.
+
+    Attributes:
+        per_row: returns the (N,) numbers.
+    """
+
+    per_row: Callable[[RowScores], FloatArray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveMetric(Metric):
+    """A function of the residual curve.
+
+    Attributes:
+        of_curves: returns the (R,) values of R curves; may be coarser than `exact`.
+        exact: returns the value of one curve; `of_curves` of it if None.
+        has_floor: whether honest confidences make it zero, in the limit and only there. It is then
+            biased upwards, and has a floor.
+    """
+
+    of_curves: Callable[[ResidualCurves], FloatArray]
+    exact: Callable[[ResidualCurves], float] | None = None
+    has_floor: bool = True
+
+    def value(self, rows: TopLabel) -> float:
+        """Return the value on sorted rows."""
+        return self.of_curve(rows.curves())
+
+    def of_curve(self, curve: ResidualCurves) -> float:
+        """Return the value of one curve, say that of streamed sums (`BinSums.curves`)."""
+        return float(self.of_curves(curve)[0]) if self.exact is None else self.exact(curve)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsMetric(Metric):
+    """A function of whole probability vectors.
+
+    Attributes:
+        measure: takes predictions, how many resamples, and a seed; returns the value with its
+            replicates, and with its values on honest labels if it has a floor.
+    """
+
+    measure: Callable[[Predictions, int, int], Measured]

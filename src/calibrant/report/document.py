@@ -1,0 +1,269 @@
+"""From a comparison or an evaluation to the document that the page shows: plain values for JSON.
+
+Metrics keep every digit. Chart series are rounded to four or five, far finer than a pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant._version import __version__
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.comparison import Comparison
+from calibrant.evaluation import Evaluation, MetricResult, evaluate
+from calibrant.metrics.registry import Metric
+from calibrant.posthoc.base import Calibrator, RowTemperature
+from calibrant.predictions import Predictions
+from calibrant.report.classes import class_table, classes_to_show
+from calibrant.report.margins import (
+    MarginTemperature,
+    logit_margins,
+    margin_groups,
+    margin_temperature,
+)
+from calibrant.report.series import (
+    HISTOGRAM_BINS,
+    Reliability,
+    confidence_histogram,
+    equal_mass_points,
+    equal_width_points,
+    risk_coverage,
+    smoothed_reliability,
+)
+from calibrant.report.wording import method_title
+from calibrant.scoring import score_rows
+
+SMOOTH_POINTS = 101
+MARGIN_BINS = 48
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """One set of confidences that the page can draw.
+
+    Attributes:
+        name: as it was asked for.
+        title: in words.
+        evaluation: what was measured.
+        calibrator: what made them, or None.
+        ranked: whether it took part in the comparison.
+    """
+
+    name: str
+    title: str
+    evaluation: Evaluation
+    calibrator: Calibrator | None = None
+    ranked: bool = True
+
+
+def comparison_document(
+    comparison: Comparison, before: Evaluation, fit: Predictions, test: Predictions
+) -> Document:
+    """Return what the page of a comparison holds.
+
+    Args:
+        comparison: what was compared.
+        before: the network's own confidences on the test rows, from `uncalibrated`.
+        fit: the rows that the methods were fitted on.
+        test: the rows that they were measured on.
+    """
+    titles = unique_titles(comparison)
+    shown = [Shown(m.name, titles[m.name], m.evaluation, m.calibrator) for m in comparison.methods]
+    names = [method.name for method in shown]
+    if "none" not in names:
+        shown.append(Shown("none", "uncalibrated", before, ranked=False))
+    document = _document(shown, test)
+    after = next((method.name for method in shown if method.name != "none"), "none")
+    parts = {method.name: method for method in comparison.methods}
+    to_best = {name: comparison.differences_by(name) for name in document["metrics"]}
+    for entry in document["methods"]:
+        if entry["name"] not in parts:
+            continue
+        part = parts[entry["name"]]
+        entry |= {
+            "fit_seconds": part.fit_seconds,
+            "apply_seconds": part.apply_seconds,
+            "parameters": part.calibrator.n_parameters,
+            "keeps_accuracy": part.keeps_accuracy,
+            "warnings": list(part.warnings),
+            "differences": {name: vars(found[part.name]) for name, found in to_best.items()},
+        }
+    before_fit = score_rows(fit)
+    return document | {
+        "verb": "compare",
+        "before": "none",
+        "after": after,
+        "rank_by": comparison.rank_by,
+        "best": comparison.best,
+        "tied_with_best": comparison.tied_with_best,
+        "skipped_methods": comparison.skipped,
+        "fit": {
+            "source": comparison.fit_source,
+            "rows": comparison.fit_rows,
+            "accuracy": float(before_fit.correct.mean()),
+            "confidence": float(before_fit.confidence.mean()),
+        },
+    }
+
+
+def evaluation_document(evaluation: Evaluation, predictions: Predictions) -> Document:
+    """Return what the page of one evaluation holds.
+
+    Args:
+        evaluation: what was measured.
+        predictions: the rows that it was measured on.
+    """
+    shown = Shown("measured", "these predictions", evaluation)
+    return _document([shown], predictions) | {
+        "verb": "measure",
+        "before": None,
+        "after": "measured",
+        "rank_by": None,
+        "fit": None,
+    }
+
+
+def uncalibrated(comparison: Comparison, test: Predictions) -> Evaluation:
+    """Return the network's own confidences, measured as the comparison measured its methods."""
+    for method in comparison.methods:
+        if method.name == "none":
+            return method.evaluation
+    like = comparison.methods[0].evaluation
+    resamples = max([len(result.replicates) for result in like.results.values()] + [2])
+    return evaluate(test, metrics=list(like.results), resamples=resamples, level=like.level)
+
+
+def unique_titles(comparison: Comparison) -> dict[str, str]:
+    """Return a title in words for each method; of equal titles each also says its name."""
+    titles = {m.name: method_title(m.calibrator) for m in comparison.methods}
+    count = list(titles.values()).count
+    return {n: title if count(title) == 1 else f"{title} ({n})" for n, title in titles.items()}
+
+
+def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
+    first = shown[0].evaluation
+    margin = logit_margins(predictions)
+    # The network itself first, then the best method.
+    ordered = sorted(shown, key=lambda one: one.name != "none")
+    labels, classes = classes_to_show([o.evaluation.scores for o in ordered], predictions.classes)
+    return {
+        "calibrant": __version__,
+        "level": first.level,
+        "z": NormalDist().inv_cdf((1 + first.level) / 2),
+        "source": first.source,
+        "kind": predictions.kind,
+        "n": first.n,
+        "classes": predictions.classes,
+        "metrics": {name: _metric(r.metric, r) for name, r in first.results.items()},
+        "skipped_metrics": first.skipped,
+        "smooth_grid": short(np.linspace(0, 1, SMOOTH_POINTS)),
+        "histogram_bins": HISTOGRAM_BINS,
+        "margin_histogram": None if margin is None else _margin_histogram(margin),
+        "class_labels": labels.tolist(),
+        "class_count": classes,
+        "methods": [_method(one, predictions, margin, labels) for one in shown],
+    }
+
+
+def _metric(metric: Metric, result: MetricResult) -> Document:
+    return {
+        "title": metric.title,
+        "definition": metric.definition,
+        "percent": metric.percent,
+        "lower_is_better": metric.lower_is_better,
+        "ideal": metric.ideal,
+        "has_floor": result.floor is not None,
+    }
+
+
+def _method(
+    one: Shown, predictions: Predictions, margin: FloatArray | None, labels: IntArray
+) -> Document:
+    rows, scores, level = one.evaluation.rows, one.evaluation.scores, one.evaluation.level
+    histogram, risk = confidence_histogram(rows), risk_coverage(rows)
+    smooth = smoothed_reliability(rows, points=SMOOTH_POINTS, level=level)
+    table = class_table(scores, labels, level)
+    groups = [] if margin is None else margin_groups(scores, margin, level=level)
+    return {
+        "name": one.name,
+        "title": one.title,
+        "ranked": one.ranked,
+        "metrics": {
+            name: result.as_dict() | {"at_floor": result.at_floor}
+            for name, result in one.evaluation.results.items()
+        },
+        "confidence": histogram.confidence,
+        "accuracy": histogram.accuracy,
+        "bins": {
+            "width": _points(equal_width_points(rows, level=level)),
+            "mass": _points(equal_mass_points(rows, level=level)),
+        },
+        "smooth": {
+            # The curve is left out where rows are too few: at both ends, or between two clusters.
+            "index": np.rint(smooth.confidence * (SMOOTH_POINTS - 1)).astype(int).tolist(),
+            "accuracy": short(smooth.accuracy, 4),
+            "low": short(smooth.low, 4),
+            "high": short(smooth.high, 4),
+        },
+        "histogram": {"count": short(histogram.count), "correct": short(histogram.correct)},
+        "risk": {
+            "threshold": short(risk.threshold, 6),
+            "accepted": risk.accepted.tolist(),
+            "wrong": risk.wrong.tolist(),
+        },
+        "margin_groups": [
+            {
+                "margin": short(np.array(group.margin)),
+                "rows": group.rows,
+                "confidence": group.confidence,
+                "accuracy": group.accuracy,
+                "low": group.low,
+                "high": group.high,
+                "points": _points(group.points),
+            }
+            for group in groups
+        ],
+        "temperature": _temperature(one.calibrator, predictions, margin),
+        "classes": {
+            "count": table.count.tolist(),
+            "confidence": short(table.confidence),
+            "accuracy": short(table.accuracy),
+            "low": short(table.low),
+            "high": short(table.high),
+        },
+    }
+
+
+def _points(points: Reliability) -> Document:
+    return {name: short(values) for name, values in vars(points).items()}
+
+
+def _temperature(
+    calibrator: Calibrator | None, predictions: Predictions, margin: FloatArray | None
+) -> Document | None:
+    if margin is None or not isinstance(calibrator, RowTemperature):
+        return None
+    curve: MarginTemperature = margin_temperature(calibrator, predictions.logits, margin)
+    return {
+        "margin": short(curve.margin),
+        "temperature": short(curve.temperature),
+        "is_function": curve.is_function,
+    }
+
+
+def _margin_histogram(margin: FloatArray) -> Document:
+    count, edges = np.histogram(margin, MARGIN_BINS)
+    return {"count": count.tolist(), "low": short(edges)[0], "high": short(edges)[-1]}
+
+
+def short(values: NDArray[Any], digits: int = 5) -> list[float | int | None]:
+    """Return numbers with few digits, whole ones as int, and NaN as None."""
+    rounded = [float(f"{value:.{digits}g}") for value in values.tolist()]
+    return [None if v != v else int(v) if v.is_integer() else v for v in rounded]

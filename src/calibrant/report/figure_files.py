@@ -1,0 +1,149 @@
+"""The figures of a result as files for a paper: PDF, SVG and PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.comparison import Comparison
+from calibrant.evaluation import Evaluation
+from calibrant.files import StrPath, replacing
+from calibrant.posthoc.base import RowTemperature
+from calibrant.predictions import Predictions
+from calibrant.report.figures import (
+    AFTER,
+    BEFORE,
+    PALETTE,
+    confidence_histogram,
+    margin_groups,
+    margin_temperature,
+    reliability_diagram,
+    risk_coverage,
+)
+from calibrant.report.margins import DEFAULT_GROUPS
+
+# matplotlib passes most settings on as untyped keywords.
+# pyright: reportUnknownMemberType=false
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LINES = ("-", "--", "-.", ":")
+FORMATS = ("pdf", "svg", "png")
+Shown = list[tuple[Evaluation, dict[str, Any]]]
+
+
+def save_figures(
+    directory: StrPath,
+    result: Evaluation | Comparison,
+    predictions: Predictions,
+    *,
+    formats: Sequence[str] = FORMATS,
+    dpi: float = 200,
+) -> list[Path]:
+    """Write every figure that the rows can show into a folder, and return the files.
+
+    Of a comparison they show its best method against the uncalibrated network, if that took part.
+
+    Args:
+        directory: is made if it isn't there.
+        result: what `evaluate` or `compare` found.
+        predictions: the rows that it was measured on.
+        formats: file extensions that matplotlib can write.
+        dpi: resolution of pixel formats.
+    """
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name, figure in _figures(result, predictions).items():
+        for extension in formats:
+            path = folder / f"{name}.{extension}"
+            # Files of equal content should be equal: no dates.
+            key = {"pdf": "CreationDate", "svg": "Date"}.get(extension)
+            with replacing(path) as temporary:
+                figure.savefig(temporary, dpi=dpi, metadata=None if key is None else {key: None})
+            written.append(path)
+    return written
+
+
+def _figures(result: Evaluation | Comparison, predictions: Predictions) -> dict[str, Figure]:
+    shown = _shown(result)
+    found = {
+        "reliability": _side_by_side(shown, 3.5, reliability_diagram),
+        "confidence": _side_by_side(shown, 2.6, _plain_histogram),
+        "risk-coverage": _risk(shown),
+    }
+    if predictions.kind == "toplabel":
+        return found
+    found["margin-groups"] = _margin_groups(shown, predictions)
+    if isinstance(result, Comparison):
+        fitted = [(method.name, method.calibrator) for method in result.methods]
+        curves = [(name, each) for name, each in fitted if isinstance(each, RowTemperature)]
+        if curves:
+            found["margin-temperature"] = _temperatures(curves, predictions)
+    return found
+
+
+def _shown(result: Evaluation | Comparison) -> Shown:
+    if isinstance(result, Evaluation):
+        return [(result, {"color": AFTER})]
+    best = next((m for m in result.methods if m.name != "none"), result.methods[0])
+    before = [m.evaluation for m in result.methods if m.name == "none" and m is not best]
+    return [
+        *[(each, {"color": BEFORE, "label": "none", "hollow": True}) for each in before],
+        (best.evaluation, {"color": AFTER, "label": best.name}),
+    ]
+
+
+def _blank(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    # Not pyplot's: these figures are saved and forgotten, and need no window.
+    from matplotlib.figure import Figure
+
+    figure = Figure((width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+
+
+def _side_by_side(shown: Shown, height: float, draw: Callable[..., Axes]) -> Figure:
+    figure, axes = _blank(3.4 * len(shown), height, len(shown))
+    for ax, (evaluation, style) in zip(axes, shown, strict=True):
+        draw(evaluation, ax, **style)
+        ax.set_title(style.get("label", ""), fontsize="medium")
+    return figure
+
+
+def _plain_histogram(evaluation: Evaluation, ax: Axes, color: str, **_: Any) -> Axes:
+    confidence_histogram(evaluation, ax, color=color).legend(fontsize="small", frameon=False)
+    return ax
+
+
+def _risk(shown: Shown) -> Figure:
+    figure, [ax] = _blank(4.2, 3.2)
+    for evaluation, style in shown:
+        risk_coverage(evaluation, ax, **style)
+    if len(shown) > 1:
+        ax.legend(frameon=False)
+    return figure
+
+
+def _margin_groups(shown: Shown, predictions: Predictions) -> Figure:
+    figure, axes = _blank(2.6 * DEFAULT_GROUPS, 2.9, DEFAULT_GROUPS)
+    used = axes
+    for evaluation, style in shown:
+        used = margin_groups(evaluation, predictions, axes, **style)
+    for ax in axes[len(used) :]:
+        ax.remove()
+    figure.supxlabel("Confidence", fontsize="medium")
+    if len(shown) > 1:
+        used[0].legend(frameon=False, fontsize="small")
+    return figure
+
+
+def _temperatures(curves: list[tuple[str, RowTemperature]], predictions: Predictions) -> Figure:
+    figure, [ax] = _blank(4.2, 3.2)
+    for i, (name, calibrator) in enumerate(curves):
+        look = {"color": PALETTE[i % len(PALETTE)], "linestyle": LINES[i % len(LINES)]}
+        margin_temperature(calibrator, predictions, ax, label=name, **look)
+    ax.legend(frameon=False, fontsize="small")
+    return figure

@@ -1,0 +1,271 @@
+"""Static figures for papers, with the numbers of the report page.
+
+Every function draws into the axes that it is given and returns them; without axes it makes its own
+with pyplot. None of them touches the user's style: what isn't said here is left to matplotlib's
+settings. matplotlib is imported when a figure is drawn.
+
+    fig, (left, right) = plt.subplots(1, 2, layout="constrained")
+    figures.reliability_diagram(before, left)
+    figures.reliability_diagram(after, right, kind="smooth")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import FloatArray
+from calibrant.errors import InputError
+from calibrant.evaluation import Evaluation
+from calibrant.metrics.bins import DEFAULT_BINS
+from calibrant.posthoc.base import RowTemperature
+from calibrant.predictions import Predictions
+from calibrant.report import margins, series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Blue and vermilion of Okabe and Ito: told apart by everyone, and by their lightness in print.
+AFTER, BEFORE, QUIET = "#0072B2", "#D55E00", "#767676"
+PALETTE = (AFTER, BEFORE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+
+# matplotlib passes most settings on as untyped keywords.
+# pyright: reportUnknownMemberType=false
+
+
+def reliability_diagram(
+    evaluation: Evaluation,
+    ax: Axes | None = None,
+    *,
+    kind: Literal["width", "mass", "smooth"] = "width",
+    bins: int = DEFAULT_BINS,
+    color: str = AFTER,
+    label: str | None = None,
+    hollow: bool = False,
+) -> Axes:
+    """Draw accuracy over confidence, with Wilson intervals or, smoothed, a bootstrap band.
+
+    Args:
+        evaluation: what to draw.
+        ax: where.
+        kind: ``"width"`` for equal-width bins, ``"mass"`` for bins of equally many rows, or
+            ``"smooth"``.
+        bins: how many.
+        color: of the points or the curve.
+        label: for a legend.
+        hollow: draw empty points and a dashed curve, to tell two series apart without colour.
+
+    Raises:
+        InputError: no such kind.
+    """
+    if kind not in ("width", "mass", "smooth"):
+        raise InputError(f"kind must be 'width', 'mass' or 'smooth', not {kind!r}")
+    ax = _axes(ax)
+    ax.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (1, 3)), zorder=1)
+    if kind == "smooth":
+        curve = series.smoothed_reliability(evaluation.rows, level=evaluation.level)
+        for piece in _pieces(curve.confidence):
+            x = curve.confidence[piece]
+            ax.fill_between(
+                x, curve.low[piece], curve.high[piece], color=color, alpha=0.2, linewidth=0
+            )
+            style = "--" if hollow else "-"
+            ax.plot(x, curve.accuracy[piece], style, color=color, label=label)
+            label = None
+    else:
+        make = series.equal_width_points if kind == "width" else series.equal_mass_points
+        _points(ax, make(evaluation.rows, bins, evaluation.level), color, label, hollow)
+    ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="Confidence", ylabel="Accuracy")
+    return ax
+
+
+def confidence_histogram(
+    evaluation: Evaluation,
+    ax: Axes | None = None,
+    *,
+    bins: int = series.HISTOGRAM_BINS,
+    color: str = AFTER,
+) -> Axes:
+    """Draw how many rows have which confidence, with the mean confidence and the accuracy.
+
+    The hatched part of a bar is wrong.
+    """
+    ax = _axes(ax)
+    histogram = series.confidence_histogram(evaluation.rows, bins)
+    left, width = histogram.edges[:-1], 1 / bins
+    wrong = histogram.count - histogram.correct
+    ax.bar(left, histogram.correct, width, align="edge", color=color, label="right")
+    ax.bar(
+        left,
+        wrong,
+        width,
+        histogram.correct,
+        align="edge",
+        facecolor="none",
+        edgecolor=color,
+        hatch="////",
+        linewidth=0.5,
+        label="wrong",
+    )
+    ax.axvline(histogram.confidence, color="black", linewidth=1, label="mean confidence")
+    ax.axvline(histogram.accuracy, color="black", linewidth=1, linestyle="--", label="accuracy")
+    ax.set(xlim=(0, 1), xlabel="Confidence", ylabel="Rows")
+    return ax
+
+
+def margin_groups(
+    evaluation: Evaluation,
+    predictions: Predictions,
+    axes: Sequence[Axes] | None = None,
+    *,
+    groups: int = margins.DEFAULT_GROUPS,
+    color: str = AFTER,
+    label: str | None = None,
+    hollow: bool = False,
+) -> list[Axes]:
+    """Draw a reliability diagram for each quantile group of the logit margin.
+
+    Args:
+        evaluation: what to draw.
+        predictions: the logits before recalibration, of the same rows.
+        axes: one for each group; a second call with them adds a second method.
+        groups: how many.
+        color: of the points.
+        label: for a legend.
+        hollow: draw empty points.
+
+    Raises:
+        InputError: predictions in the top-label form, of other rows, or too few axes.
+    """
+    found = margins.margin_groups(
+        evaluation.scores, _margin(predictions), groups, level=evaluation.level
+    )
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        size = (2.6 * len(found), 2.8)
+        figure, grid = plt.subplots(
+            1, len(found), squeeze=False, figsize=size, layout="constrained"
+        )
+        figure.supxlabel("Confidence", fontsize="medium")
+        axes = list(grid[0])
+    if len(axes) < len(found):
+        raise InputError(f"{len(found)} groups need as many axes, not {len(axes)}")
+    for ax, group in zip(axes, found, strict=False):
+        _points(ax, group.points, color, label, hollow, same_size=True)
+        middle = group.confidence
+        ax.axline(
+            (middle, middle), slope=1, color=QUIET, linewidth=0.8, linestyle=(0, (1, 3)), zorder=1
+        )
+        # Zoomed to all that is drawn, and square, so that the diagonal is one.
+        extent = ax.dataLim.get_points()
+        low, high = float(np.min(extent)), float(np.max(extent))
+        room = max(0.05 * (high - low), 0.002)
+        limits = (low - room, high + room)
+        ax.set(xlim=limits, ylim=limits, aspect="equal")
+        ax.set_title(f"margin {group.margin[0]:.2f} to {group.margin[1]:.2f}", fontsize="medium")
+    axes[0].set_ylabel("Accuracy")
+    return list(axes[: len(found)])
+
+
+def margin_temperature(
+    calibrator: RowTemperature,
+    predictions: Predictions,
+    ax: Axes | None = None,
+    *,
+    color: str = AFTER,
+    label: str | None = None,
+    linestyle: str = "-",
+) -> Axes:
+    """Draw the temperature of each row over its logit margin.
+
+    Args:
+        calibrator: fitted, of a method that gives each row a temperature.
+        predictions: rows to draw, with a score for every class.
+        ax: where.
+        color: of the curve, or of the points where the temperature isn't a function of the margin.
+        label: for a legend.
+        linestyle: of the curve.
+
+    Raises:
+        InputError: predictions in the top-label form.
+    """
+    margin, ax = _margin(predictions), _axes(ax)
+    curve = margins.margin_temperature(calibrator, predictions.logits, margin)
+    cloud: dict[str, Any] = {"linestyle": "", "marker": "o", "ms": 2.5}
+    style: dict[str, Any] = {"linestyle": linestyle} if curve.is_function else cloud
+    ax.plot(curve.margin, curve.temperature, color=color, label=label, **style)
+    ax.axhline(1.0, color=QUIET, linewidth=0.8, zorder=1)
+    ax.set(xlabel="Margin between the two largest logits", ylabel="Temperature")
+    return ax
+
+
+def risk_coverage(
+    evaluation: Evaluation,
+    ax: Axes | None = None,
+    *,
+    color: str = AFTER,
+    label: str | None = None,
+    hollow: bool = False,
+) -> Axes:
+    """Draw the share of wrong predictions among the accepted over the share that is accepted."""
+    ax = _axes(ax)
+    curve = series.risk_coverage(evaluation.rows)
+    ax.plot(curve.coverage, curve.error, "--" if hollow else "-", color=color, label=label)
+    ax.set(xlim=(0, 1), xlabel="Accepted", ylabel="Wrong among the accepted")
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def _points(
+    ax: Axes,
+    points: series.Reliability,
+    color: str,
+    label: str | None,
+    hollow: bool,
+    *,
+    same_size: bool = False,
+) -> None:
+    ax.vlines(points.confidence, points.low, points.high, color=color, linewidth=1, zorder=2)
+    size = 22.0 if same_size else 12 + 60 * points.count / points.count.max()
+    face = "white" if hollow else color
+    ax.scatter(
+        points.confidence,
+        points.accuracy,
+        size,
+        facecolor=face,
+        edgecolor=color,
+        label=label,
+        zorder=3,
+        clip_on=False,
+    )
+
+
+def _pieces(positions: FloatArray) -> list[NDArray[np.intp]]:
+    """Return the indices of the runs of evenly spaced positions: the curve stops at a hole."""
+    index: NDArray[np.intp] = np.arange(len(positions))
+    if len(positions) < 2:
+        return [index]
+    steps = np.diff(positions)
+    return list(np.split(index, np.flatnonzero(steps > 1.5 * steps.min()) + 1))
+
+
+def _margin(predictions: Predictions) -> FloatArray:
+    margin = margins.logit_margins(predictions)
+    if margin is None:
+        raise InputError(
+            f"{predictions.source}: the margin needs a score for every class, and these rows hold "
+            "only the confidence of the predicted label"
+        )
+    return margin
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1]

@@ -1,0 +1,92 @@
+"""From a document to one HTML file that works from a disk, without a network."""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from calibrant.files import StrPath, replacing
+
+if TYPE_CHECKING:
+    from calibrant.report.document import Document
+
+SCRIPTS = ("charts.js", "tables.js", "page.js")
+
+
+def render(document: Document, headline: str, deck: str) -> str:
+    """Return the page of a document.
+
+    Args:
+        document: from `calibrant.report.document`.
+        headline: the finding in one sentence.
+        deck: the sentence below it.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(_resource("page.html.jinja"))
+    return template.render(
+        doc=document,
+        shown=shown,
+        grouped=grouped,
+        headline=typeset(headline),
+        deck=typeset(deck),
+        data=embedded_json(document),
+        css=_resource("page.css"),
+        script="\n".join(_resource(name) for name in SCRIPTS),
+    )
+
+
+def write_page(path: StrPath, html: str) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        InputError: the folder doesn't exist, or `path` is no regular file.
+    """
+    with replacing(path) as temporary:
+        Path(temporary).write_text(html, encoding="utf-8")
+
+
+def embedded_json(document: Document) -> str:
+    """Return JSON that may stand inside a script element, whatever its texts hold."""
+    finite = _finite(document)
+    text = json.dumps(finite, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with None for what JSON has no number for."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in cast("list[Any]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def shown(value: float | None, percent: bool) -> str:
+    """Return a metric's value as tables print it: in percent with two digits, or four digits."""
+    if value is None or not math.isfinite(value):
+        return ""
+    text = f"{100 * value:.2f}" if percent else f"{value:.4f}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def grouped(value: Any) -> str:
+    """Return a whole number with thin spaces between thousands."""
+    return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def typeset(text: str) -> str:
+    """Return a sentence with the spaces before percent signs narrow, and apostrophes curved."""
+    return text.replace(" %", "\N{NARROW NO-BREAK SPACE}%").replace(
+        "'", "\N{RIGHT SINGLE QUOTATION MARK}"
+    )
+
+
+def _resource(name: str) -> str:
+    return files("calibrant.report").joinpath("page", name).read_text(encoding="utf-8")

@@ -1,0 +1,266 @@
+"""The numbers behind the charts: what the page draws and what the static figures draw.
+
+Everything here is a function of scored rows (`Evaluation.rows`, `Evaluation.scores`) and returns
+small arrays: a chart of a million rows needs a few hundred points. What goes by the logits' margin
+is in `calibrant.report.margins`, what goes by class in `calibrant.report.classes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.errors import InputError
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges
+from calibrant.metrics.top_label import TopLabel
+from calibrant.uncertainty import DEFAULT_LEVEL
+
+CURVE_POINTS = 200
+HISTOGRAM_BINS = 30
+# Wide enough to be calm at a few thousand rows, narrow against the range where diagrams bend.
+SMOOTHING_WIDTH = 0.04
+SMOOTHING_CELLS = 500
+SMOOTHING_RESAMPLES = 300
+# A kernel mean of fewer rows than this says nothing, so the curve stops there.
+SMALLEST_KERNEL_MASS = 10.0
+
+
+def wilson_interval(
+    successes: FloatArray, trials: FloatArray, level: float = DEFAULT_LEVEL
+) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of Wilson's score interval for shares; NaN where there are no trials.
+
+    Args:
+        successes: (B,) how many; shares of a row are fine.
+        trials: (B,) out of how many.
+        level: nominal coverage.
+
+    References:
+        Wilson, J. Am. Stat. Assoc. 1927. Brown, Cai, DasGupta, Statistical Science 2001.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    n = np.where(trials > 0, trials, np.nan)
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    # At 0 and at 1 the formula is exact but for rounding, which must not exclude the share itself.
+    return np.minimum(np.maximum(centre - half, 0.0), share), np.maximum(
+        np.minimum(centre + half, 1.0), share
+    )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Mean confidence minus accuracy of some rows, with its interval; positive: overconfident."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, rows: TopLabel, level: float = DEFAULT_LEVEL) -> Gap:
+        """Return the gap of all rows; the interval is the normal one of the mean of N residuals."""
+        residual = rows.confidence - rows.correct
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        value, half = float(residual.mean()), z * float(residual.std()) / rows.n**0.5
+        return cls(value, value - half, value + half)
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """Points of a reliability diagram: groups of rows of similar confidence; all arrays (B,).
+
+    Attributes:
+        count: rows in the group, never 0. Equal-mass groups may share the rows of a tie.
+        confidence: their mean confidence.
+        accuracy: share of right predictions among them.
+        low: lower end of Wilson's interval of the accuracy.
+        high: its upper end.
+    """
+
+    count: FloatArray
+    confidence: FloatArray
+    accuracy: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @classmethod
+    def of_sums(cls, sums: BinSums, level: float = DEFAULT_LEVEL) -> Reliability:
+        """Return the points of bins that hold rows."""
+        used = sums.count > 0
+        low, high = wilson_interval(sums.correct, sums.count, level)
+        return cls(
+            sums.count[used],
+            sums.mean_confidence[used],
+            sums.accuracy[used],
+            low[used],
+            high[used],
+        )
+
+
+def equal_width_points(
+    rows: TopLabel, bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
+) -> Reliability:
+    """Return the reliability of `bins` equal-width bins (lo, hi], those of the ECE."""
+    return Reliability.of_sums(BinSums.of(rows, bins), level)
+
+
+def equal_mass_points(
+    rows: TopLabel, bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
+) -> Reliability:
+    """Return the reliability of `bins` groups of equally many rows, those of AdaECE.
+
+    Rows of equal confidence have no order: a cut through them takes its share of all of them.
+    """
+    sums = BinSums.of_ranks(rows.curves(), min(bins, rows.n))
+    count = sums.count[0]
+    # Differences of running sums may miss 0 and the count by rounding.
+    correct = np.clip(sums.correct[0], 0.0, count)
+    return Reliability.of_sums(BinSums(count, sums.confidence[0], correct, "ranks"), level)
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothedReliability:
+    """A reliability diagram without bins; all arrays (G,).
+
+    Attributes:
+        confidence: positions in [0, 1] with enough rows around them.
+        accuracy: the smoothed accuracy there.
+        low: lower end of the pointwise bootstrap interval.
+        high: its upper end.
+    """
+
+    confidence: FloatArray
+    accuracy: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def smoothed_reliability(
+    rows: TopLabel,
+    *,
+    width: float = SMOOTHING_WIDTH,
+    points: int = 101,
+    level: float = DEFAULT_LEVEL,
+    resamples: int = SMOOTHING_RESAMPLES,
+    seed: int = 0,
+) -> SmoothedReliability:
+    """Return x + the kernel mean around x of (correct - confidence).
+
+    Smoothing the residual and not the correctness keeps a perfectly calibrated model on the
+    diagonal, at the ends of [0, 1] and where the rows crowd on one side too.
+
+    Args:
+        rows: N sorted rows.
+        width: standard deviation of the Gaussian kernel.
+        points: G positions, equally spaced over [0, 1].
+        level: coverage of the pointwise percentile band.
+        resamples: bootstrap resamples of the rows.
+        seed: of the resamples.
+
+    Raises:
+        InputError: width, points or resamples out of range.
+    """
+    if not width > 0 or points < 2 or resamples < 2:
+        raise InputError("width must be positive, points and resamples at least 2")
+    # Rows become counts in cells far narrower than the kernel, right and wrong ones apart. A
+    # bootstrap of the rows is then one multinomial draw, whose cost doesn't depend on N.
+    cell = np.minimum((rows.confidence * SMOOTHING_CELLS).astype(np.int64), SMOOTHING_CELLS - 1)
+    category = 2 * cell + rows.correct.astype(np.int64)
+    size = 2 * SMOOTHING_CELLS
+    count = np.bincount(category, minlength=size)
+    residual = np.bincount(category, rows.correct - rows.confidence, size)
+    mean = np.divide(residual, count, out=np.zeros(size), where=count > 0)
+    middles = (np.arange(size) // 2 + 0.5) / SMOOTHING_CELLS
+    grid = np.linspace(0.0, 1.0, points)
+    kernel = np.exp(-0.5 * ((grid - middles[:, None]) / width) ** 2)
+
+    grid_used = count @ kernel >= min(SMALLEST_KERNEL_MASS, rows.n / 2)
+    grid, kernel = grid[grid_used], kernel[:, grid_used]
+
+    def curve(counts: FloatArray) -> FloatArray:
+        mass = np.maximum(counts @ kernel, np.finfo(np.float64).tiny)
+        return np.clip(grid + (counts * mean) @ kernel / mass, 0.0, 1.0)
+
+    drawn = np.random.default_rng(seed).multinomial(rows.n, count / rows.n, resamples)
+    low, high = np.quantile(curve(drawn.astype(np.float64)), [(1 - level) / 2, (1 + level) / 2], 0)
+    return SmoothedReliability(grid, curve(count.astype(np.float64)), low, high)
+
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceHistogram:
+    """How often which confidence is given.
+
+    Attributes:
+        edges: (B + 1,) of equal-width bins (lo, hi].
+        count: (B,) rows.
+        correct: (B,) how many of them are right.
+        confidence: mean confidence of all rows.
+        accuracy: share of right predictions among all rows.
+    """
+
+    edges: FloatArray
+    count: FloatArray
+    correct: FloatArray
+    confidence: float
+    accuracy: float
+
+
+def confidence_histogram(rows: TopLabel, bins: int = HISTOGRAM_BINS) -> ConfidenceHistogram:
+    """Return the histogram of confidences in `bins` equal-width bins."""
+    sums = BinSums.of(rows, bins)
+    return ConfidenceHistogram(
+        bin_edges(bins),
+        sums.count,
+        sums.correct,
+        float(rows.confidence.mean()),
+        float(rows.correct.mean()),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """What accepting only confident predictions buys; all arrays (P,), by rising coverage.
+
+    Attributes:
+        threshold: accept rows whose confidence is at least this.
+        accepted: how many rows that accepts.
+        wrong: how many of those are wrong.
+        rows: N.
+    """
+
+    threshold: FloatArray
+    accepted: IntArray
+    wrong: IntArray
+    rows: int
+
+    @property
+    def coverage(self) -> FloatArray:
+        """(P,) share of the rows that is accepted."""
+        return np.asarray(self.accepted / self.rows, dtype=np.float64)
+
+    @property
+    def error(self) -> FloatArray:
+        """(P,) share of wrong predictions among the accepted ones."""
+        return np.asarray(self.wrong / self.accepted, dtype=np.float64)
+
+
+def risk_coverage(rows: TopLabel, points: int = CURVE_POINTS) -> RiskCoverage:
+    """Return the risk-coverage curve at `points` thresholds or fewer, evenly spaced in coverage.
+
+    Rows of equal confidence are accepted together, so every point is reachable by a threshold.
+    """
+    starts = rows.tie_starts[:-1][::-1]
+    accepted = rows.n - starts
+    wanted = np.ceil(np.arange(1, points + 1) * rows.n / points)
+    kept = np.unique(np.searchsorted(accepted, wanted))
+    wrong = np.concatenate([[0.0], np.cumsum(1.0 - rows.correct[::-1])])[accepted[kept]]
+    return RiskCoverage(
+        rows.confidence[starts[kept]],
+        accepted[kept].astype(np.int64),
+        np.rint(wrong).astype(np.int64),
+        rows.n,
+    )

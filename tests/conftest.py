@@ -1,0 +1,68 @@
+"""What all tests share: settings of hypothesis, synthetic logits, and the larger real data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from numpy.typing import NDArray
+
+from calibrant.files import read_predictions
+from calibrant.predictions import Predictions
+
+SHARED_DATA = Path(__file__).parents[2] / "shared/data/predictions"
+
+# Timing lives elsewhere: a busy machine must not make a law fail.
+settings.register_profile("default", deadline=None, derandomize=True)
+settings.register_profile(
+    "thorough",
+    deadline=None,
+    max_examples=1000,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("default")
+
+Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+def draw_labelled_logits(
+    rows: int = 2000, classes: int = 5, temperature: float = 2.0, seed: int = 0, spread: float = 2.0
+) -> Labelled:
+    """Return overconfident logits whose right temperature is known.
+
+    Labels are drawn from softmax(z) by the Gumbel maximum; the logits returned are temperature * z.
+    """
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=spread, size=(rows, classes))
+    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+    return temperature * honest, labels
+
+
+@pytest.fixture(scope="session")
+def labelled_logits() -> Callable[..., Labelled]:
+    """The function that draws logits; their right temperature is 2 unless asked otherwise."""
+    return draw_labelled_logits
+
+
+@pytest.fixture(scope="session")
+def overconfident() -> Labelled:
+    """2 000 rows of 5 classes whose right temperature is 2. Not to be written to."""
+    logits, labels = draw_labelled_logits()
+    logits.flags.writeable = labels.flags.writeable = False
+    return logits, labels
+
+
+@pytest.fixture(scope="session")
+def real_predictions() -> Callable[[str], Predictions]:
+    """A function that reads a file of the larger real data by name, or skips the test."""
+
+    def read(name: str) -> Predictions:
+        path = SHARED_DATA / name
+        if not path.is_file():
+            pytest.skip(f"the larger real data are not on this machine: no {name}")
+        return read_predictions(path, name=name)
+
+    return read

@@ -1,0 +1,394 @@
+"""The command line end to end: what it prints, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from calibrant.cli import main
+from calibrant.files import read_predictions, write_predictions
+from calibrant.persistence import load
+from calibrant.posthoc.registry import METHODS
+from calibrant.predictions import Predictions
+
+FEW = ["--resamples", "20"]
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys) -> Run:
+    """Run the command line in this process."""
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+        return Outcome(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, labelled_logits) -> Path:
+    """Files of predictions: val.npz, test.npz, probs.csv, top.csv, wide.npz, and a calibrator."""
+    place = tmp_path_factory.mktemp("predictions")
+    val = Predictions.from_logits(*labelled_logits(400, 4, seed=0))
+    test = Predictions.from_logits(*labelled_logits(400, 4, seed=1))
+    write_predictions(val, place / "val.npz")
+    write_predictions(test, place / "test.npz")
+    write_predictions(Predictions.from_probs(test.probs, test.labels), place / "probs.csv")
+    confidence = test.probs.max(axis=1)
+    top = Predictions.from_confidence(confidence, test.logits.argmax(axis=1), test.labels)
+    write_predictions(top, place / "top.csv")
+    write_predictions(Predictions.from_logits(*labelled_logits(50, 6)), place / "wide.npz")
+    METHODS["temperature"]().fit(val.logits, val.labels).save(place / "saved.safetensors")
+    return place
+
+
+def plain(text: str) -> bool:
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+def assert_refused(outcome: Outcome, *words: str) -> None:
+    """Exit code 2, nothing on stdout, one line on stderr that holds the words."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    assert outcome.err.endswith("\n")
+    assert plain(outcome.err)
+    for word in words:
+        assert word in outcome.err
+
+
+# --- the verbs
+
+
+@pytest.mark.parametrize("name", ["test.npz", "probs.csv", "top.csv"])
+def test_measure(run, folder, name):
+    outcome = run("measure", folder / name, *FEW)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "ECE" in outcome.out
+    assert plain(outcome.out)
+    document = json.loads(run("measure", folder / name, *FEW, "--json", "-").out)
+    assert document["n"] == 400
+    assert document["metrics"]["ece"]["floor"] > 0
+    assert document["file"] == str(folder / name)
+    skipped = {entry["metric"] for entry in document["skipped"]}
+    assert ({"nll", "brier"} <= skipped) == (name == "top.csv")
+
+
+def test_measure_is_the_same_in_all_forms(run, folder):
+    values = [
+        json.loads(run("measure", folder / name, *FEW, "--json", "-").out)["metrics"]["ece"]["value"]
+        for name in ("test.npz", "probs.csv", "top.csv")
+    ]
+    np.testing.assert_allclose(values, values[0], rtol=1e-9)
+
+
+def test_measure_with_options(run, folder, tmp_path):
+    out = tmp_path / "result.json"
+    arguments = ["measure", folder / "test.npz", "--metrics", "nll, ece", "--level", "0.5"]
+    outcome = run(*arguments, *FEW, "--seed", "3", "--json", out)
+    assert outcome.code == 0
+    assert "ECE" in outcome.out  # the table still goes to stdout
+    document = json.loads(out.read_text())
+    assert list(document["metrics"]) == ["nll", "ece"]
+    assert document["level"] == 0.5
+    again = json.loads(run(*arguments, *FEW, "--seed", "3", "--json", "-").out)
+    other = json.loads(run(*arguments, *FEW, "--seed", "4", "--json", "-").out)
+    assert again == document
+    assert other["metrics"]["ece"]["low"] != document["metrics"]["ece"]["low"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fit_and_apply(run, folder, tmp_path, method):
+    saved, out = tmp_path / "c.safetensors", tmp_path / "calibrated.npz"
+    fitted = run("fit", folder / "val.npz", "--method", method, "--out", saved, "--json", "-")
+    assert (fitted.code, fitted.err) == (0, "")
+    document = json.loads(fitted.out)
+    assert document["method"] == method
+    assert document["n"] == 400
+    assert document["fit"]["rows"] == 400
+    assert document["arguments"] == load(saved).get_params()
+    applied = run("apply", saved, folder / "test.npz", "--out", out)
+    assert (applied.code, applied.err) == (0, "")
+    written = read_predictions(out)
+    assert written.kind == "probs"
+    test = read_predictions(folder / "test.npz")
+    np.testing.assert_array_equal(written.scores, load(saved).predict_proba(test.logits))
+    np.testing.assert_array_equal(written.labels, test.labels)
+
+
+def test_fit_with_settings(run, folder, tmp_path):
+    out = tmp_path / "h.safetensors"
+    arguments = ["--method", "histogram", "--set", "bins=4", "--set", "binning=equal-width"]
+    assert run("fit", folder / "val.npz", *arguments, "--out", out).code == 0
+    assert load(out).get_params() == {"bins": 4, "binning": "equal-width"}
+
+
+def test_warnings_go_to_stderr_in_one_line(run, folder, tmp_path, labelled_logits):
+    logits, _ = labelled_logits(50, 3)
+    write_predictions(Predictions.from_logits(logits, logits.argmax(axis=1)), tmp_path / "easy.npz")
+    outcome = run(
+        "fit", tmp_path / "easy.npz", "--method", "temperature", "--out", tmp_path / "a.safetensors",
+        "--json", "-",
+    )
+    assert outcome.code == 0
+    assert outcome.err.startswith("warning: all 50 calibration rows")
+    assert outcome.err.count("\n") == 1
+    assert json.loads(outcome.out)["fit"]["notes"]
+
+
+def test_compare_two_files(run, folder, tmp_path):
+    arguments = ["compare", "--fit", folder / "val.npz", "--test", folder / "test.npz", *FEW]
+    outcome = run(*arguments)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert plain(outcome.out)
+    for method in METHODS:
+        assert method in outcome.out
+    document = json.loads(run(*arguments, "--json", "-").out)
+    assert {m["method"] for m in document["methods"]} == set(METHODS)
+    assert document["fit"] == str(folder / "val.npz")
+    assert document["test"] == str(folder / "test.npz")
+    assert document["best"] in METHODS
+
+
+def test_compare_one_file(run, folder):
+    base = ["compare", folder / "test.npz", "--methods", "none, temperature", *FEW, "--json", "-"]
+    for size, rows in (("0.25", 100), ("150", 150)):
+        document = json.loads(run(*base, "--fit-size", size, "--stratify").out)
+        assert (document["fit_rows"], document["test_rows"]) == (rows, 400 - rows)
+        assert [m["method"] for m in document["methods"]] in (
+            ["temperature", "none"],
+            ["none", "temperature"],
+        )
+
+
+def test_report_pages(run, folder, tmp_path):
+    pytest.importorskip("calibrant.report", reason="the report is not there")
+    for arguments in (
+        ["measure", folder / "test.npz"],
+        ["compare", "--fit", folder / "val.npz", "--test", folder / "test.npz"],
+    ):
+        page = tmp_path / f"{arguments[0]}.html"
+        outcome = run(*arguments, *FEW, "--report", page, "--json", "-")
+        assert (outcome.code, outcome.err) == (0, "")
+        json.loads(outcome.out)
+        assert "</html>" in page.read_text(encoding="utf-8")
+
+
+def test_demo(run, tmp_path):
+    pytest.importorskip("calibrant.report", reason="the report is not there")
+    out = tmp_path / "new" / "demo"
+    outcome = run("demo", "--out", out)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert plain(outcome.out)
+    assert sorted(p.name for p in out.iterdir()) == [
+        "comparison.json",
+        "report.html",
+        "smart.safetensors",
+    ]
+    document = json.loads((out / "comparison.json").read_text())
+    ece = {m["method"]: m["metrics"]["ece"]["value"] for m in document["methods"]}
+    assert ece["smart"] < ece["temperature"] < ece["none"]
+    assert load(out / "smart.safetensors").classes_ == 10
+    assert "</html>" in (out / "report.html").read_text(encoding="utf-8")
+
+
+# --- refusals
+
+
+def write_npz(path: Path, **arrays: object) -> Path:
+    np.savez(path, **{k: np.asarray(v) for k, v in arrays.items()})
+    return path
+
+
+BAD_FILES = {
+    "no such file": (lambda p: p / "missing.npz", ["missing.npz", "no such file"]),
+    "bad key": (
+        lambda p: write_npz(p / "k.npz", scores=[[1.0, 2]], labels=[0]),
+        ["k.npz", "'logits'", "found 'scores', 'labels'"],
+    ),
+    "NaN": (
+        lambda p: write_npz(p / "n.npz", logits=[[1, 2], [3, np.nan]], labels=[0, 1]),
+        ["n.npz", "row 1, column 1 holds nan"],
+    ),
+    "infinity": (
+        lambda p: write_npz(p / "n.npz", logits=[[1, 2], [-np.inf, 2]], labels=[0, 1]),
+        ["n.npz", "row 1, column 0 holds -inf"],
+    ),
+    "label out of range": (
+        lambda p: write_npz(p / "l.npz", logits=[[1.0, 2], [3, 4]], labels=[0, 2]),
+        ["l.npz", "row 1 holds 2"],
+    ),
+    "label not whole": (
+        lambda p: write_npz(p / "l.npz", logits=[[1.0, 2], [3, 4]], labels=[0.5, 1]),
+        ["l.npz", "row 0 holds 0.5"],
+    ),
+    "lengths differ": (
+        lambda p: write_npz(p / "l.npz", logits=[[1.0, 2], [3, 4]], labels=[0]),
+        ["l.npz", "1 entries"],
+    ),
+    "rows that do not sum to one": (
+        lambda p: write_npz(p / "p.npz", probs=[[0.5, 0.5], [0.5, 0.6]], labels=[0, 1]),
+        ["p.npz", "row 1 sums to 1.1"],
+    ),
+    "empty": (
+        lambda p: write_npz(p / "e.npz", logits=np.empty((0, 2)), labels=np.empty(0, dtype=int)),
+        ["e.npz", "N >= 1"],
+    ),
+    "pickle": (lambda p: p / "x.pkl", ["x.pkl", "pickles are refused"]),
+    "unknown format": (lambda p: p / "x.txt", ["x.txt", "'.txt' is unknown"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_bad_files_are_refused(run, folder, tmp_path, case):
+    make, words = BAD_FILES[case]
+    file, out = make(tmp_path), tmp_path / "out.safetensors"
+    assert_refused(run("measure", file), *words)
+    assert_refused(run("measure", file, "--json", "-"), *words)
+    assert_refused(run("fit", file, "--out", out), *words)
+    assert_refused(run("compare", "--fit", folder / "val.npz", "--test", file), *words)
+    assert_refused(
+        run("apply", folder / "saved.safetensors", file, "--out", tmp_path / "o.npz"), *words
+    )
+    assert not out.exists()
+    assert not (tmp_path / "o.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["measure", "test.npz", "--metrics", "luck"], ["no metric is called 'luck'"]),
+        (["measure", "test.npz", "--kind", "luck"], ["kind must be one of"]),
+        (["measure", "test.npz", "--kind", "probs"], ["there is no 'probs'"]),
+        (["measure", "test.npz", "--resamples", "1"], ["resamples"]),
+        (["measure", "test.npz", "--level", "2"], ["level"]),
+        (["measure", "test.npz", "--seed", "-1"], ["seed"]),
+        (["measure", "test.npz", "--json", "missing/x.json"], ["folder", "missing"]),
+        (["fit", "val.npz", "--method", "magic", "--out", "x.safetensors"], ["'magic'", "smart"]),
+        (
+            ["fit", "val.npz", "--method", "smrt", "--out", "x.safetensors"],
+            ["did you mean 'smart'"],
+        ),
+        (["fit", "val.npz", "--set", "luck=3", "--out", "x.safetensors"], ["no argument 'luck'"]),
+        (["fit", "val.npz", "--set", "bins", "--out", "x.safetensors"], ["key=value"]),
+        (["fit", "val.npz", "--set", "bins=x", "--out", "x.safetensors"], ["'bins'", "int"]),
+        (["fit", "val.npz", "--set", "bins=0", "--out", "x.safetensors"], ["bins"]),
+        (["fit", "val.npz", "--set", "objective=x", "--out", "x.safetensors"], ["objective"]),
+        (["fit", "val.npz", "--set", "width=nan", "--out", "x.safetensors"], ["width"]),
+        (["fit", "val.npz", "--set", "seed=-1", "--out", "x.safetensors"], ["seed"]),
+        (["fit", "val.npz", "--out", "missing/x.safetensors"], ["folder", "missing"]),
+        (["fit", "val.npz", "--out", "x.pkl"], [".safetensors"]),
+        (["fit", "top.csv", "--out", "x.safetensors"], ["top.csv", "every class"]),
+        (["apply", "saved.safetensors", "wide.npz", "--out", "x.npz"], ["4 classes", "(50, 6)"]),
+        (["apply", "saved.safetensors", "top.csv", "--out", "x.npz"], ["top.csv", "every class"]),
+        (["apply", "saved.safetensors", "test.npz", "--out", "missing/x.npz"], ["folder"]),
+        (["apply", "saved.safetensors", "test.npz", "--out", "x.pt"], ["'.pt' is unknown"]),
+        (["apply", "saved.safetensors", "test.npz", "--out", "x"], ["without extension"]),
+        (["apply", "missing.safetensors", "test.npz", "--out", "x.npz"], ["no such file"]),
+        (["apply", "test.npz", "test.npz", "--out", "x.npz"], ["not a readable safetensors"]),
+        (["compare"], ["either one FILE"]),
+        (["compare", "test.npz", "--fit", "val.npz"], ["either one FILE"]),
+        (["compare", "--fit", "val.npz"], ["either one FILE"]),
+        (["compare", "--fit", "val.npz", "--test", "wide.npz"], ["4 classes", "6"]),
+        (["compare", "test.npz", "--methods", "magic"], ["'magic'"]),
+        (["compare", "test.npz", "--methods", ","], ["at least one method"]),
+        (["compare", "test.npz", "--rank-by", "luck"], ["'luck'"]),
+        (["compare", "test.npz", "--fit-size", "400"], ["can't split"]),
+        (["compare", "test.npz", "--fit-size", "0"], ["can't split"]),
+        (["compare", "test.npz", "--fit-size", "-3"], ["can't split"]),
+        (["compare", "test.npz", "--fit-size", "nan"], ["can't split"]),
+        (["compare", "test.npz", "--fit-size", "inf"], ["can't split"]),
+        (["compare", "test.npz", "--seed", "-1"], ["seed"]),
+        (["compare", "top.csv"], ["top.csv", "every class"]),
+        (["demo", "--out", "val.npz"], ["val.npz", "can't make this folder"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_arguments_are_refused(run, folder, monkeypatch, arguments, words):
+    before = sorted(folder.iterdir())
+    monkeypatch.chdir(folder)
+    assert_refused(run(*arguments), *words)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["measure"], ["argument"]),
+        (["measure", "test.npz", "--luck"], ["--luck"]),
+        (["measure", "test.npz", "--resamples", "many"], ["--resamples"]),
+        (["fit", "val.npz"], ["--out"]),
+        (["magic"], ["magic"]),
+        (["demo"], ["--out"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_ends_with_code_2(run, folder, monkeypatch, arguments, words):
+    monkeypatch.chdir(folder)
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    for word in words:
+        assert word in outcome.err
+
+
+# --- help, version, and a process of its own
+
+
+def test_help_and_version(run):
+    outcome = run("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("calibrant ")
+    for verb in ("measure", "fit", "apply", "compare", "demo"):
+        assert verb in run("--help").out
+        outcome = run(verb, "--help")
+        assert outcome.code == 0
+        assert "--json" in outcome.out
+
+
+def in_a_process(*arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "COLUMNS")}
+    return subprocess.run(
+        [sys.executable, "-m", "calibrant", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=environment,
+    )
+
+
+def test_as_a_module_with_piped_output(folder):
+    done = in_a_process(
+        "compare", "--fit", folder / "val.npz", "--test", folder / "test.npz", *FEW, "--json", "-"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["best"] in METHODS
+    done = in_a_process("measure", folder / "test.npz", *FEW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert plain(done.stdout)
+    done = in_a_process("measure", folder / "missing.npz")
+    assert_refused(Outcome(done.returncode, done.stdout, done.stderr), "missing.npz")

@@ -1,0 +1,209 @@
+"""Comparisons: what JSON holds, who is best, who can't be told apart, and which sets are refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from calibrant.cli.output import as_json
+from calibrant.comparison import Comparison, compare
+from calibrant.errors import InputError, PredictionsError, UnknownMethodError
+from calibrant.evaluation import evaluate
+from calibrant.metrics.registry import METRICS
+from calibrant.posthoc.base import Calibrator, FitReport, Uncalibrated
+from calibrant.posthoc.confidence import HistogramBinning
+from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.predictions import Predictions
+
+
+@pytest.fixture(scope="module")
+def sets(labelled_logits) -> dict[str, Predictions]:
+    return {
+        name: Predictions.from_logits(*labelled_logits(1000, 4, seed=seed), source=f"{name}.npz")
+        for seed, name in enumerate(("fit", "test"))
+    }
+
+
+@pytest.fixture(scope="module")
+def everything(sets) -> Comparison:
+    return compare("all", resamples=50, **sets)
+
+
+def test_json_has_the_promised_keys(everything):
+    document = json.loads(as_json(everything.as_dict()))
+    assert (document["fit"], document["test"]) == ("fit.npz", "test.npz")
+    assert {m["method"] for m in document["methods"]} == set(METHODS)
+    assert document["best"] == everything.best
+    for method in document["methods"]:
+        assert set(method) >= {
+            "method",
+            "fit_seconds",
+            "apply_seconds",
+            "parameters",
+            "keeps_accuracy",
+            "metrics",
+        }
+        assert isinstance(method["keeps_accuracy"], bool)
+        assert isinstance(method["parameters"], int)
+        assert method["fit_seconds"] >= 0
+        assert set(method["metrics"]) >= {"ece", "adaece", "smce", "smece", "nll", "brier"}
+        for numbers in method["metrics"].values():
+            assert set(numbers) >= {"value", "low", "high", "floor", "floor_95"}
+            assert numbers["low"] <= numbers["value"] <= numbers["high"]
+        assert method["metrics"]["ece"]["floor"] > 0
+        assert method["metrics"]["nll"]["floor"] is None
+
+
+def test_json_is_strict_whatever_the_numbers_are():
+    text = as_json({"a": float("nan"), "b": [float("inf"), 1.5], "c": (True, None, "x")})
+    assert json.loads(text) == {"a": None, "b": [None, 1.5], "c": [True, None, "x"]}
+
+
+def test_methods_are_ranked(everything):
+    values = [m.evaluation["ece"].value for m in everything.methods]
+    assert values == sorted(values)
+    assert everything.best == everything.methods[0].name
+    assert everything[everything.best] is everything.methods[0]
+    assert everything["none"].evaluation["ece"].value == max(values)
+    with pytest.raises(KeyError):
+        everything["magic"]
+
+
+def test_numbers_are_those_of_evaluate(everything, sets):
+    calibrator = TemperatureScaling().fit(sets["fit"].logits, sets["fit"].labels)
+    probs = calibrator.predict_proba(sets["test"].logits)
+    alone = evaluate(probs, sets["test"].labels, resamples=50)
+    for name, result in everything["temperature"].evaluation.results.items():
+        assert result.as_dict() == alone[name].as_dict()
+
+
+def test_ranking_by_another_metric(sets):
+    result = compare(["none", "temperature", "vector"], rank_by="nll", resamples=20, **sets)
+    assert result.best != "none"
+    values = [m.evaluation["nll"].value for m in result.methods]
+    assert values == sorted(values)
+    by_accuracy = compare(["none", "vector"], rank_by="accuracy", resamples=20, **sets)
+    values = [m.evaluation["accuracy"].value for m in by_accuracy.methods]
+    assert values == sorted(values, reverse=True)
+    # The metric that ranks is measured even if it was not asked for.
+    few = compare(["none"], metrics=["nll"], rank_by="smce", resamples=20, **sets)
+    assert set(few["none"].evaluation.results) == {"nll", "smce"}
+
+
+def test_kept_classes_are_counted(everything, sets):
+    for name, method in METHODS.items():
+        if method.keeps_prediction:
+            assert everything[name].keeps_accuracy
+    original = sets["test"].logits.argmax(axis=1)
+    probs = everything["vector"].calibrator.predict_proba(sets["test"].logits)
+    assert everything["vector"].keeps_accuracy == bool((probs.argmax(axis=1) == original).all())
+
+
+def test_what_loses_accuracy_is_said(sets):
+    class Reversed(Uncalibrated):
+        method = "reversed"
+
+        def _apply(self, logits, features):
+            return super()._apply(-logits, features)
+
+    result = compare([Reversed()], resamples=20, **sets)
+    assert not result["reversed"].keeps_accuracy
+
+
+def test_one_method_that_is_worse_is_not_tied_and_a_copy_is(sets):
+    result = compare(
+        [TemperatureScaling(), Uncalibrated(), TemperatureScaling()], resamples=100, **sets
+    )
+    assert {m.name for m in result.methods} == {"temperature-1", "temperature-2", "none"}
+    assert len(result.tied_with_best) == 1
+    assert result.tied_with_best[0].startswith("temperature-")
+    assert "none" not in result.tied_with_best
+    assert "Can't be told apart" in result.headline() or "tied" in result.headline().lower()
+
+
+def test_calibrators_may_be_given_as_such(sets):
+    given = HistogramBinning(bins=3)
+    result = compare(["none", given], resamples=20, **sets)
+    assert result["histogram"].calibrator is given
+    assert given.n_parameters == 3
+
+
+def test_one_name_is_enough(sets):
+    assert [m.name for m in compare("smart", resamples=20, **sets).methods] == ["smart"]
+
+
+def test_methods_that_need_features_are_left_out_without_them(sets):
+    class NeedsFeatures(Uncalibrated):
+        method = "needy"
+        needs_features = True
+
+    result = compare(["none", NeedsFeatures()], resamples=20, **sets)
+    assert result.skipped == {"needy": "it needs features, which the files don't hold"}
+    assert result.as_dict()["skipped"][0]["method"] == "needy"
+    assert "needy left out" in str(result)
+
+
+def test_warnings_of_a_fit_are_kept_and_not_raised(sets, labelled_logits):
+    logits, _ = labelled_logits(200, 4, seed=5)
+    all_right = Predictions.from_logits(logits, logits.argmax(axis=1))
+    result = compare(["temperature", "none"], fit=all_right, test=sets["test"], resamples=20)
+    assert "classified correctly" in result["temperature"].warnings[0]
+    assert result["none"].warnings == ()
+    assert "classified correctly" in str(result)
+
+
+def test_a_tie_in_rank_is_kept_in_order(sets):
+    class First(Uncalibrated):
+        method = "first"
+
+        def _fit(self, predictions) -> FitReport:
+            return super()._fit(predictions)
+
+    calibrators: list[str | Calibrator] = ["none", First()]
+    assert compare(calibrators, resamples=20, **sets).best == "none"
+
+
+def test_probabilities_are_calibrated_by_their_logarithm(sets):
+    probs = {
+        name: Predictions.from_probs(p.probs, p.labels, source=p.source) for name, p in sets.items()
+    }
+    ours = compare(["temperature"], resamples=20, **probs)["temperature"].evaluation
+    theirs = compare(["temperature"], resamples=20, **sets)["temperature"].evaluation
+    for name in METRICS:
+        if name in ours.results:
+            np.testing.assert_allclose(ours[name].value, theirs[name].value, atol=1e-5)
+
+
+def test_progress_is_told_of_every_method(sets):
+    seen: list[str] = []
+    compare(["none", "temperature"], resamples=20, progress=seen.append, **sets)
+    assert seen == ["none", "temperature"]
+
+
+def test_text_has_all_methods_and_no_control_characters(everything):
+    text = str(everything)
+    for name in METHODS:
+        assert name in text
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert everything.headline() in text.replace("\n", " ") or everything.headline()[:40] in text
+
+
+def test_sets_that_can_not_be_compared(sets, labelled_logits):
+    other = Predictions.from_logits(*labelled_logits(50, 7), source="other.npz")
+    with pytest.raises(InputError, match=r"fit.npz has 4 classes, but other.npz 7"):
+        compare(["none"], fit=sets["fit"], test=other)
+    top = Predictions.from_confidence([0.5, 0.7], [0, 1], [0, 0], source="top.csv")
+    with pytest.raises(PredictionsError, match=r"top.csv: this needs a score for every class"):
+        compare(["none"], fit=top, test=top)
+    with pytest.raises(InputError, match="at least one method"):
+        compare([], **sets)
+    with pytest.raises(UnknownMethodError, match="no method is called 'magic'"):
+        compare(["magic"], **sets)
+    for arguments in ({"rank_by": "luck"}, {"metrics": ["luck"]}):
+        with pytest.raises(UnknownMethodError, match="no metric is called 'luck'"):
+            compare(["none"], **arguments, **sets)
+    with pytest.raises(InputError, match="resamples"):
+        compare(["none"], resamples=1, **sets)

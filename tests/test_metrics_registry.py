@@ -1,0 +1,265 @@
+"""What `evaluate` promises of every registered metric: value, interval, floor, laws, streaming."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import calibrant as cb
+from calibrant.errors import UnknownMethodError
+from calibrant.evaluation import Evaluation, evaluate
+from calibrant.metrics import gaps, kernel, mmce, sweep
+from calibrant.metrics.bins import GRID_CELLS, BinSums
+from calibrant.metrics.cox import slopes_of_curves
+from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsMetric, metrics_named
+from calibrant.metrics.selective import aurc_of_curves
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.predictions import Predictions
+from calibrant.rows import softmax
+
+Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
+CURVE_METRICS = [metric for metric in METRICS.values() if isinstance(metric, CurveMetric)]
+by_name = pytest.mark.parametrize("metric", CURVE_METRICS, ids=lambda metric: metric.name)
+
+
+def simulated(n: int = 2000, seed: int = 0) -> TopLabel:
+    rng = np.random.default_rng(seed)
+    c = np.concatenate([rng.beta(5, 1, n // 2), 1 - 10.0 ** -rng.uniform(1, 6, n - n // 2)])
+    return TopLabel.sort(c, rng.random(n) < c**2)
+
+
+@pytest.fixture(scope="module")
+def everything(overconfident: Labelled) -> Evaluation:
+    predictions = Predictions.from_logits(*overconfident)
+    return evaluate(predictions, metrics="all", resamples=200)
+
+
+# --- names
+
+
+def test_the_core_stays_the_core():
+    names = ["ece", "adaece", "smce", "smece", "nll", "brier", "accuracy"]
+    assert list(CORE_METRICS) == names
+    assert [metric.name for metric in metrics_named(None)] == names
+    assert list(METRICS)[:7] == names
+
+
+def test_all_and_one_and_repeated_names():
+    assert metrics_named("all") == metrics_named(["all"]) == list(METRICS.values())
+    assert metrics_named("mce") == [METRICS["mce"]]
+    assert metrics_named(["nll", "ece", "nll"]) == [METRICS["nll"], METRICS["ece"]]
+    assert len(metrics_named(["ks", "all"])) == len(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("ECE", "'ece'"), ("classwise", "classwise"), ("x", "")]
+)
+def test_an_unknown_name_is_answered_with_a_near_one(name: str, hint: str):
+    with pytest.raises(UnknownMethodError, match=rf"no metric is called '{name}'.*{hint}"):
+        metrics_named([name])
+
+
+def test_titles_are_distinct_and_definitions_one_line():
+    titles = [metric.title for metric in METRICS.values()]
+    assert len(set(titles)) == len(titles)
+    assert all(0 < len(metric.definition) < 80 for metric in METRICS.values())
+
+
+def test_the_cost_of_a_value():
+    assert METRICS["ece"].cost(0.1) < METRICS["ece"].cost(0.2)
+    assert METRICS["accuracy"].cost(0.9) < METRICS["accuracy"].cost(0.8)
+    assert METRICS["slope"].cost(1.1) < METRICS["slope"].cost(0.8)
+    assert METRICS["intercept"].cost(0.1) == METRICS["intercept"].cost(-0.1)
+
+
+# --- evaluate
+
+
+def test_every_metric_has_a_value_in_its_interval(everything: Evaluation):
+    assert list(everything.results) == list(METRICS)
+    for name, result in everything.results.items():
+        assert math.isfinite(result.value), name
+        assert result.low <= result.value <= result.high, name
+        assert result.low < result.high, name
+        assert len(result.replicates) == 200, name
+        # The interval is about as wide as resamples scatter.
+        assert (result.high - result.low) == pytest.approx(3.8 * result.replicates.std(), rel=0.35)
+    json.dumps(everything.as_dict(), allow_nan=False)
+    assert "classwise ECE" in str(everything)
+
+
+def test_overconfidence_is_seen_by_every_metric_with_a_floor(everything: Evaluation):
+    for name, result in everything.results.items():
+        if result.floor is None or name in ("mce", "underconfidence"):
+            continue
+        assert result.value > result.floor_95 > result.floor, name
+        assert result.p_value < 0.05, name
+    assert everything["slope"].high < 1
+    assert everything["underconfidence"].at_floor
+    split = everything["nll_calibration"].value + everything["nll_refinement"].value
+    assert split == pytest.approx(everything["nll"].value, abs=1e-6)
+    both = everything["overconfidence"].value + everything["underconfidence"].value
+    assert both == pytest.approx(everything["ece"].value)
+
+
+def test_honest_rows_are_at_every_floor(overconfident: Labelled):
+    rng = np.random.default_rng(4)
+    p = softmax(overconfident[0])
+    y = (p.cumsum(axis=1) < rng.random((len(p), 1))).sum(axis=1)
+    found = evaluate(p, np.minimum(y, 4), metrics="all", resamples=200)
+    for name, result in found.results.items():
+        if result.p_value is not None:
+            assert result.p_value > 0.01, name
+    assert found["slope"].low < 1 < found["slope"].high
+    assert found["intercept"].low < 0 < found["intercept"].high
+
+
+def test_the_seed_and_the_row_order_decide_as_they_should(overconfident: Labelled):
+    z, y = overconfident
+    z, y = z[:300], y[:300]
+    first, again, other = (
+        evaluate(Predictions.from_logits(z, y), metrics="all", resamples=20, seed=seed)
+        for seed in (0, 0, 1)
+    )
+    order = np.random.default_rng(0).permutation(300)
+    shuffled = evaluate(Predictions.from_logits(z[order], y[order]), metrics="all", resamples=20)
+    narrow = evaluate(Predictions.from_logits(z.astype(np.float32), y), metrics="all", resamples=20)
+    classes = np.array([3, 1, 0, 4, 2])
+    renamed = evaluate(
+        Predictions.from_logits(z[:, classes], np.argsort(classes)[y]), metrics="all", resamples=20
+    )
+    for name, result in first.results.items():
+        assert np.array_equal(result.replicates, again[name].replicates), name
+        assert not np.array_equal(result.replicates, other[name].replicates), name
+        for same in (shuffled, renamed):
+            assert same[name].value == pytest.approx(result.value, abs=1e-9), name
+        assert narrow[name].value == pytest.approx(result.value, abs=2e-4), name
+
+
+def test_confidences_alone_leave_out_what_needs_rows():
+    rng = np.random.default_rng(0)
+    c = rng.random(100)
+    predictions = Predictions.from_confidence(c, np.zeros(100, int), rng.integers(2, size=100))
+    found = evaluate(predictions, metrics="all", resamples=20)
+    assert set(found.skipped) == {m.name for m in METRICS.values() if m.needs_rows}
+    assert all(m.needs_rows for m in METRICS.values() if isinstance(m, RowsMetric))
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0, 1], [1, 0, 1, 0]], ids=["all right", "all wrong"])
+def test_degenerate_sets_give_finite_numbers(labels: list[int]):
+    z = np.array([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0], [0.0, 4.0]])
+    found = evaluate(Predictions.from_logits(z, np.array(labels)), metrics="all", resamples=20)
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_one_metric_of_whole_rows_alone(overconfident: Labelled):
+    z, y = overconfident
+    found = evaluate(Predictions.from_logits(z, y), metrics="classwise_ece", resamples=20)
+    p = softmax(z)
+    expected = cb.classwise_expected_calibration_error(p, y)
+    assert found["classwise_ece"].value == pytest.approx(expected)
+    assert "Mean confidence" in str(found) or "verconfident" in str(found)
+
+
+# --- resamples
+
+
+@by_name
+def test_a_resample_is_what_its_rows_give(metric: CurveMetric):
+    rows = simulated(300)
+    rng = np.random.default_rng(0)
+    counts = np.stack([np.bincount(rng.integers(300, size=300), minlength=300) for _ in range(6)])
+    batch = metric.of_curves(ResidualCurves.resampled(rows, counts.astype(float)))
+    assert batch.shape == (6,)
+    for found, count in zip(batch, counts, strict=True):
+        index = np.repeat(np.arange(300), count)
+        drawn = TopLabel.sort(rows.confidence[index], rows.correct[index])
+        # `of_curves` may use coarser cells than `exact`, but the same for rows and resamples.
+        assert found == pytest.approx(
+            float(metric.of_curves(drawn.curves())[0]), rel=0.02, abs=1e-9
+        )
+        assert found == pytest.approx(metric.value(drawn), rel=0.05, abs=2e-3)
+
+
+@by_name
+def test_a_batch_of_outcomes_is_one_at_a_time(metric: CurveMetric):
+    rows = simulated(200)
+    outcomes = np.random.default_rng(0).random((4, 200)) < rows.confidence
+    batch = metric.of_curves(ResidualCurves.with_labels(rows, outcomes))
+    for found, outcome in zip(batch, outcomes, strict=True):
+        alone = TopLabel.sort(rows.confidence, outcome).curves()
+        assert found == pytest.approx(float(metric.of_curves(alone)[0]), abs=1e-9)
+
+
+# --- streaming
+
+
+def streamed(spacing: str, cells: int) -> tuple[TopLabel, ResidualCurves]:
+    """Return rows, and the curve of the sums of three shards of them."""
+    rows = simulated(6000)
+    order = np.random.default_rng(1).permutation(6000)
+    parts = [
+        BinSums.of(TopLabel.sort(rows.confidence[i], rows.correct[i]), cells, spacing)
+        for i in np.array_split(order, 3)
+    ]
+    return rows, (parts[0] + parts[1] + parts[2]).curves()
+
+
+EXACT_ON_THE_GRID = (
+    "ece", "mce", "average_ce", "rmsce", "debiased_rmsce", "overconfidence", "underconfidence",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT_ON_THE_GRID)
+def test_sums_over_aligned_cells_lose_nothing(name: str):
+    rows, curve = streamed("even", GRID_CELLS)
+    assert METRICS[name].of_curve(curve) == pytest.approx(METRICS[name].value(rows), abs=1e-10)
+
+
+@by_name
+def test_every_curve_metric_can_be_streamed(metric: CurveMetric):
+    rows, curve = streamed("logit" if metric.name in ("slope", "intercept") else "even", 4000)
+    assert metric.of_curve(curve) == pytest.approx(metric.value(rows), abs=2e-3)
+    assert curve.n == 6000
+
+
+def test_the_grid_is_off_by_less_than_promised():
+    for cells in (30, 300):
+        rows, curve = streamed("even", cells)
+        width = 1 / cells
+        off = {n: METRICS[n].of_curve(curve) - METRICS[n].value(rows) for n in ("smce", "ks")}
+        assert abs(off["smce"]) <= width
+        masses = np.abs(np.diff(curve.residual[0])) / 6000
+        within = max(
+            np.abs(part).max(initial=0.0)
+            for part in np.split(
+                np.cumsum(rows.confidence - rows.correct) / 6000,
+                np.searchsorted(rows.confidence, np.arange(1, cells) / cells, side="right"),
+            )
+        )
+        assert off["ks"] <= 1e-12
+        assert METRICS["ks"].value(rows) <= within + masses.max() + 1e-12
+        square = mmce.squared_mmce_of_curves
+        assert abs(square(curve)[0] - square(rows.curves())[0]) <= width / 0.4
+
+
+def test_one_row_streams_too():
+    for c in (0.0, 0.5, 1.0):
+        for spacing in ("even", "logit"):
+            rows = TopLabel.sort(np.array([c]), np.array([True]))
+            curve = BinSums.of(rows, 100, spacing).curves()
+            assert METRICS["ece"].of_curve(curve) == pytest.approx(1 - c)
+            assert METRICS["smce"].of_curve(curve) == pytest.approx(abs(1 - c))
+
+
+def test_functions_of_batches_have_one_value_a_row():
+    curves = simulated(100).curves()
+    assert kernel.smece_of_curves(curves).shape == (1,)
+    assert sweep.sweep_of_curves(curves).shape == (1,)
+    assert aurc_of_curves(curves).shape == slopes_of_curves(curves).shape == (1,)
+    assert gaps.largest_gap(BinSums.of_curves(curves, 5)).shape == (1,)
+    assert BinSums.of_curves(curves, 5).accuracy.shape == (1, 5)

@@ -1,0 +1,711 @@
+"""What every calibrator promises, and each family's optimum against a brute-force one."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import isotonic_regression, minimize
+
+from calibrant.errors import (
+    CalibrationWarning,
+    InputError,
+    NotFittedError,
+    PredictionsError,
+    UnknownMethodError,
+)
+from calibrant.posthoc import linear
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression, rebuild_rows
+from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.registry import METHODS, calibrator_class, make_calibrator, parse_arguments
+from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.rows import softmax
+
+KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
+CONFIDENCE_MAPS = ["isotonic", "histogram"]
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+def fitted(method: str, logits, labels, **arguments) -> Calibrator:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        return make_calibrator(method, **arguments).fit(logits, labels)
+
+
+# --- the contract
+
+
+@every_method
+def test_constructor_only_stores_and_parameters_can_be_read_and_set(method):
+    kind = METHODS[method]
+    signature = inspect.signature(kind)
+    calibrator = kind()
+    assert vars(calibrator) == {n: p.default for n, p in signature.parameters.items()}
+    assert calibrator.get_params() == vars(calibrator)
+    assert calibrator.get_params(deep=False) == vars(calibrator)
+    # A clone in scikit-learn's way: the very objects that were given come back.
+    given_objects = {name: object() for name in signature.parameters}
+    clone = kind(**given_objects)
+    assert all(clone.get_params()[name] is value for name, value in given_objects.items())
+    assert calibrator.set_params(**given_objects) is calibrator
+    assert calibrator.get_params() == given_objects
+    with pytest.raises(InputError, match="has no argument 'nonsense'"):
+        calibrator.set_params(nonsense=1)
+
+
+@every_method
+def test_learnt_attributes_end_in_an_underscore(method, overconfident):
+    calibrator = fitted(method, *overconfident)
+    learnt = set(vars(calibrator)) - set(calibrator.get_params())
+    assert learnt == {*calibrator.state_names(), "classes_", "fit_report_"}
+    assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
+    assert all(not name.endswith("_") for name in calibrator.get_params())
+    assert calibrator.classes_ == 5
+    assert calibrator.fit_report_.rows == 2000
+
+
+@every_method
+def test_class_attributes(method):
+    kind = METHODS[method]
+    assert kind.method == method
+    assert kind.keeps_prediction is (method != "vector")
+    assert kind.needs_features is False
+    assert "method" not in {f.name for f in fields(kind)}
+
+
+@every_method
+def test_before_fit(method, tmp_path):
+    calibrator = make_calibrator(method)
+    for call in (calibrator.predict_proba, calibrator.predict_confidence):
+        with pytest.raises(NotFittedError, match="call fit first"):
+            call(np.zeros((1, 3)))
+    with pytest.raises(NotFittedError):
+        calibrator.save(tmp_path / "x.safetensors")
+    # scikit-learn's own error of this name has the same parents.
+    assert issubclass(NotFittedError, (ValueError, AttributeError))
+
+
+@every_method
+def test_fit_returns_itself_and_starts_afresh(method, overconfident, labelled_logits):
+    logits, labels = overconfident
+    calibrator = make_calibrator(method)
+    other = labelled_logits(300, 3, temperature=0.5, seed=9)
+    assert calibrator.fit(*other) is calibrator
+    calibrator.fit(logits, labels)
+    fresh = make_calibrator(method).fit(logits, labels)
+    np.testing.assert_array_equal(calibrator.predict_proba(logits), fresh.predict_proba(logits))
+
+
+@every_method
+def test_number_of_parameters(method, overconfident):
+    calibrator = fitted(method, *overconfident)
+    wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
+    if method in wanted:
+        assert calibrator.n_parameters == wanted[method]
+    else:
+        assert 2 <= calibrator.n_parameters <= 2000
+
+
+@every_method
+def test_wrong_shapes_are_refused(method, overconfident):
+    calibrator = fitted(method, *overconfident)
+    for wrong in (np.zeros((3, 4)), np.zeros((3, 6)), np.zeros(5), np.zeros((1, 3, 5))):
+        with pytest.raises(PredictionsError, match=r"needs logits of shape \(N, 5\)"):
+            calibrator.predict_proba(wrong)
+    with pytest.raises(PredictionsError):
+        calibrator.fit(None, [0])
+    for labels in ([0, 1], [0, 1, 5], [0, -1, 2], [0.5, 1, 2]):
+        with pytest.raises(PredictionsError):
+            calibrator.fit(np.zeros((3, 5)), labels)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("ets", {"loss": "hinge"}),
+        ("vector", {"ridge": -1}),
+        ("vector", {"ridge": float("nan")}),
+        ("vector", {"max_iterations": 0}),
+        ("histogram", {"bins": 0}),
+        ("histogram", {"binning": "fair"}),
+        ("smart", {"objective": "ece"}),
+        ("smart", {"indicator": "luck"}),
+        ("smart", {"shrinkage": -1}),
+        ("smart", {"likelihood_weight": float("nan")}),
+        ("smart", {"width": 0}),
+        ("smart", {"hidden": 0}),
+        ("smart", {"bins": -1}),
+        ("smart", {"max_iterations": 0}),
+        ("smart", {"seed": -1}),
+    ],
+)
+def test_arguments_out_of_range_are_refused_at_fit(method, arguments, overconfident):
+    calibrator = make_calibrator(method, **arguments)
+    with pytest.raises(InputError, match=next(iter(arguments))):
+        calibrator.fit(*overconfident)
+
+
+def test_methods_by_name():
+    assert calibrator_class("smart") is METHODS["smart"]
+    with pytest.raises(UnknownMethodError, match="did you mean 'temperature'"):
+        calibrator_class("temprature")
+    with pytest.raises(UnknownMethodError, match="there are: none, temperature"):
+        calibrator_class("???")
+    with pytest.raises(InputError, match="has no argument 'depth'"):
+        make_calibrator("histogram", depth=3)
+
+
+def test_settings_as_text():
+    assert parse_arguments("histogram", ["bins=7", "binning=equal-width"]) == {
+        "bins": 7,
+        "binning": "equal-width",
+    }
+    assert parse_arguments("vector", ["ridge=1e-3"]) == {"ridge": 1e-3}
+    for bad in ("bins", "bins=many", "bins=2.5", "depth=3", "=3"):
+        with pytest.raises(InputError):
+            parse_arguments("histogram", [bad])
+
+
+# --- laws that hold for all
+
+
+@every_method
+@pytest.mark.parametrize("classes", [2, 5, 100])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16"])
+def test_rows_are_distributions_of_the_right_kind(method, classes, dtype, labelled_logits):
+    logits, labels = labelled_logits(300, classes, temperature=3.0)
+    logits = logits.astype(dtype)
+    wanted = "float64" if dtype in ("float64", "int16") else "float32"
+    tensor = torch.tensor(logits)
+    for kind in (logits, tensor):
+        probs = fitted(method, kind, labels).predict_proba(kind)
+        assert type(probs) is type(kind)
+        assert str(probs.dtype).removeprefix("torch.") == wanted
+        assert str(getattr(probs, "device", "cpu")) == "cpu"
+        values = np.asarray(probs)
+        assert values.shape == logits.shape
+        assert (values >= 0).all()
+        np.testing.assert_allclose(values.sum(axis=1), 1, atol=1e-6)
+
+
+@every_method
+@pytest.mark.parametrize("classes", [3, 100])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_numpy_and_torch_agree(method, classes, dtype, labelled_logits):
+    logits, labels = labelled_logits(500, classes, seed=1)
+    ours = logits.astype(dtype)
+    theirs = torch.tensor(ours, requires_grad=True)
+    numpy_fit = fitted(method, ours, labels)
+    torch_fit = fitted(method, theirs, torch.tensor(labels))
+    # Sums of float32 rows are rounded in another order, which the table of many classes inherits;
+    # twenty steps of an optimiser over a broken line make the most of that.
+    tolerance = 1e-6 if classes < 65 else 2e-2 if method == "smart" else 1e-3
+    probs = torch_fit.predict_proba(theirs)
+    assert not probs.requires_grad
+    np.testing.assert_allclose(probs.numpy(), numpy_fit.predict_proba(ours), atol=tolerance)
+    # The same fit says the same of both.
+    np.testing.assert_allclose(
+        numpy_fit.predict_proba(theirs).numpy(), numpy_fit.predict_proba(ours), atol=1e-3
+    )
+    for there, here in zip(
+        numpy_fit.predict_confidence(theirs), numpy_fit.predict_confidence(ours), strict=True
+    ):
+        assert isinstance(there, np.ndarray)
+        assert there.dtype == here.dtype
+        np.testing.assert_allclose(there, here, atol=1e-3)
+
+
+@every_method
+@pytest.mark.parametrize("classes", [3, 100])
+def test_narrow_floats_agree_with_float64(method, classes, labelled_logits):
+    logits, labels = labelled_logits(500, classes, seed=2)
+    logits = logits.astype(np.float16).astype(np.float64)
+    wide = fitted(method, logits, labels).predict_proba(logits)
+    for dtype in (np.float32, np.float16):
+        narrow = logits.astype(dtype)
+        np.testing.assert_allclose(
+            fitted(method, narrow, labels).predict_proba(narrow), wide, atol=2e-3
+        )
+
+
+@every_method
+@pytest.mark.parametrize("classes", [2, 5, 80])
+def test_order_of_classes_does_not_matter(method, classes, labelled_logits):
+    logits, labels = labelled_logits(400, classes, seed=3)
+    order = np.random.default_rng(0).permutation(classes)
+    plain = fitted(method, logits, labels).predict_proba(logits)
+    permuted = fitted(method, logits[:, order], np.argsort(order)[labels])
+    np.testing.assert_allclose(
+        permuted.predict_proba(logits[:, order]), plain[:, order], atol=1e-4
+    )
+
+
+@every_method
+@pytest.mark.parametrize("classes", [2, 5, 80])
+def test_order_of_rows_does_not_matter(method, classes, labelled_logits):
+    logits, labels = labelled_logits(400, classes, seed=4)
+    order = np.random.default_rng(0).permutation(400)
+    plain = fitted(method, logits, labels)
+    shuffled = fitted(method, logits[order], labels[order])
+    np.testing.assert_allclose(
+        shuffled.predict_proba(logits), plain.predict_proba(logits), atol=1e-4
+    )
+    # Rows are mapped one by one.
+    alone = np.concatenate([plain.predict_proba(logits[i : i + 1]) for i in range(20)])
+    np.testing.assert_allclose(alone, plain.predict_proba(logits)[:20], rtol=1e-12, atol=1e-15)
+
+
+@every_method
+@pytest.mark.parametrize("classes", [2, 5, 80])
+def test_origin_of_the_rows_does_not_matter(method, classes, labelled_logits):
+    logits, labels = labelled_logits(400, classes, seed=5)
+    moved = logits + np.random.default_rng(0).normal(scale=30, size=(400, 1))
+    plain = fitted(method, logits, labels).predict_proba(logits)
+    np.testing.assert_allclose(fitted(method, moved, labels).predict_proba(moved), plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", KEEPING)
+@pytest.mark.parametrize("classes", [2, 3, 100])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_predicted_class_is_kept(method, classes, dtype, labelled_logits):
+    logits, labels = labelled_logits(400, classes, temperature=4.0, seed=6)
+    logits = logits.astype(dtype)
+    calibrator = fitted(method, logits, labels)
+    # New rows: near ties, exact ties, certain ones, flat ones.
+    rng = np.random.default_rng(1)
+    new = (rng.normal(size=(2000, classes)) * 10 ** rng.uniform(-6, 2, size=(2000, 1))).astype(dtype)
+    new[:300, 1] = new[:300, 0] = np.abs(new[:300]).max(axis=1)
+    new[300:400] = 0
+    for rows in (logits, new):
+        label, confidence = calibrator.predict_confidence(rows)
+        np.testing.assert_array_equal(label, rows.argmax(axis=1))
+        probs = calibrator.predict_proba(rows)
+        best = np.take_along_axis(probs, rows.argmax(axis=1)[:, None], axis=1)[:, 0]
+        # Where float32 can't tell two classes apart, they may tie, but none overtakes.
+        np.testing.assert_array_equal(best, probs.max(axis=1))
+        if method in CONFIDENCE_MAPS:
+            np.testing.assert_array_equal(label, probs.argmax(axis=1))
+        assert ((confidence >= 0) & (confidence <= 1 + 1e-6)).all()
+
+
+@every_method
+@pytest.mark.parametrize("library", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_is_named(method, library, bad, overconfident):
+    calibrator = fitted(method, *overconfident)
+    logits = np.zeros((30_000, 5))
+    logits[29_123, 2] = bad
+    for predict in (calibrator.predict_proba, calibrator.predict_confidence):
+        with pytest.raises(PredictionsError, match="row 29123 "):
+            predict(library(logits))
+    train, labels = (part.copy() for part in overconfident)
+    train[1234, 4] = bad
+    with pytest.raises(PredictionsError, match=r"row 1234, column 4 holds"):
+        calibrator.fit(library(train), labels)
+
+
+@every_method
+@pytest.mark.parametrize("library", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+def test_a_masked_class_is_fine_to_predict_but_not_to_fit_on(method, library, overconfident):
+    logits, labels = (part.copy() for part in overconfident)
+    calibrator = fitted(method, logits, labels)
+    masked = logits[:50].copy()
+    masked[np.arange(50), masked.argmin(axis=1)] = -np.inf
+    probs = np.asarray(calibrator.predict_proba(library(masked)))
+    np.testing.assert_allclose(probs.sum(axis=1), 1)
+    label, confidence = calibrator.predict_confidence(library(masked))
+    assert np.isfinite(confidence).all()
+    if method not in ("ets", *CONFIDENCE_MAPS):  # these mix with the uniform distribution
+        np.testing.assert_array_equal(probs[masked == -np.inf], 0)
+    if method != "vector":
+        np.testing.assert_array_equal(label, logits[:50].argmax(axis=1))
+    with pytest.raises(PredictionsError, match="must be finite, but row 0"):
+        calibrator.fit(library(masked), labels[:50])
+
+
+@every_method
+def test_no_rows_are_no_rows(method, overconfident):
+    calibrator = fitted(method, *overconfident)
+    assert calibrator.predict_proba(np.empty((0, 5))).shape == (0, 5)
+    label, confidence = calibrator.predict_confidence(np.empty((0, 5)))
+    assert label.shape == confidence.shape == (0,)
+    with pytest.raises(PredictionsError, match="N >= 1"):
+        calibrator.fit(np.empty((0, 5)), np.empty(0, dtype=int))
+
+
+@every_method
+def test_input_is_not_written_to(method, overconfident):
+    logits, labels = overconfident  # read-only
+    calibrator = fitted(method, logits, labels)
+    calibrator.predict_proba(logits)
+    calibrator.predict_confidence(logits)
+    tensor = torch.tensor(logits)
+    fitted(method, tensor, labels).predict_proba(tensor)
+    np.testing.assert_array_equal(tensor.numpy(), logits)
+
+
+@every_method
+@pytest.mark.parametrize(
+    "case", ["one row", "two rows", "constant", "all right", "all wrong", "absent classes", "ties"]
+)
+def test_difficult_sets_are_survived(method, case, labelled_logits):
+    logits, labels = labelled_logits(60, 6, seed=7)
+    if case == "one row":
+        logits, labels = logits[:1], labels[:1]
+    elif case == "two rows":
+        logits, labels = logits[:2], labels[:2]
+    elif case == "constant":
+        logits = np.zeros_like(logits)
+    elif case == "all right":
+        labels = logits.argmax(axis=1)
+    elif case == "all wrong":
+        labels = logits.argmin(axis=1)
+    elif case == "absent classes":
+        labels = labels % 2
+    else:
+        logits = np.sign(logits)
+    probs = fitted(method, logits, labels).predict_proba(logits)
+    assert np.isfinite(probs).all()
+    np.testing.assert_allclose(probs.sum(axis=1), 1)
+    if method not in ("none",):
+        # No certainty can come out of sixty rows.
+        assert probs.max() < 1 - 1e-9 or case == "all right"
+
+
+# --- ensemble temperature scaling
+
+
+def mixture_parts(calibrator: EnsembleTemperatureScaling, logits: np.ndarray) -> np.ndarray:
+    uniform = np.full(logits.shape, 1 / logits.shape[1])
+    return np.stack([softmax(logits, calibrator.beta_), softmax(logits), uniform])
+
+
+def mixture_loss(loss: str, parts: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    probs = np.tensordot(weights, parts, 1)
+    if loss == "nll":
+        return float(-np.log(probs[np.arange(len(labels)), labels]).mean())
+    return float(((probs - np.eye(probs.shape[1])[labels]) ** 2).sum(axis=1).mean())
+
+
+@pytest.mark.parametrize("loss", ["mse", "nll"])
+@pytest.mark.parametrize("classes", [2, 5, 90])
+@pytest.mark.parametrize("noise", [0.0, 0.15])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mixture_weights_are_those_of_a_constrained_optimiser(
+    loss, classes, noise, dtype, labelled_logits
+):
+    logits, labels = labelled_logits(800, classes, seed=8)
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random(800) < noise, rng.integers(classes, size=800), labels)
+    calibrator = fitted("ets", logits.astype(dtype), labels, loss=loss)
+    weights = calibrator.weights_
+    assert weights.min() >= 0
+    np.testing.assert_allclose(weights.sum(), 1, rtol=1e-12)
+    parts = mixture_parts(calibrator, logits)
+    brute = min(
+        (
+            minimize(
+                lambda w: mixture_loss(loss, parts, labels, w),
+                start,
+                method="SLSQP",
+                bounds=[(0, 1)] * 3,
+                constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+                options={"ftol": 1e-15, "maxiter": 500},
+            )
+            for start in ([1, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0.1, 0.1, 0.8])
+        ),
+        key=lambda found: found.fun,
+    )
+    ours = mixture_loss(loss, parts, labels, weights)
+    assert ours <= brute.fun + 1e-6
+    assert ours <= mixture_loss(loss, parts, labels, np.array([1.0, 0, 0])) + 1e-7
+    np.testing.assert_allclose(
+        calibrator.predict_proba(logits), np.tensordot(weights, parts, 1), rtol=1e-9, atol=1e-12
+    )
+    if noise:
+        assert weights[2] > 0.02  # labels at random ask for a uniform share
+
+
+@pytest.mark.parametrize("loss", ["mse", "nll"])
+def test_mixture_of_equal_parts(loss):
+    # T = 1: both temperatures are one and the same part.
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(4000, 4)) * 2
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    logits = logits * TemperatureScaling().fit(logits, labels).beta_
+    calibrator = fitted("ets", logits, labels, loss=loss)
+    np.testing.assert_allclose(calibrator.beta_, 1, rtol=1e-6)
+    assert calibrator.weights_[2] < 0.05
+    np.testing.assert_allclose(calibrator.predict_proba(logits), softmax(logits), atol=0.02)
+
+
+# --- vector scaling
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_gradient_of_the_vector_likelihood(classes):
+    rng = np.random.default_rng(2)
+    logits, labels = rng.normal(size=(50, classes)), rng.integers(classes, size=50)
+    weight, bias = rng.normal(1, 0.3, size=classes), rng.normal(size=classes)
+    value, by_weight, by_bias = linear._likelihood(logits, labels, weight, bias)
+    centred = logits - logits.mean(axis=1, keepdims=True)
+    probs = softmax(centred * weight + bias)
+    np.testing.assert_allclose(value, -np.log(probs[np.arange(50), labels]).sum(), rtol=1e-12)
+    for k in range(classes):
+        step = 1e-6 * np.eye(classes)[k]
+        up, down = (linear._likelihood(logits, labels, weight + s, bias)[0] for s in (step, -step))
+        np.testing.assert_allclose(by_weight[k], (up - down) / 2e-6, rtol=1e-6, atol=1e-6)
+        up, down = (linear._likelihood(logits, labels, weight, bias + s)[0] for s in (step, -step))
+        np.testing.assert_allclose(by_bias[k], (up - down) / 2e-6, rtol=1e-6, atol=1e-6)
+
+
+def vector_objective(
+    logits: np.ndarray, labels: np.ndarray, beta: float, ridge: float, vector: np.ndarray
+) -> float:
+    """The penalised objective, of w in units of beta and b, written out once more."""
+    n, classes = logits.shape
+    centred = logits - logits.mean(axis=1, keepdims=True)
+    probs = softmax(centred * vector[:classes] * beta + vector[classes:])
+    penalty = ((vector[:classes] - 1) ** 2).sum() + (vector[classes:] ** 2).sum()
+    return float(-np.log(probs[np.arange(n), labels]).mean() + ridge / n * penalty)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 30.0])
+def test_vector_scaling_finds_the_optimum(classes, ridge, labelled_logits):
+    logits, labels = labelled_logits(120, classes, seed=9)
+    logits = logits * np.linspace(0.5, 1.5, classes) + np.linspace(-1, 1, classes)
+    calibrator = fitted("vector", logits, labels, ridge=ridge)
+    temperature = TemperatureScaling().fit(logits, labels)
+    beta = temperature.beta_
+    ours = np.concatenate([calibrator.weight_ / beta, calibrator.bias_])
+    value = vector_objective(logits, labels, beta, ridge, ours)
+    start = np.repeat([1.0, 0.0], classes)
+    brute = minimize(
+        lambda v: vector_objective(logits, labels, beta, ridge, v),
+        start,
+        method="BFGS",
+        options={"gtol": 1e-9},
+    )
+    np.testing.assert_allclose(value, brute.fun, atol=1e-9)
+    np.testing.assert_allclose(ours, brute.x, atol=2e-3)
+    np.testing.assert_allclose(calibrator.fit_report_.value, value, rtol=1e-9)
+    assert calibrator.fit_report_.converged
+    assert value <= vector_objective(logits, labels, beta, ridge, start)
+    assert value <= temperature.fit_report_.value + 1e-12
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+def test_vector_scaling_of_float32_converges(classes, labelled_logits):
+    logits, labels = labelled_logits(3000, classes, seed=10)
+    for scale in (1.0, 100.0):
+        narrow = (scale * logits).astype(np.float32)
+        # A warning that it did not would be an error here.
+        assert VectorScaling().fit(narrow, labels).fit_report_.converged
+
+
+def test_a_strong_ridge_is_temperature_scaling(overconfident):
+    logits, labels = overconfident
+    strong = fitted("vector", logits, labels, ridge=1e9)
+    np.testing.assert_allclose(
+        strong.predict_proba(logits),
+        TemperatureScaling().fit(logits, labels).predict_proba(logits),
+        atol=1e-6,
+    )
+
+
+def test_vector_scaling_does_not_depend_on_the_scale(labelled_logits):
+    logits, labels = labelled_logits(300, 4, seed=11)
+    plain = fitted("vector", logits, labels).predict_proba(logits)
+    for scale in (1e-3, 50.0):
+        scaled = fitted("vector", scale * logits, labels).predict_proba(scale * logits)
+        np.testing.assert_allclose(scaled, plain, atol=1e-5)
+
+
+def test_vector_scaling_undoes_a_bias(labelled_logits):
+    logits, labels = labelled_logits(5000, 3, temperature=1.0, seed=12)
+    skewed = logits + np.array([2.0, 0.0, -1.0])
+    calibrator = fitted("vector", skewed, labels)
+    bias = calibrator.bias_ - calibrator.bias_.mean()
+    np.testing.assert_allclose(bias, -(np.array([2.0, 0, -1]) - 1 / 3), atol=0.35)
+    before = (skewed.argmax(axis=1) == labels).mean()
+    after = (calibrator.predict_proba(skewed).argmax(axis=1) == labels).mean()
+    assert after > before + 0.02
+
+
+# --- maps of the confidence
+
+
+def pool_adjacent_violators(values: list[float], weights: list[float]) -> list[float]:
+    """Isotonic regression from its minimax formula."""
+    n = len(values)
+
+    def mean(i: int, j: int) -> float:
+        return float(np.average(values[i : j + 1], weights=weights[i : j + 1]))
+
+    return [max(min(mean(i, j) for j in range(k, n)) for i in range(k + 1)) for k in range(n)]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(5, 20), st.booleans()), min_size=1, max_size=25))
+def test_isotonic_regression_is_the_least_squares_one(pairs):
+    pairs = sorted(pairs)
+    confidence = np.array([c / 20 for c, _ in pairs])
+    correct = np.array([float(a) for _, a in pairs])
+    calibrator = IsotonicRegression()
+    calibrator.classes_ = 4
+    calibrator._fit_map(confidence, correct)
+    # Ties are one point with the mean outcome of all of them.
+    points = np.unique(confidence)
+    count = np.array([(confidence == p).sum() for p in points], dtype=float)
+    mean = np.array([correct[confidence == p].mean() for p in points])
+    pooled = np.array(pool_adjacent_violators(mean.tolist(), count.tolist()))
+    np.testing.assert_allclose(isotonic_regression(mean, weights=count).x, pooled, atol=1e-12)
+    # Each block is mixed with 1 / K at weight 1 / (rows + 1), and pooled again.
+    rows = np.array([count[np.isclose(pooled, level)].sum() for level in pooled])
+    mixed = pooled + (1 / 4 - pooled) / (rows + 1)
+    expected = pool_adjacent_violators(mixed.tolist(), count.tolist())
+    found = calibrator.map_confidence(points)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    everywhere = calibrator.map_confidence(np.linspace(0, 1, 301))
+    assert (np.diff(everywhere) >= -1e-15).all()
+    assert everywhere.min() == found[0]
+    assert everywhere.max() == found[-1]
+    assert 0 < everywhere.min()
+    assert everywhere.max() < 1
+
+
+def test_isotonic_regression_does_not_fall(labelled_logits):
+    logits, labels = labelled_logits(3000, 10, seed=13)
+    calibrator = fitted("isotonic", logits, labels)
+    assert (np.diff(calibrator.knots_) > 0).all()
+    assert (np.diff(calibrator.values_) >= 0).all()
+    _, confidence = calibrator.predict_confidence(logits)
+    hits = logits.argmax(axis=1) == labels
+    np.testing.assert_allclose(confidence.mean(), hits.mean(), atol=0.01)
+
+
+@pytest.mark.parametrize("binning", ["equal-width", "equal-mass"])
+@pytest.mark.parametrize("bins", [1, 4, 15])
+def test_histogram_values_are_the_accuracies_of_the_bins(binning, bins, labelled_logits):
+    logits, labels = labelled_logits(1000, 3, seed=14)
+    calibrator = fitted("histogram", logits, labels, bins=bins, binning=binning)
+    confidence, hits = softmax(logits).max(axis=1), logits.argmax(axis=1) == labels
+    edges = calibrator.edges_
+    assert (edges[0], edges[-1]) == (0.0, 1.0)
+    assert len(edges) == bins + 1
+    sizes = []
+    for b in range(bins):
+        inside = (confidence > edges[b]) & (confidence <= edges[b + 1])
+        sizes.append(inside.sum())
+        if inside.any():
+            expected = (hits[inside].sum() + 1 / 3) / (inside.sum() + 1)
+            np.testing.assert_allclose(calibrator.map_confidence(confidence[inside]), expected)
+        else:
+            assert calibrator.values_[b] == (edges[b] + edges[b + 1]) / 2
+    assert sum(sizes) == 1000
+    if binning == "equal-mass":
+        assert max(sizes) - min(sizes) <= 1
+    else:
+        np.testing.assert_allclose(edges, np.linspace(0, 1, bins + 1))
+
+
+def test_equal_mass_bins_do_not_part_ties():
+    logits = np.log([[0.5, 0.5 - 1e-9, 1e-9]] * 30 + [[0.9, 0.05, 0.05]] * 3)
+    labels = [0] * 15 + [1] * 15 + [0] * 3
+    calibrator = fitted("histogram", logits, labels, bins=10)
+    assert calibrator.n_parameters == 2
+    _, confidence = calibrator.predict_confidence(logits)
+    np.testing.assert_allclose(confidence[:30], (15 + 1 / 3) / 31)
+    np.testing.assert_allclose(confidence[30:], (3 + 1 / 3) / 4)
+
+
+def test_more_bins_than_rows():
+    for binning in ("equal-mass", "equal-width"):
+        calibrator = fitted("histogram", [[1.0, 0.0], [0.0, 2.0]], [0, 1], binning=binning)
+        probs = calibrator.predict_proba(np.array([[1.0, 0.0], [0.0, 9.0]]))
+        np.testing.assert_allclose(probs.sum(axis=1), 1)
+
+
+@pytest.mark.parametrize("method", CONFIDENCE_MAPS)
+@pytest.mark.parametrize("classes", [2, 3, 50])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_and_pairs_say_the_same(method, classes, dtype, labelled_logits):
+    logits, labels = labelled_logits(600, classes, temperature=5.0, seed=15)
+    logits = logits.astype(dtype)
+    calibrator = fitted(method, logits, labels)
+    label, confidence = calibrator.predict_confidence(logits)
+    probs = calibrator.predict_proba(logits)
+    floor = (1 + 2e-6) / classes
+    np.testing.assert_allclose(probs.max(axis=1), np.maximum(confidence, floor), rtol=5e-6)
+    np.testing.assert_array_equal(probs.argmax(axis=1), label)
+    np.testing.assert_array_equal(label, logits.argmax(axis=1))
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(2, 8),
+    st.integers(0, 10_000),
+    st.floats(0, 1),
+    st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([0.0, 1.0, 20.0, 1e3]),
+)
+def test_rebuilt_rows_keep_the_label_on_top(classes, seed, confidence, dtype, spread):
+    rng = np.random.default_rng(seed)
+    logits = (spread * rng.normal(size=(6, classes))).astype(dtype)
+    logits[0, :2] = logits[0].max() + 1  # an exact tie
+    probs = softmax(logits)
+    label = logits.argmax(axis=1)
+    for library in (np.asarray, torch.asarray):
+        rebuilt = np.asarray(rebuild_rows(library(probs), label, np.full(6, confidence)))
+        assert rebuilt.dtype == dtype
+        np.testing.assert_allclose(rebuilt.sum(axis=1), 1, atol=1e-6)
+        assert (rebuilt >= 0).all()
+        np.testing.assert_array_equal(rebuilt.argmax(axis=1), label)
+        np.testing.assert_allclose(
+            rebuilt.max(axis=1), max(confidence, (1 + 2e-6) / classes), rtol=1e-6
+        )
+        # Strictly on top: no tie that another library might break the other way.
+        others = np.where(np.eye(classes, dtype=bool)[label], -1, rebuilt).max(axis=1)
+        assert (others < rebuilt.max(axis=1)).all()
+
+
+def test_others_share_the_rest_in_their_old_proportions():
+    probs = np.array([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]])
+    rebuilt = rebuild_rows(probs, np.array([0, 0]), np.array([0.8, 0.8]))
+    # A row that was certain has no proportions: its rest is spread evenly.
+    np.testing.assert_allclose(rebuilt, [[0.8, 0.15, 0.05], [0.8, 0.1, 0.1]])
+
+
+def test_a_confidence_of_exactly_one(overconfident):
+    certain = np.zeros((4, 5))
+    certain[:, 1] = 1e4
+    assert (softmax(certain).max(axis=1) == 1).all()
+    for method in CONFIDENCE_MAPS:
+        calibrator = fitted(method, *overconfident)
+        probs = calibrator.predict_proba(certain)
+        assert (probs.max(axis=1) < 1).all()
+        np.testing.assert_allclose(probs.sum(axis=1), 1)
+        np.testing.assert_array_equal(probs.argmax(axis=1), 1)
+        # and as calibration rows
+        again = fitted(method, certain, [1, 1, 0, 1])
+        np.testing.assert_allclose(again.predict_proba(certain)[:, 1], (3 + 1 / 5) / 5)
+
+
+def test_binning_defaults_differ_from_no_calibration(overconfident):
+    # Elsewhere these two methods were found to change nothing at all.
+    logits, labels = overconfident
+    for method in CONFIDENCE_MAPS:
+        probs = fitted(method, logits, labels).predict_proba(logits)
+        assert np.abs(probs - softmax(logits)).max() > 0.05
+        hits = logits.argmax(axis=1) == labels
+        assert abs(probs.max(axis=1).mean() - hits.mean()) < 0.01
+        assert isinstance(make_calibrator(method), (HistogramBinning, IsotonicRegression))

@@ -1,0 +1,127 @@
+"""How good the calibrators are: on the sample that ships, and on the larger real data if there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from calibrant.errors import CalibrationWarning
+from calibrant.metrics.binned import adaptive_calibration_error, expected_calibration_error
+from calibrant.metrics.proper import accuracy, negative_log_likelihood
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.predictions import Predictions
+from calibrant.sample import load_sample
+
+CIFAR_10 = "cifar10-resnet50-cross-entropy-{}.npz"
+CIFAR_100 = "cifar100-wideresnet-16-4.npz"
+Real = Callable[[str], Predictions]
+
+
+def calibrated(method: str, fit: Predictions, test: Predictions, **arguments) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        calibrator = make_calibrator(method, **arguments).fit(fit.logits, fit.labels)
+    return calibrator.predict_proba(test.logits)
+
+
+def errors(probs: np.ndarray, test: Predictions) -> tuple[float, float, float]:
+    """Return ECE and AdaECE in percent, and the NLL."""
+    return (
+        100 * expected_calibration_error(probs, test.labels),
+        100 * adaptive_calibration_error(probs, test.labels),
+        negative_log_likelihood(probs, test.labels),
+    )
+
+
+def assert_same_classes(probs: np.ndarray, test: Predictions) -> None:
+    np.testing.assert_array_equal(probs.argmax(axis=1), test.logits.argmax(axis=1))
+    raw = calibrated("none", test, test)
+    assert accuracy(probs, test.labels) == accuracy(raw, test.labels)
+
+
+# --- the sample that ships
+
+
+@pytest.mark.parametrize("method", ["temperature", "smart", "ets", "isotonic", "histogram"])
+def test_calibration_improves_on_the_sample(method):
+    fit, test = load_sample("validation"), load_sample("test")
+    raw = errors(calibrated("none", fit, test), test)
+    probs = calibrated(method, fit, test)
+    ece, adaece, nll = errors(probs, test)
+    assert raw[0] > 9
+    assert ece < 0.3 * raw[0]
+    assert adaece < 0.3 * raw[1]
+    assert nll < 0.85 * raw[2]
+    # In float32, so that near ties do not hide a change of class.
+    assert_same_classes(probs, test)
+
+
+def test_smart_is_better_than_one_temperature_on_the_sample():
+    fit, test = load_sample("validation"), load_sample("test")
+    one, many = (errors(calibrated(m, fit, test), test) for m in ("temperature", "smart"))
+    assert many[0] < one[0]
+    assert many[2] < 1.02 * one[2]
+
+
+# --- published networks
+
+
+def test_temperatures_of_published_networks(real_predictions: Real):
+    val = real_predictions(CIFAR_10.format("val"))
+    calibrator = make_calibrator("temperature").fit(val.logits, val.labels)
+    np.testing.assert_allclose(calibrator.temperature_, 2.50, atol=0.01)
+    fit, _ = real_predictions(CIFAR_100).split(5000, seed=0)
+    calibrator = make_calibrator("temperature").fit(fit.logits, fit.labels)
+    np.testing.assert_allclose(calibrator.temperature_, 1.11, atol=0.03)
+
+
+def test_errors_of_temperature_scaling_are_the_known_ones(real_predictions: Real):
+    val, test = (real_predictions(CIFAR_10.format(part)) for part in ("val", "test"))
+    np.testing.assert_allclose(errors(calibrated("none", val, test), test)[0], 4.35, atol=0.01)
+    np.testing.assert_allclose(
+        errors(calibrated("temperature", val, test), test)[0], 1.37, atol=0.03
+    )
+
+
+def test_smart_on_cifar_10(real_predictions: Real):
+    val, test = (real_predictions(CIFAR_10.format(part)) for part in ("val", "test"))
+    reference = errors(calibrated("temperature", val, test), test)
+    found = []
+    for seed in range(5):
+        probs = calibrated("smart", val, test, seed=seed)
+        assert_same_classes(probs, test)
+        found.append(errors(probs, test))
+    ece, adaece, nll = np.mean(found, axis=0)
+    assert ece <= 0.80
+    assert adaece <= 1.0
+    assert nll <= 1.02 * reference[2]
+
+
+def test_smart_on_cifar_100(real_predictions: Real):
+    whole = real_predictions(CIFAR_100)
+    found, reference = [], []
+    for seed in range(5):
+        fit, test = whole.split(5000, seed=seed)
+        probs = calibrated("smart", fit, test)
+        assert_same_classes(probs, test)
+        found.append(errors(probs, test))
+        reference.append(errors(calibrated("temperature", fit, test), test))
+    ece, _, nll = np.mean(found, axis=0)
+    assert ece <= 1.6
+    assert nll <= 1.02 * np.mean(reference, axis=0)[2]
+
+
+@pytest.mark.parametrize("method", ["temperature", "smart"])
+def test_fifty_rows_do_no_harm(method, real_predictions: Real):
+    val, test = (real_predictions(CIFAR_10.format(part)) for part in ("val", "test"))
+    sets = [(val, test), real_predictions(CIFAR_100).split(5000, seed=0)]
+    for fit, other in sets:
+        before = errors(calibrated("none", fit, other), other)[0]
+        after = [
+            errors(calibrated(method, fit.split(50, seed=seed)[0], other), other)[0]
+            for seed in range(20)
+        ]
+        assert np.mean(after) <= before

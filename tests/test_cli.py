@@ -99,7 +99,9 @@ def test_measure(run, folder, name):
 
 def test_measure_is_the_same_in_all_forms(run, folder):
     values = [
-        json.loads(run("measure", folder / name, *FEW, "--json", "-").out)["metrics"]["ece"]["value"]
+        json.loads(run("measure", folder / name, *FEW, "--json", "-").out)["metrics"]["ece"][
+            "value"
+        ]
         for name in ("test.npz", "probs.csv", "top.csv")
     ]
     np.testing.assert_allclose(values, values[0], rtol=1e-9)
@@ -150,8 +152,14 @@ def test_warnings_go_to_stderr_in_one_line(run, folder, tmp_path, labelled_logit
     logits, _ = labelled_logits(50, 3)
     write_predictions(Predictions.from_logits(logits, logits.argmax(axis=1)), tmp_path / "easy.npz")
     outcome = run(
-        "fit", tmp_path / "easy.npz", "--method", "temperature", "--out", tmp_path / "a.safetensors",
-        "--json", "-",
+        "fit",
+        tmp_path / "easy.npz",
+        "--method",
+        "temperature",
+        "--out",
+        tmp_path / "a.safetensors",
+        "--json",
+        "-",
     )
     assert outcome.code == 0
     assert outcome.err.startswith("warning: all 50 calibration rows")

@@ -1,4 +1,4 @@
-"""Comparisons: what JSON holds, who is best, who can't be told apart, and which sets are refused."""
+"""Comparisons: what JSON holds, who is best or tied with the best, and which sets are refused."""
 
 from __future__ import annotations
 

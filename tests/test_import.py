@@ -11,7 +11,17 @@ import pytest
 
 import calibrant
 
-HEAVY = ["torch", "matplotlib", "plotly", "sklearn", "scipy", "jinja2", "pandas", "pyarrow", "typer"]
+HEAVY = [
+    "torch",
+    "matplotlib",
+    "plotly",
+    "sklearn",
+    "scipy",
+    "jinja2",
+    "pandas",
+    "pyarrow",
+    "typer",
+]
 
 PROGRAM = """
 import json, sys, time

@@ -304,6 +304,13 @@ def test_functions_of_gaps_are_their_definitions(data: Rows, bins: int):
     assert debiased_rms_calibration_error(c, a, bins) == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_bin_of_its_own_for_one_spoils_the_square():
+    # torchmetrics 1.9, norm="l2", squares the gap of c = 1 apart from its bin's: 0.148.
+    c, a = np.array([0.94] * 5 + [1.0] * 5), np.array([True] * 10)
+    a[5] = False
+    assert rms_calibration_error(c, a) == pytest.approx(abs(0.97 - 0.9))
+
+
 def test_equal_mass_gaps():
     c, a = simulated(300)
     parts = np.array_split(np.argsort(c), 15)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -21,6 +22,7 @@ from calibrant.metrics.kernel import kernel_calibration_error
 from calibrant.metrics.mmce import maximum_mean_calibration_error
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
 from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions import Predictions
 
 Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
@@ -123,8 +125,7 @@ def test_smece_on_the_middles_of_cells_is_exact():
 
 
 def test_mass_at_one_keeps_its_weight_in_smece():
-    # All residuals have one sign, so nothing cancels and smECE = mean c - mean a. relplot 1.0.3, to
-    # which rows at the ends weigh half, finds .0606 for .0434 on a ResNet-50 of CIFAR-10.
+    # All residuals have one sign, so nothing cancels and smECE = mean c - mean a.
     rng = np.random.default_rng(1)
     c = np.ones(1000)
     a = rng.random(1000) < 0.9
@@ -132,6 +133,20 @@ def test_mass_at_one_keeps_its_weight_in_smece():
     c = np.concatenate([np.ones(900), np.full(100, 0.8)])
     a = np.concatenate([np.arange(900) < 810, np.arange(100) < 60])
     assert kernel_calibration_error(c, a) == pytest.approx(c.mean() - a.mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    # relplot 1.0.3 finds .0606 and .0598.
+    [
+        ("cifar10-resnet50-cross-entropy-test.npz", 0.0434),
+        ("cifar100-wideresnet-16-4.npz", 0.0563),
+    ],
+)
+def test_smece_of_real_networks(real_predictions: Callable[[str], Predictions], name: str, value):
+    predictions = real_predictions(name)
+    found = kernel_calibration_error(predictions.probs, predictions.labels)
+    assert found == pytest.approx(value, abs=5e-5)
 
 
 def test_smece_of_perfect_rows_is_nothing():

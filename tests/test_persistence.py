@@ -244,9 +244,9 @@ def test_saving_over_a_file_replaces_it(saved, overconfident):
 
 def test_what_can_not_be_saved(tmp_path, overconfident):
     calibrator = fitted("temperature", *overconfident)
-    with pytest.raises(InputError, match="saved as .safetensors"):
+    with pytest.raises(InputError, match=r"saved as .safetensors"):
         calibrator.save(tmp_path / "a.pkl")
-    with pytest.raises(InputError, match="the folder .* doesn't exist"):
+    with pytest.raises(InputError, match=r"the folder .* doesn't exist"):
         calibrator.save(tmp_path / "missing" / "a.safetensors")
     with pytest.raises(NotFittedError):
         persistence.save(make_calibrator("temperature"), tmp_path / "a.safetensors")

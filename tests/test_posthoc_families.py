@@ -243,9 +243,7 @@ def test_order_of_classes_does_not_matter(method, classes, labelled_logits):
     order = np.random.default_rng(0).permutation(classes)
     plain = fitted(method, logits, labels).predict_proba(logits)
     permuted = fitted(method, logits[:, order], np.argsort(order)[labels])
-    np.testing.assert_allclose(
-        permuted.predict_proba(logits[:, order]), plain[:, order], atol=1e-4
-    )
+    np.testing.assert_allclose(permuted.predict_proba(logits[:, order]), plain[:, order], atol=1e-4)
 
 
 @every_method
@@ -281,7 +279,9 @@ def test_the_predicted_class_is_kept(method, classes, dtype, labelled_logits):
     calibrator = fitted(method, logits, labels)
     # New rows: near ties, exact ties, certain ones, flat ones.
     rng = np.random.default_rng(1)
-    new = (rng.normal(size=(2000, classes)) * 10 ** rng.uniform(-6, 2, size=(2000, 1))).astype(dtype)
+    new = (rng.normal(size=(2000, classes)) * 10 ** rng.uniform(-6, 2, size=(2000, 1))).astype(
+        dtype
+    )
     new[:300, 1] = new[:300, 0] = np.abs(new[:300]).max(axis=1)
     new[300:400] = 0
     for rows in (logits, new):
@@ -579,7 +579,7 @@ def test_isotonic_regression_is_the_least_squares_one(pairs):
     assert (np.diff(everywhere) >= -1e-15).all()
     assert everywhere.min() == found[0]
     assert everywhere.max() == found[-1]
-    assert 0 < everywhere.min()
+    assert everywhere.min() > 0
     assert everywhere.max() < 1
 
 

@@ -170,7 +170,11 @@ def test_narrow_floats_and_integers_are_summarised_as_the_numbers_they_are():
 def test_labels_of_any_kind():
     logits = np.random.default_rng(4).normal(size=(4, 300))
     whole = summarize(logits, [0, 299, 5, 7])
-    for labels in (np.array([[0], [299], [5], [7]]), torch.tensor([0, 299, 5, 7]), [0.0, 299, 5, 7]):
+    for labels in (
+        np.array([[0], [299], [5], [7]]),
+        torch.tensor([0, 299, 5, 7]),
+        [0.0, 299, 5, 7],
+    ):
         np.testing.assert_array_equal(summarize(logits, labels).label_gap, whole.label_gap)
     with pytest.raises(PredictionsError, match="row 1 holds 300"):
         summarize(logits, [0, 300, 5, 7])

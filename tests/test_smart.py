@@ -10,7 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.errors import BoundaryWarning, CalibrationWarning, ImproperObjectiveWarning, InputError
+from calibrant.errors import (
+    BoundaryWarning,
+    CalibrationWarning,
+    ImproperObjectiveWarning,
+    InputError,
+)
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.posthoc.smart import calibrator as smart_module
 from calibrant.posthoc.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, SMART
@@ -166,7 +171,9 @@ def test_gradient_of_the_network(width):
     for i in range(network.size):
         step = np.zeros(network.size)
         step[i] = 1e-6
-        up, down = (network.with_flat(start + s).forward(inputs)[0] @ weights for s in (step, -step))
+        up, down = (
+            network.with_flat(start + s).forward(inputs)[0] @ weights for s in (step, -step)
+        )
         np.testing.assert_allclose(gradient[i], (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
 
 
@@ -263,9 +270,7 @@ def test_an_optimiser_that_ends_badly_does_not_spoil_the_fit(overconfident, monk
 
     expected = fitted(*overconfident).predict_proba(overconfident[0])
     monkeypatch.setattr(optimize, "minimize", ends_badly)
-    np.testing.assert_array_equal(
-        fitted(*overconfident).predict_proba(overconfident[0]), expected
-    )
+    np.testing.assert_array_equal(fitted(*overconfident).predict_proba(overconfident[0]), expected)
 
 
 def test_the_same_seed_gives_the_same_fit(overconfident):
@@ -274,9 +279,7 @@ def test_the_same_seed_gives_the_same_fit(overconfident):
     for name in first.state_names():
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
     assert not np.array_equal(first.w2_, other.w2_)
-    np.testing.assert_allclose(
-        first.predict_proba(logits), other.predict_proba(logits), atol=0.1
-    )
+    np.testing.assert_allclose(first.predict_proba(logits), other.predict_proba(logits), atol=0.1)
 
 
 @pytest.mark.parametrize("scale", [2.0**-10, 4.0, 2.0**20])
@@ -315,7 +318,9 @@ def test_outside_the_range_seen_the_temperature_stays(indicator, labelled_logits
         top = logits[values.argmax()][None]
         np.testing.assert_allclose(calibrator.temperatures(far)[0], calibrator.temperatures(top))
         bottom = logits[values.argmin()][None]
-        np.testing.assert_allclose(calibrator.temperatures(near)[0], calibrator.temperatures(bottom))
+        np.testing.assert_allclose(
+            calibrator.temperatures(near)[0], calibrator.temperatures(bottom)
+        )
 
 
 @pytest.mark.parametrize("indicator", INDICATORS)
@@ -377,7 +382,9 @@ def test_a_margin_dependent_miscalibration_is_undone(labelled_logits):
     bent = logits * np.where(margin > 1.5, 3.0, 1.0)
     fit, test = slice(0, 10_000), slice(10_000, None)
     error = {
-        name: expected_calibration_error(c.fit(bent[fit], labels[fit]).predict_proba(bent[test]), labels[test])
+        name: expected_calibration_error(
+            c.fit(bent[fit], labels[fit]).predict_proba(bent[test]), labels[test]
+        )
         for name, c in (("temperature", TemperatureScaling()), ("smart", SMART()))
     }
     assert error["temperature"] > 0.03

@@ -97,7 +97,12 @@ def test_the_report_says_what_the_fit_did(overconfident):
     logits, labels = overconfident
     fitted = TemperatureScaling().fit(logits, labels)
     report = fitted.fit_report_
-    assert (report.rows, report.objective, report.converged, report.notes) == (2000, "nll", True, ())
+    assert (report.rows, report.objective, report.converged, report.notes) == (
+        2000,
+        "nll",
+        True,
+        (),
+    )
     assert 0 < report.iterations < 40
     np.testing.assert_allclose(report.value, nll_at(logits, labels, fitted.beta_), rtol=1e-12)
     assert fitted.n_parameters == 1

@@ -24,17 +24,21 @@ def draw_top_labels(rng: np.random.Generator, bias: float) -> Predictions:
     """Rows whose chance to be right is their confidence minus `bias`."""
     confidence = rng.uniform(0.3, 0.95, size=ROWS)
     correct = rng.random(ROWS) < confidence - bias
-    return Predictions.from_confidence(confidence, np.zeros(ROWS, dtype=int), 1 - correct.astype(int))
+    return Predictions.from_confidence(
+        confidence, np.zeros(ROWS, dtype=int), 1 - correct.astype(int)
+    )
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.1])
 def test_intervals_cover_what_they_should(bias):
     # Accuracy: its expectation. ECE: the expected measured value at this number of rows.
     rng = np.random.default_rng(0)
-    expected_ece = np.mean([
-        expected_calibration_error(p.scores, p.predicted == p.labels)
-        for p in (draw_top_labels(rng, bias) for _ in range(1500))
-    ])
+    expected_ece = np.mean(
+        [
+            expected_calibration_error(p.scores, p.predicted == p.labels)
+            for p in (draw_top_labels(rng, bias) for _ in range(1500))
+        ]
+    )
     truth = {"accuracy": 0.625 - bias, "ece": float(expected_ece)}
     hits = dict.fromkeys(truth, 0)
     trials = 250

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         risk_coverage,
     )
     from calibrant.metrics.smooth import smooth_calibration_error
+    from calibrant.metrics.streaming import MetricSums
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.base import Calibrator, Uncalibrated
@@ -137,6 +138,7 @@ _HOMES = {
         "risk_coverage",
     ),
     "metrics.smooth": ("smooth_calibration_error",),
+    "metrics.streaming": ("MetricSums",),
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
@@ -168,6 +170,7 @@ __all__ = [
     "InputError",
     "IsotonicRegression",
     "MetricResult",
+    "MetricSums",
     "NotFittedError",
     "Predictions",
     "PredictionsError",

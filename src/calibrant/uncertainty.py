@@ -30,8 +30,8 @@ from calibrant.scoring import RowScores
 DEFAULT_RESAMPLES = 1000
 DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
-# Resamples are worked on in batches of about this many rows in all: 16 MB an array.
-BATCH_ROWS = 1 << 21
+# Resamples are worked on in batches of about this many rows in all: 2 MB an array.
+BATCH_ROWS = 1 << 18
 
 Replicates = dict[str, FloatArray]
 

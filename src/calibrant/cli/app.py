@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -75,8 +75,16 @@ def _names(text: str) -> list[str]:
 def measure(
     file: File,
     metrics: Annotated[
-        str, typer.Option(help="Names separated by commas; empty for the usual ones.")
+        str, typer.Option(help="Names separated by commas, or all; empty for the usual ones.")
     ] = "",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure within groups: class (predicted), label, margin, confidence, or the name "
+            "of a column of FILE.",
+            show_default=False,
+        ),
+    ] = None,
     kind: Kind = None,
     labels: Labels = None,
     resamples: Resamples = 1000,
@@ -89,14 +97,33 @@ def measure(
     from calibrant.evaluation import evaluate
 
     predictions = _read(file, kind, labels)
-    result = evaluate(
-        predictions, metrics=_names(metrics) or None, resamples=resamples, level=level, seed=seed
-    )
+    options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
+    options["metrics"] = _names(metrics) or None
+    if by is not None:
+        from calibrant.groups import evaluate_by
+
+        if report is not None:
+            raise InputError(
+                "a report page shows the whole file; leave out either --by or --report"
+            )
+        grouped = evaluate_by(predictions, _groups(file, by), **options)
+        emit(str(grouped), grouped.as_dict(), json)
+        return
+    result = evaluate(predictions, **options)
     if report is not None:
         from calibrant.report import write_evaluation_report
 
         write_evaluation_report(report, result, predictions)
     emit(str(result), result.as_dict(), json)
+
+
+def _groups(file: Path, by: str) -> Any:
+    """Return what `evaluate_by` takes: the name of a kind of group, or a column of the file."""
+    from calibrant.files import read_column
+    from calibrant.groups import GroupKind
+
+    kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
+    return kinds[by] if by in kinds else read_column(file, by)
 
 
 @app.command()

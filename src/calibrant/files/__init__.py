@@ -25,13 +25,14 @@ from typing import Any, get_args
 from calibrant.errors import InputError, PredictionsError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.files.csv_files import read_csv, write_csv
+from calibrant.files.extra_column import read_column
 from calibrant.files.keys import Arrays, to_keys
 from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
 from calibrant.files.parquet_files import read_parquet, write_parquet
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
 from calibrant.predictions import Predictions, ScoreKind
 
-__all__ = ["StrPath", "read_predictions", "replacing", "write_predictions"]
+__all__ = ["StrPath", "read_column", "read_predictions", "replacing", "write_predictions"]
 
 _READERS: dict[str, Callable[[Path, ScoreKind | None, str], Predictions]] = {
     ".npz": read_npz,

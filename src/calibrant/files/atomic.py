@@ -34,6 +34,15 @@ def replacing(path: StrPath) -> Generator[Path]:
     temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
     try:
         yield temporary
+        # Some writers make private files; the output gets the permissions of any other.
+        temporary.chmod(target.stat().st_mode if target.exists() else 0o666 & ~_umask())
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """Return the process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

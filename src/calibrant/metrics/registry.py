@@ -78,6 +78,7 @@ METRICS: dict[str, Metric] = {
             title="AdaECE",
             definition="top label, 15 equal-mass bins by rank, L1",
             of_curves=adaece_of_curves,
+            grid="logit",
         ),
         CurveMetric(
             name="smce",
@@ -145,6 +146,7 @@ METRICS: dict[str, Metric] = {
             title="ECE-sweep",
             definition="top label, as many equal-mass bins as keep accuracies ascending, L1",
             of_curves=sweep_of_curves,
+            grid="logit",
         ),
         CurveMetric(
             name="overconfidence",
@@ -163,6 +165,7 @@ METRICS: dict[str, Metric] = {
             title="KS error",
             definition="top label, largest cumulative residual over sorted confidences",
             of_curves=ks_of_curves,
+            grid="logit",
         ),
         CurveMetric(
             name="kde_ece",
@@ -186,6 +189,7 @@ METRICS: dict[str, Metric] = {
             of_curves=slopes_of_curves,
             exact=slope_of_curve,
             has_floor=False,
+            grid="logit",
         ),
         CurveMetric(
             name="intercept",
@@ -196,6 +200,7 @@ METRICS: dict[str, Metric] = {
             of_curves=intercepts_of_curves,
             exact=intercept_of_curve,
             has_floor=False,
+            grid="logit",
         ),
         CurveMetric(
             name="brier_calibration",
@@ -204,6 +209,7 @@ METRICS: dict[str, Metric] = {
             percent=False,
             of_curves=corp_miscalibrations_of_curves,
             exact=corp_miscalibration_of_curve,
+            grid="logit",
         ),
         CurveMetric(
             name="brier_refinement",
@@ -213,6 +219,7 @@ METRICS: dict[str, Metric] = {
             of_curves=corp_refinements_of_curves,
             exact=corp_refinement_of_curve,
             has_floor=False,
+            grid="logit",
         ),
         CurveMetric(
             name="aurc",
@@ -220,6 +227,7 @@ METRICS: dict[str, Metric] = {
             definition="mean over k of the error rate of the k most confident rows",
             of_curves=aurc_of_curves,
             has_floor=False,
+            grid="logit",
         ),
         CurveMetric(
             name="eaurc",
@@ -227,6 +235,7 @@ METRICS: dict[str, Metric] = {
             definition="AURC less that of the ideal ranking with as many errors, exact",
             of_curves=excess_aurc_of_curves,
             has_floor=False,
+            grid="logit",
         ),
         RowsMetric(
             name="classwise_ece",

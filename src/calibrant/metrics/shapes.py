@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from calibrant.arrays import FloatArray
 from calibrant.metrics.full_rows import Measured
@@ -59,12 +60,14 @@ class CurveMetric(Metric):
     Attributes:
         of_curves: returns the (R,) values of R curves; may be coarser than `exact`.
         exact: returns the value of one curve; `of_curves` of it if None.
+        grid: which cells to stream it on, see `calibrant.metrics.bins`.
         has_floor: whether honest confidences make it zero, in the limit and only there. It is then
             biased upwards, and has a floor.
     """
 
     of_curves: Callable[[ResidualCurves], FloatArray]
     exact: Callable[[ResidualCurves], float] | None = None
+    grid: Literal["even", "logit"] = "even"
     has_floor: bool = True
 
     def value(self, rows: TopLabel) -> float:

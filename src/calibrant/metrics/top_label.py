@@ -137,11 +137,9 @@ class ResidualCurves:
         if self.weight is None and len(starts) == self.rows.n + 1:
             at = ranks[None, :]
             return Crossing(at, at, np.zeros(at.shape))
-        weights = self.weights[:, starts]
-        # Each curve is moved beyond the end of the one before, so that one search serves them all.
-        offset = (np.arange(len(weights)) * (self.n + 1.0))[:, None]
-        found = np.searchsorted((weights + offset).ravel(), ranks + offset)
-        above = found - np.arange(len(weights))[:, None] * weights.shape[1]
+        tied = len(starts) < self.rows.n + 1
+        weights = self.weights[:, starts] if tied else self.weights
+        above = np.stack([np.searchsorted(weight, ranks) for weight in weights])
         below = np.maximum(above - 1, 0)
         low = np.take_along_axis(weights, below, axis=1)
         width = np.take_along_axis(weights, above, axis=1) - low

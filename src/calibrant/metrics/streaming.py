@@ -1,0 +1,94 @@
+"""One state from which nearly every metric follows, whose parts may be built apart and added.
+
+A shard, a batch or a worker leaves two grids of bin sums and one sum for each mean, 180 kB whatever
+its number of rows and classes:
+
+    state = sum(MetricSums.of(shard) for shard in shards)
+    state.value("ece"), state.value("smce"), state.value("nll")
+
+Means and metrics of equal-width bins lose nothing; `calibrant.metrics.bins` says how little the
+others lose. Metrics of whole probability vectors aren't in it; classwise ECE has a state of its
+own, `calibrant.metrics.classwise.classwise_bin_sums`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from calibrant.errors import InputError
+from calibrant.metrics.bins import GRID_CELLS, LOGIT_CELLS, BinSums
+from calibrant.metrics.registry import METRICS, CurveMetric, MeanMetric, metrics_named
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions import Predictions
+from calibrant.scoring import RowScores, score_rows
+
+
+@dataclass(frozen=True, eq=False)
+class MetricSums:
+    """Sums over rows of predictions; those of shards, added, are those of the whole.
+
+    Attributes:
+        n: number of rows.
+        totals: by mean metric, the sum of its numbers; without those that need full rows if any
+            shard had only confidences.
+        even: bin sums over cells of equal width in confidence.
+        logit: bin sums over cells of equal width in logit confidence.
+    """
+
+    n: int
+    totals: dict[str, float]
+    even: BinSums
+    logit: BinSums
+
+    @classmethod
+    def of(cls, predictions: Predictions | RowScores) -> MetricSums:
+        """Sum predictions of any kind, or rows that are scored already."""
+        scores = score_rows(predictions) if isinstance(predictions, Predictions) else predictions
+        rows = TopLabel.sort(scores.confidence, scores.correct)
+        totals = {
+            name: float(metric.per_row(scores).sum())
+            for name, metric in METRICS.items()
+            if isinstance(metric, MeanMetric) and (scores.has_rows or not metric.needs_rows)
+        }
+        return cls(
+            rows.n,
+            totals,
+            BinSums.of(rows, GRID_CELLS, "even"),
+            BinSums.of(rows, LOGIT_CELLS, "logit"),
+        )
+
+    def __add__(self, other: MetricSums) -> MetricSums:
+        """Return the sums of both sets of rows together."""
+        totals = {k: v + other.totals[k] for k, v in self.totals.items() if k in other.totals}
+        return MetricSums(
+            self.n + other.n,
+            totals,
+            self.even + other.even,
+            self.logit + other.logit,
+        )
+
+    def __radd__(self, start: int) -> MetricSums:
+        """Return itself, so that `sum` may start from 0."""
+        if start != 0:
+            return NotImplemented
+        return self
+
+    def value(self, name: str) -> float:
+        """Return the value of one metric.
+
+        Raises:
+            UnknownMethodError: no metric goes by this name.
+            InputError: it doesn't follow from these sums.
+        """
+        metric = metrics_named([name])[0]
+        if isinstance(metric, CurveMetric):
+            grid = self.even if metric.grid == "even" else self.logit
+            return metric.of_curve(grid.curves())
+        if name not in self.totals:
+            raise InputError(f"'{name}' doesn't follow from these sums: it needs the rows")
+        return self.totals[name] / self.n
+
+    def values(self) -> dict[str, float]:
+        """Return every metric that follows from these sums, by name."""
+        curves = [name for name, metric in METRICS.items() if isinstance(metric, CurveMetric)]
+        return {name: self.value(name) for name in METRICS if name in curves or name in self.totals}

@@ -583,6 +583,31 @@ def test_isotonic_regression_is_the_least_squares_one(pairs):
     assert everywhere.max() < 1
 
 
+def test_blocks_that_mixing_tilts_are_pooled_by_their_rows():
+    # 90 of 100 right, then one right row: mixed with 1 / 4, the single row falls below the others.
+    calibrator = IsotonicRegression()
+    calibrator.classes_ = 4
+    confidence = np.append(np.full(100, 0.5), 0.9)
+    calibrator._fit_map(confidence, np.append(np.repeat([1.0, 0.0], [90, 10]), 1.0))
+    many, one = 0.9 + (0.25 - 0.9) / 101, 1.0 + (0.25 - 1.0) / 2
+    assert one < many
+    np.testing.assert_allclose(
+        calibrator.map_confidence(np.array([0.5, 0.9])), (100 * many + one) / 101
+    )
+
+
+def test_a_confidence_on_an_edge_belongs_to_the_lower_bin():
+    calibrator = HistogramBinning(bins=4, binning="equal-width")
+    calibrator.classes_ = 2
+    calibrator._fit_map(np.array([0.3, 0.5, 0.6, 0.75, 0.8]), np.array([0, 0, 1.0, 1, 1]))
+    # (1/4, 1/2] holds two wrong rows, (1/2, 3/4] two right ones, (3/4, 1] one right one.
+    expected = [0.5 / 3, 0.5 / 3, 2.5 / 3, 2.5 / 3, 1.5 / 2]
+    np.testing.assert_allclose(
+        calibrator.map_confidence(np.array([0.3, 0.5, 0.6, 0.75, 0.8])), expected
+    )
+    np.testing.assert_allclose(calibrator.map_confidence(np.array([0.0, 0.25])), 0.125)
+
+
 def test_isotonic_regression_does_not_fall(labelled_logits):
     logits, labels = labelled_logits(3000, 10, seed=13)
     calibrator = fitted("isotonic", logits, labels)

@@ -153,8 +153,7 @@ class Comparison:
     def headline(self) -> str:
         """Return the finding in one or two sentences."""
         best = self.methods[0].evaluation[self.rank_by]
-        metric = best.metric
-        text = f"Lowest {metric.title}: {self.best}, {_with_interval(best)}"
+        text = f"{best.metric.superlative}: {self.best}, {_with_interval(best)}"
         text += ", not distinguishable from perfect" if best.at_floor else ""
         tied = self.tied_with_best
         if not tied:

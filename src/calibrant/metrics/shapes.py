@@ -35,6 +35,13 @@ class Metric:
     needs_rows: bool = False
     ideal: float | None = None
 
+    @property
+    def superlative(self) -> str:
+        """What the best value is called, such as "Lowest ECE"."""
+        if self.ideal is not None:
+            return f"{self.title.capitalize()} nearest to {self.ideal:g}"
+        return f"{'Lowest' if self.lower_is_better else 'Highest'} {self.title}"
+
     def cost(self, value: float) -> float:
         """Return a number to rank values by, lower for better."""
         if self.ideal is not None:

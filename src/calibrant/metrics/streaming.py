@@ -1,6 +1,6 @@
 """One state from which nearly every metric follows, whose parts may be built apart and added.
 
-A shard, a batch or a worker leaves two grids of bin sums and one sum for each mean, 180 kB whatever
+A shard, a batch or a worker leaves two grids of bin sums and one sum for each mean, 206 kB whatever
 its number of rows and classes:
 
     state = sum(MetricSums.of(shard) for shard in shards)

@@ -93,8 +93,7 @@ def comparison_headline(comparison: Comparison, before: Evaluation, titles: dict
 def comparison_deck(comparison: Comparison, titles: dict[str, str]) -> str:
     """Return the sentence below the headline: who is best, and who can't be told apart from it."""
     best = comparison.methods[0].evaluation[comparison.rank_by]
-    lead = "Highest" if not best.metric.lower_is_better else "Lowest"
-    text = f"{lead} {best.metric.title}: {titles[comparison.best]}, {with_interval(best)}"
+    text = f"{best.metric.superlative}: {titles[comparison.best]}, {with_interval(best)}"
     if best.floor_95 is not None:
         text += f"; noise alone would give up to {amount(best.metric, best.floor_95)}"
     tied = [titles[name] for name in comparison.tied_with_best]

@@ -44,12 +44,25 @@ class SMART(RowTemperature):
         objective + likelihood_weight * NLL + shrinkage / N * mean((log T / T0)^2).
 
     The first term is the paper's (see `calibrant.posthoc.smart.objectives`). It is a binned gap,
-    no proper score: alone it buys calibration with runaway temperatures, at 5 % worse likelihood
-    on CIFAR-100. The second term bounds that, the third holds a fit on few rows near temperature
-    scaling. Few steps are part of the design, too: run to the end, the fit follows the noise of
-    its soft bins (test ECE on CIFAR-100 1.7 % after 200 steps, 1.5 % after 20).
-    `scripts/study_smart_defaults.py` measures all three. For the paper's objective alone set
-    ``likelihood_weight=0, shrinkage=0, max_iterations=2000``.
+    no proper score: alone it buys calibration with runaway temperatures. The second term bounds
+    that, the third holds a fit on few rows near temperature scaling. Few steps are part of the
+    design, too: run to the end, the fit follows the noise of its soft bins. For the paper's
+    objective alone set ``likelihood_weight=0, shrinkage=0, max_iterations=2000``.
+
+    Measured by `scripts/study_smart_defaults.py` on a CIFAR-100 WideResNet, mean and standard error
+    over 20 splits into 5 000 rows to fit and 5 000 to test:
+
+    =============================  ============  ============
+    ..                             ECE in %      NLL
+    =============================  ============  ============
+    temperature scaling            4.28 +- 0.05  .948 +- .003
+    this method                    1.40 +- 0.06  .949 +- .003
+    ... with 200 steps             1.57 +- 0.05  .951 +- .003
+    ... paper's objective alone    1.64 +- 0.08  .986 +- .008
+    =============================  ============  ============
+
+    With 50 rows to fit (40 draws): uncalibrated 5.81, temperature scaling 4.96 +- 0.18, this method
+    4.50 +- 0.30, without shrinkage 5.22 +- 0.42.
 
     Args:
         objective: ``"charbonnier"`` (default), ``"soft-ece"``, ``"nll"``, ``"label-smoothing"``,
@@ -116,6 +129,8 @@ class SMART(RowTemperature):
         for name in ("likelihood_weight", "shrinkage", "delta"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} must not be negative, but is {getattr(self, name)}")
+        if self.seed < 0:
+            raise InputError(f"seed must not be negative, but is {self.seed}")
         for name in ("bins", "width", "hidden", "max_iterations"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, but is {getattr(self, name)}")

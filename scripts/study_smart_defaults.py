@@ -30,13 +30,16 @@ from calibrant.tables import format_table
 
 def variants(seed: int) -> dict[str, Calibrator]:
     """Return the calibrators to hold against each other."""
-    paper = {"likelihood_weight": 0.0, "shrinkage": 0.0}
+
+    def paper(steps: int) -> SMART:
+        return SMART(likelihood_weight=0.0, shrinkage=0.0, max_iterations=steps, seed=seed)
+
     return {
         "default": SMART(seed=seed),
         "none": Uncalibrated(),
         "temperature": TemperatureScaling(),
-        "paper's objective, 2000 steps": SMART(seed=seed, max_iterations=2000, **paper),
-        "paper's objective, 20 steps": SMART(seed=seed, **paper),
+        "paper's objective, 2000 steps": paper(2000),
+        "paper's objective, 20 steps": paper(20),
         "likelihood weight 0": SMART(seed=seed, likelihood_weight=0.0),
         "likelihood weight 1": SMART(seed=seed, likelihood_weight=1.0),
         "shrinkage 0": SMART(seed=seed, shrinkage=0.0),

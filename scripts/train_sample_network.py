@@ -244,7 +244,8 @@ def main() -> None:
     given = read_images(arguments.data / "train-00000-of-00001.parquet")
     test = read_images(arguments.data / "test-00000-of-00001.parquet")
     training, validation = hold_out(given, VALIDATION_ROWS, arguments.seed)
-    network = SampleNetwork().to(memory_format=torch.channels_last)
+    network = SampleNetwork()
+    network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     train(network, training, arguments.epochs, arguments.seed)
 
     arguments.out.mkdir(parents=True, exist_ok=True)

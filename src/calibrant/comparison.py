@@ -18,7 +18,6 @@ from calibrant.predictions import Predictions
 from calibrant.tables import format_table, wrap
 from calibrant.uncertainty import (
     DEFAULT_LEVEL,
-    DEFAULT_RESAMPLES,
     PairedDifference,
     holm,
     paired_difference,
@@ -246,7 +245,7 @@ def compare(
     test: Predictions,
     metrics: Sequence[str] | None = None,
     rank_by: str = "ece",
-    resamples: int = DEFAULT_RESAMPLES,
+    resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -261,7 +260,7 @@ def compare(
         test: rows to measure on.
         metrics: names of metrics; all for None.
         rank_by: the metric to rank by.
-        resamples: bootstrap resamples.
+        resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
         seed: of the resamples.
         progress: called with the name of each method before it is fitted.

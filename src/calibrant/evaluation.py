@@ -18,9 +18,9 @@ from calibrant.scoring import RowScores, score_rows
 from calibrant.tables import format_table, wrap
 from calibrant.uncertainty import (
     DEFAULT_LEVEL,
-    DEFAULT_RESAMPLES,
     FLOOR_QUANTILE,
     bootstrap,
+    default_resamples,
     floor,
     interval,
 )
@@ -184,7 +184,7 @@ def evaluate(
     labels: Array | None = None,
     *,
     metrics: Sequence[str] | str | None = None,
-    resamples: int = DEFAULT_RESAMPLES,
+    resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> Evaluation:
@@ -195,7 +195,8 @@ def evaluate(
             pass ``Predictions.from_logits(logits, labels)``).
         labels: (N,) true classes, with an array.
         metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
-        resamples: bootstrap resamples, and simulated honest data sets.
+        resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
+            for more than 100 000 rows, but at least 100.
         level: nominal coverage of the intervals, in (0, 1).
         seed: the same seed gives the same intervals, and pairs them over calibrators.
 
@@ -208,6 +209,8 @@ def evaluate(
         if labels is None:
             raise InputError("evaluate needs labels with an array of probabilities")
         predictions = Predictions.from_probs(predictions, labels)
+    if resamples is None:
+        resamples = default_resamples(predictions.n)
     if resamples < 2:
         raise InputError(f"resamples must be at least 2, not {resamples}")
     if not 0 < level < 1:

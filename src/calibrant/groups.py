@@ -30,7 +30,7 @@ from calibrant.predictions import Predictions
 from calibrant.rows import top_two
 from calibrant.scoring import score_rows
 from calibrant.tables import format_table
-from calibrant.uncertainty import DEFAULT_LEVEL, DEFAULT_RESAMPLES, holm
+from calibrant.uncertainty import DEFAULT_LEVEL, holm
 
 GroupKind = Literal["predicted", "label", "margin", "confidence"]
 
@@ -144,7 +144,7 @@ def evaluate_by(
     metrics: Sequence[str] | str | None = None,
     quantiles: int = QUANTILES,
     min_rows: int = MIN_ROWS,
-    resamples: int = DEFAULT_RESAMPLES,
+    resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
 ) -> GroupedEvaluation:
@@ -159,7 +159,8 @@ def evaluate_by(
         metrics: as `evaluate` takes them; the first one leads.
         quantiles: number of groups by margin or confidence.
         min_rows: smaller groups are left out.
-        resamples: bootstrap resamples in each group, and simulated honest data sets.
+        resamples: bootstrap resamples in each group, and simulated honest data sets; None for as
+            many as `evaluate` takes.
         level: nominal coverage of the intervals.
         seed: of the resamples.
 

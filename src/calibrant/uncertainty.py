@@ -27,13 +27,20 @@ from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.scoring import RowScores
 
-DEFAULT_RESAMPLES = 1000
+# Resamples when the caller doesn't say: this many, but no more than draw so many rows in all, and
+# never fewer than the least that an interval can rest on. A million rows get 100.
+MOST_RESAMPLES, ROWS_DRAWN, FEWEST_RESAMPLES = 1000, 10**8, 100
 DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
 # Resamples are worked on in batches of about this many rows in all: 2 MB an array.
 BATCH_ROWS = 1 << 18
 
 Replicates = dict[str, FloatArray]
+
+
+def default_resamples(rows: int) -> int:
+    """Return how many resamples of so many rows are affordable."""
+    return max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, ROWS_DRAWN // rows))
 
 
 def bootstrap(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NoReturn, get_args
 
 import typer
 
@@ -35,7 +35,13 @@ Labels = Annotated[
     typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
 ]
 Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, the same result.")]
-Resamples = Annotated[int, typer.Option(help="Bootstrap resamples behind the intervals.")]
+Resamples = Annotated[
+    int | None,
+    typer.Option(
+        help="Bootstrap resamples behind the intervals; 1000, fewer above 100 000 rows.",
+        show_default=False,
+    ),
+]
 Level = Annotated[float, typer.Option(help="Coverage of the intervals.")]
 Report = Annotated[
     Path | None, typer.Option(help="Write a report page (HTML) here.", show_default=False)
@@ -87,7 +93,7 @@ def measure(
     ] = None,
     kind: Kind = None,
     labels: Labels = None,
-    resamples: Resamples = 1000,
+    resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
     report: Report = None,
@@ -209,7 +215,7 @@ def compare(
     methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
     rank_by: Annotated[str, typer.Option(help="The metric that ranks.")] = "ece",
     kind: Kind = None,
-    resamples: Resamples = 1000,
+    resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
     report: Report = None,
@@ -292,13 +298,22 @@ def main() -> None:
     """Run the command line; bad input ends with one sentence and exit code 2."""
     try:
         with warnings_to_stderr():
-            app()
+            sys.exit(app(standalone_mode=False))
     except CalibrantError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
+        _fail(f"{where}{error.strerror or error}")
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except Exception as error:
+        # A wrong use of the command line; its class has moved between versions of the library.
+        sentence = getattr(error, "format_message", None)
+        if sentence is None:
+            raise
+        _fail(f"{sentence().rstrip('.')}; see calibrant --help")
+
+
+def _fail(sentence: str) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)

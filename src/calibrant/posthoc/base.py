@@ -9,7 +9,7 @@ confidence; how that is applied to any kind of array, saved and exported is the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -179,11 +179,6 @@ class Calibrator(ABC):
             setattr(self, name, value.item() if value.ndim == 0 else value)
         self.classes_, self.fit_report_ = classes, report
         return self
-
-
-def learnt() -> Any:
-    """Declare an attribute that `fit` sets and that files keep."""
-    return field(init=False, repr=False, default=MISSING)
 
 
 @dataclass(eq=False)

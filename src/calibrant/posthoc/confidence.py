@@ -7,7 +7,7 @@ They say how sure the prediction is, not which one to make. `predict_confidence`
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibrant.arrays import Array, FloatArray, IntArray, like, namespace, to_numpy
 from calibrant.errors import InputError, PredictionsError
 from calibrant.metrics.binned import bin_edges, equal_mass_cuts
-from calibrant.posthoc.base import Calibrator, FitReport, learnt
+from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk
 from calibrant.scoring import score_rows
@@ -123,8 +123,8 @@ class IsotonicRegression(ConfidenceMap):
 
     method: ClassVar[str] = "isotonic"
 
-    knots_: FloatArray = learnt()
-    values_: FloatArray = learnt()
+    knots_: FloatArray = field(init=False, repr=False)
+    values_: FloatArray = field(init=False, repr=False)
 
     @property
     def n_parameters(self) -> int:
@@ -173,8 +173,8 @@ class HistogramBinning(ConfidenceMap):
     bins: int = 15
     binning: Literal["equal-mass", "equal-width"] = "equal-mass"
 
-    edges_: FloatArray = learnt()
-    values_: FloatArray = learnt()
+    edges_: FloatArray = field(init=False, repr=False)
+    values_: FloatArray = field(init=False, repr=False)
 
     @property
     def n_parameters(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, namespace
 from calibrant.errors import InputError
-from calibrant.posthoc.base import Calibrator, FitReport, learnt
+from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize
@@ -40,8 +40,8 @@ class EnsembleTemperatureScaling(Calibrator):
 
     loss: Literal["mse", "nll"] = "mse"
 
-    beta_: float = learnt()
-    weights_: FloatArray = learnt()
+    beta_: float = field(init=False, repr=False)
+    weights_: FloatArray = field(init=False, repr=False)
 
     @property
     def n_parameters(self) -> int:

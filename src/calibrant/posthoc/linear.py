@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace, to_numpy
 from calibrant.errors import ConvergenceWarning, InputError
-from calibrant.posthoc.base import Calibrator, FitReport, learnt
+from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk, summarize
@@ -42,8 +42,8 @@ class VectorScaling(Calibrator):
     ridge: float = 1.0
     max_iterations: int = 500
 
-    weight_: FloatArray = learnt()
-    bias_: FloatArray = learnt()
+    weight_: FloatArray = field(init=False, repr=False)
+    bias_: FloatArray = field(init=False, repr=False)
 
     @property
     def n_parameters(self) -> int:
@@ -88,7 +88,8 @@ class VectorScaling(Calibrator):
             warnings.warn(ConvergenceWarning(message), stacklevel=3)
         self.weight_ = found.x[:classes] * temperature.beta
         self.bias_ = found.x[classes:]
-        return FitReport(n, "penalised nll", float(found.fun), int(found.nit), converged)
+        notes = temperature.report(n).notes
+        return FitReport(n, "penalised nll", float(found.fun), int(found.nit), converged, notes)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         weight, bias = like(self.weight_, logits), like(self.bias_, logits)

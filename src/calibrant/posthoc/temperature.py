@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from calibrant.errors import (
     InputError,
     NotIdentifiedWarning,
 )
-from calibrant.posthoc.base import FitReport, RowTemperature, learnt
+from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.rows import RowSummary
 
 # A Newton step this small leaves an error of about its square; a bisection step leaves its size.
@@ -42,11 +42,16 @@ class TemperatureFit(NamedTuple):
     iterations: int
     warning: CalibrationWarning | None
 
-    def report(self, rows: int) -> FitReport:
-        """Return the fit report, after issuing the warning if there is one."""
+    def report(self, rows: int, stacklevel: int = 4) -> FitReport:
+        """Return the fit report, after issuing the warning if there is one.
+
+        Args:
+            rows: calibration rows.
+            stacklevel: frames from here to the caller of `fit`, whom the warning is for.
+        """
         notes: tuple[str, ...] = ()
         if self.warning is not None:
-            warnings.warn(self.warning, stacklevel=5)
+            warnings.warn(self.warning, stacklevel=stacklevel)
             notes = (f"{type(self.warning).__name__}: {self.warning}",)
         return FitReport(rows, "nll", self.nll, self.iterations, self.iterations < MAX_STEPS, notes)
 
@@ -90,8 +95,8 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
             steps,
             BoundaryWarning(
                 f"all {rows.n} calibration rows are classified correctly, so nothing limits the "
-                f"confidence; stopped at T={1 / beta:.3g}, where half an error in {rows.n + 1} rows "
-                "is expected"
+                f"confidence; stopped at T={1 / beta:.3g}, where half an error in {rows.n + 1} "
+                "rows is expected"
             ),
         )
     start = 0.0
@@ -208,7 +213,7 @@ class TemperatureScaling(RowTemperature):
 
     method: ClassVar[str] = "temperature"
 
-    beta_: float = learnt()
+    beta_: float = field(init=False, repr=False)
 
     @property
     def temperature_(self) -> float:
@@ -224,7 +229,7 @@ class TemperatureScaling(RowTemperature):
         """See `RowTemperature.fit_rows`."""
         fit = fit_temperature(rows)
         self.beta_ = fit.beta
-        return fit.report(rows.n)
+        return fit.report(rows.n, stacklevel=5)
 
     def inverse_temperatures(self, logits: Array) -> FloatArray:
         """See `RowTemperature.inverse_temperatures`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray
 from calibrant.errors import ImproperObjectiveWarning, InputError
-from calibrant.posthoc.base import FitReport, RowTemperature, learnt
+from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
 from calibrant.posthoc.smart.network import TemperatureNetwork
 from calibrant.posthoc.smart.objectives import (
@@ -36,7 +36,8 @@ class SMART(RowTemperature):
     T(m) = T0 * (softplus(w2 . relu(W1 x + b1) + b2) + 0.1), with T0 the single temperature of
     temperature scaling and x the margin in units of T0, standardised on the calibration rows and
     clamped to the range seen there. Measuring in units of T0 makes the result independent of the
-    logits' scale. Keeps the predicted class of every row.
+    logits' scale (for indicators that are logits; entropy and confidence are taken at T = 1). Keeps
+    the predicted class of every row.
 
     The fit starts at temperature scaling exactly and minimises, on all rows at once by L-BFGS with
     the analytic gradient,
@@ -104,15 +105,15 @@ class SMART(RowTemperature):
     max_iterations: int = 20
     seed: int = 0
 
-    reference_: float = learnt()
-    mean_: FloatArray = learnt()
-    deviation_: FloatArray = learnt()
-    low_: FloatArray = learnt()
-    high_: FloatArray = learnt()
-    w1_: FloatArray = learnt()
-    b1_: FloatArray = learnt()
-    w2_: FloatArray = learnt()
-    b2_: FloatArray = learnt()
+    reference_: float = field(init=False, repr=False)
+    mean_: FloatArray = field(init=False, repr=False)
+    deviation_: FloatArray = field(init=False, repr=False)
+    low_: FloatArray = field(init=False, repr=False)
+    high_: FloatArray = field(init=False, repr=False)
+    w1_: FloatArray = field(init=False, repr=False)
+    b1_: FloatArray = field(init=False, repr=False)
+    w2_: FloatArray = field(init=False, repr=False)
+    b2_: FloatArray = field(init=False, repr=False)
 
     @property
     def n_parameters(self) -> int:
@@ -162,7 +163,7 @@ class SMART(RowTemperature):
     ) -> FitReport:
         if self.objective == "charbonnier-eq6":
             message = "Eq. 6 is not a proper score: expect a worse calibration than before the fit"
-            warnings.warn(ImproperObjectiveWarning(message), stacklevel=5)
+            warnings.warn(ImproperObjectiveWarning(message), stacklevel=4)
         self.reference_ = reference
         self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
         self.deviation_ = np.where(deviation > 0, deviation, 1.0)

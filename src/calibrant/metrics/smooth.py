@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray
@@ -12,6 +10,9 @@ from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
 # Resamples are put on this many cells. That is off by at most mean|a - c| / (2 cells); on 10 000
 # rows it was off by 2e-5 at most and by 1e-6 on average, far below their spread.
 RESAMPLING_CELLS = 64
+# The exact sweep takes about N^1.5 steps on calibrated rows, half a second at this many. More of
+# them are put on cells: off by at most mean|a - c| / 65 536, which is below 1e-5.
+MOST_EXACT_ROWS, LARGE_CELLS = 50_000, 1 << 15
 
 
 def smooth_calibration_error(scores: Array, labels: Array) -> float:
@@ -19,8 +20,8 @@ def smooth_calibration_error(scores: Array, labels: Array) -> float:
 
     w runs over the 1-Lipschitz functions from [0, 1] to [-1, 1]. There are no bins to choose, and
     the value lies within a factor of two of the distance to the nearest calibrated predictor.
-    Exact: the linear program over the sorted confidences is solved by dynamic programming in
-    O(N log N).
+    Exact up to 50 000 distinct confidences, for which the linear program over the sorted
+    confidences is solved by dynamic programming; above that to 1e-5.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
@@ -33,13 +34,15 @@ def smooth_calibration_error(scores: Array, labels: Array) -> float:
 
 
 def smce_of_rows(rows: TopLabel) -> float:
-    """Return the exact smCE of sorted rows."""
+    """Return the smCE of sorted rows."""
     return smce_of_curve(rows.curves())
 
 
 def smce_of_curve(curve: ResidualCurves) -> float:
-    """Return the exact smCE of one residual curve."""
+    """Return the smCE of one residual curve."""
     starts = curve.rows.tie_starts
+    if len(starts) > MOST_EXACT_ROWS:
+        return float(smce_of_curves(curve, LARGE_CELLS)[0])
     residual = np.diff(curve.residual[0, starts]) / -curve.n
     return max_lipschitz_correlation(curve.rows.confidence[starts[:-1]], residual)
 
@@ -56,18 +59,20 @@ def max_lipschitz_correlation(positions: FloatArray, masses: FloatArray) -> floa
     """Return max of sum_i r_i w_i over |w_i| <= 1 and |w_i - w_j| <= |v_i - v_j|.
 
     Sweeping from left to right, the best value as a function of the last w is concave and
-    piecewise linear. It is kept as its breakpoints left and right of the maximum, in two heaps with
-    a common shift each: moving on by d lets w differ by d more, which pushes the two sides d apart;
-    adding a mass r tilts the function by r, which carries the maximum across breakpoints. At the
-    ends of [-1, 1] the slope is unlimited.
+    piecewise linear. It is kept as its breakpoints on either side of the maximum: moving on by d
+    lets w differ by d more, which pushes the two sides d apart; adding a mass r tilts the function
+    by r, which carries the maximum across breakpoints. At the ends of [-1, 1] the slope is
+    unlimited. A breakpoint changes sides only at the maximum, so each side is a stack.
 
     Args:
         positions: (n,) v, ascending and distinct.
         masses: (n,) r.
     """
     best = 0.0
-    # Both heaps hold (distance to the maximum's side, slope change); the nearest is on top.
-    sides: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
+    # Each side counts towards its own end of [-1, 1], so a negative mass is a positive one on the
+    # mirrored axis. A stack holds positions less the shift so far, and changes of slope.
+    left: tuple[list[float], list[float]] = ([], [])
+    right: tuple[list[float], list[float]] = ([], [])
     shift = 0.0
     last = float(positions[0]) if len(positions) else 0.0
     for position, mass in zip(positions.tolist(), masses.tolist(), strict=True):
@@ -75,22 +80,19 @@ def max_lipschitz_correlation(positions: FloatArray, masses: FloatArray) -> floa
         last = position
         if mass == 0.0:
             continue
-        # By symmetry a negative mass is a positive one on the mirrored axis.
-        ahead, behind = (sides[1], sides[0]) if mass > 0 else (sides[0], sides[1])
+        towards, away = (right, left) if mass > 0 else (left, right)
+        (ahead, changes), (behind, changes_behind) = towards, away
         rest = abs(mass)
-        while True:
-            at, capacity = (ahead[0][0] + shift, ahead[0][1]) if ahead else (1.0, np.inf)
-            if at >= 1.0:
-                at, capacity = 1.0, np.inf
-            if capacity > rest:
-                best += rest * at
-                if ahead and capacity != np.inf:
-                    ahead[0] = (ahead[0][0], capacity - rest)
-                # On the mirrored axis a breakpoint at `at` lies at -at.
-                heappush(behind, (-at - shift, rest))
-                break
-            best += capacity * at
-            rest -= capacity
-            heappop(ahead)
-            heappush(behind, (-at - shift, capacity))
+        while ahead and (at := ahead[-1] + shift) < 1.0 and (change := changes[-1]) <= rest:
+            best += change * at
+            rest -= change
+            ahead.pop()
+            behind.append(-at - shift)
+            changes_behind.append(changes.pop())
+        at = min(ahead[-1] + shift, 1.0) if ahead else 1.0
+        best += rest * at
+        if at < 1.0:
+            changes[-1] -= rest
+        behind.append(-at - shift)
+        changes_behind.append(rest)
     return best

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
     from calibrant.posthoc.temperature import TemperatureScaling
+    from calibrant.power import SampleSize, rows_needed
     from calibrant.predictions import Predictions
     from calibrant.rows import RowSummary, softmax, summarize
     from calibrant.sample import load_sample
@@ -148,6 +149,7 @@ _HOMES = {
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
     "posthoc.temperature": ("TemperatureScaling",),
+    "power": ("SampleSize", "rows_needed"),
     "predictions": ("Predictions",),
     "rows": ("RowSummary", "softmax", "summarize"),
     "sample": ("load_sample",),
@@ -177,6 +179,7 @@ __all__ = [
     "RefinementSplit",
     "RiskCoverage",
     "RowSummary",
+    "SampleSize",
     "ScoreDecomposition",
     "TemperatureScaling",
     "Uncalibrated",
@@ -223,6 +226,7 @@ __all__ = [
     "risk_at_coverage",
     "risk_coverage",
     "rms_calibration_error",
+    "rows_needed",
     "smooth_calibration_error",
     "softmax",
     "squared_kernel_calibration_error",

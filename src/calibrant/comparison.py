@@ -184,9 +184,9 @@ class Comparison:
 
     def __str__(self) -> str:
         parts = [
+            wrap(self.headline()),
             f"fit on {self.fit_source} ({self.fit_rows} rows), "
             f"measured on {self.test_source} ({self.test_rows} rows)",
-            wrap(self.headline()),
             self._table(),
             wrap(self._legend()),
             "\n".join(

@@ -151,8 +151,8 @@ class Evaluation:
             "would show on as many rows, on average and in 95 % of cases; below it all is noise."
         )
         parts = [
-            f"{self.source}: {self.n} rows{width}, {self.kind}",
             wrap(self.headline()),
+            f"{self.source}: {self.n} rows{width}, {self.kind}",
             format_table(head, [_table_row(r) for r in self.results.values()]),
             "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
             wrap(legend),

@@ -33,6 +33,13 @@ class SampleSize:
     power: float
     significance: float
 
+    def __str__(self) -> str:
+        many = f"more than {MOST_ROWS}" if self.rows is None else f"about {self.rows}"
+        return (
+            f"To see an ECE of {100 * self.ece:.3g} % with {100 * self.power:.0f} % power takes "
+            f"{many} rows like these."
+        )
+
 
 def rows_needed(
     confidence: FloatArray,

@@ -91,6 +91,13 @@ def measure(
             show_default=False,
         ),
     ] = None,
+    rows_for: Annotated[
+        float | None,
+        typer.Option(
+            help="Also say how many rows it takes to see an ECE of this size, such as 0.01.",
+            show_default=False,
+        ),
+    ] = None,
     kind: Kind = None,
     labels: Labels = None,
     resamples: Resamples = None,
@@ -120,7 +127,14 @@ def measure(
         from calibrant.report import write_evaluation_report
 
         write_evaluation_report(report, result, predictions)
-    emit(str(result), result.as_dict(), json)
+    text, document = str(result), result.as_dict()
+    if rows_for is not None:
+        from calibrant.power import rows_needed
+
+        size = rows_needed(result.rows.confidence, rows_for, seed=seed)
+        text += f"\n\n{size}"
+        document["rows_needed"] = vars(size)
+    emit(text, document, json)
 
 
 def _groups(file: Path, by: str) -> Any:

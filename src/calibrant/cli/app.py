@@ -119,7 +119,8 @@ def measure(
             raise InputError(
                 "a report page shows the whole file; leave out either --by or --report"
             )
-        grouped = evaluate_by(predictions, _groups(file, by), **options)
+        with progress(None, "measuring") as step:
+            grouped = evaluate_by(predictions, _groups(file, by), progress=step, **options)
         emit(str(grouped), grouped.as_dict(), json)
         return
     result = evaluate(predictions, **options)

@@ -67,8 +67,8 @@ def warnings_to_stderr() -> Generator[None]:
 
 
 @contextmanager
-def progress(total: int, what: str) -> Generator[Callable[[str], None]]:
-    """Yield a function to call with the name of each of `total` steps as it begins.
+def progress(total: int | None, what: str) -> Generator[Callable[[str], None]]:
+    """Yield a function to call with the name of each step as it begins; None: any number of them.
 
     Draws a bar on a terminal and nothing when stderr is piped.
     """

@@ -41,7 +41,12 @@ def fitted(logits, labels, **arguments) -> SMART:
 
 
 def make_objective(name: str):
-    return objective_named(name, bins=SoftBins(15, 0.05), delta=1e-3, smoothing=0.05)
+    return at_its_curves(objective_named(name, bins=SoftBins(15, 0.05), delta=1e-3, smoothing=0.05))
+
+
+def at_its_curves(objective):
+    """Return an objective as a function of rows and beta alone."""
+    return lambda rows, beta: objective(rows, beta, rows.curve.evaluate(beta))
 
 
 @pytest.fixture
@@ -125,7 +130,9 @@ def test_soft_bins_that_stay_empty_do_no_harm():
     rows = summarize(np.array([[9.0, 0.0], [8.0, 0.0], [0.0, 9.0]]), [0, 1, 1])
     for width in (1e-3, 1e-2):
         for delta in (0.0, 1e-3):
-            value, gradient = soft_binned_calibration(SoftBins(15, width), delta)(rows, np.ones(3))
+            value, gradient = at_its_curves(soft_binned_calibration(SoftBins(15, width), delta))(
+                rows, np.ones(3)
+            )
             assert np.isfinite(value)
             assert np.isfinite(gradient).all()
 
@@ -133,7 +140,9 @@ def test_soft_bins_that_stay_empty_do_no_harm():
 def test_a_perfectly_calibrated_soft_bin_costs_nothing():
     # Two rows of confidence 1/2, one of them right.
     rows = summarize(np.zeros((2, 2)), [0, 1])
-    value, gradient = soft_binned_calibration(SoftBins(15, 0.05), 1e-3)(rows, np.ones(2))
+    value, gradient = at_its_curves(soft_binned_calibration(SoftBins(15, 0.05), 1e-3))(
+        rows, np.ones(2)
+    )
     assert abs(value) < 1e-12
     np.testing.assert_allclose(gradient, 0, atol=1e-12)
 
@@ -142,7 +151,7 @@ def test_equation_6_to_the_letter_wants_certainty():
     # Not a proper score: with P(right) = 0.7 it falls as confidence rises beyond 0.7.
     logits = np.tile([1.0, 0.0], (10, 1))
     rows = summarize(logits, [0] * 7 + [1] * 3)
-    objective = charbonnier_eq6(SoftBins(15, 0.05), 1e-3)
+    objective = at_its_curves(charbonnier_eq6(SoftBins(15, 0.05), 1e-3))
     at = {c: objective(rows, np.full(10, np.log(c / (1 - c))))[0] for c in (0.7, 0.9, 0.99)}
     assert at[0.7] > at[0.9] > at[0.99]
 

@@ -142,9 +142,11 @@ class SMART(RowTemperature):
         start = fit_temperature(rows)
         if rows.classes > DENSE_CLASSES:
             rows = rows.tabulated(start.beta)
-        report = start.report(rows.n)
-        indicator = self._indicator(logits, start.beta)
-        return self._fit_network(rows, indicator, start.beta, report.notes)
+        if self.indicator == "margin":  # the summary holds it already
+            indicator = rows.margin[:, None] * start.beta
+        else:
+            indicator = self._indicator(logits, start.beta)
+        return self._fit_network(rows, indicator, start.beta, start.report(rows.n).notes)
 
     def fit_rows(self, rows: RowSummary) -> FitReport:
         """Fit on a row summary, for the indicator ``"margin"`` only.
@@ -217,9 +219,10 @@ class Penalised:
         free = temperatures < LARGEST_RELATIVE_TEMPERATURE
         bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
         beta = self.reference / bounded
-        value, by_beta = self.objective(self.rows, beta)
+        point = self.rows.curve.evaluate(beta)
+        value, by_beta = self.objective(self.rows, beta, point)
         if self.likelihood_weight > 0:
-            nll, nll_by_beta = negative_log_likelihood(self.rows, beta)
+            nll, nll_by_beta = negative_log_likelihood(self.rows, beta, point)
             value += self.likelihood_weight * nll
             by_beta = by_beta + self.likelihood_weight * nll_by_beta
         log = np.log(bounded)

@@ -1,8 +1,9 @@
 """What a row-wise temperature can be fitted to: the objectives of SMART's Table 3, with gradients.
 
-Every objective maps the row summary and (N,) inverse temperatures beta to a number and its (N,)
-gradient by beta. Notation of `calibrant.curves`: f the confidence curve, g the label gap, u the
-mean gap, c = exp(-f) the confidence, a = 1 if the predicted label is right.
+Every objective maps the row summary, (N,) inverse temperatures beta and the confidence curves at
+them to a number and its (N,) gradient by beta. Notation of `calibrant.curves`: f the confidence
+curve, g the label gap, u the mean gap, c = exp(-f) the confidence, a = 1 if the predicted label is
+right.
 
 Two objectives carry the paper's name. Its Eq. 6 sums a penalty of a_i - u_b over rows, which is
 about E|a - c|: not a proper score, since a row with P(a = 1) > 1/2 gains by c -> 1. Trained on it,
@@ -20,18 +21,20 @@ from typing import Literal, get_args
 import numpy as np
 
 from calibrant.arrays import FloatArray
+from calibrant.curves import CurvePoint
 from calibrant.rows import RowSummary
 
 ObjectiveName = Literal[
     "charbonnier", "soft-ece", "nll", "label-smoothing", "brier", "mse", "charbonnier-eq6"
 ]
 ValueAndGradient = tuple[float, FloatArray]
-Objective = Callable[[RowSummary, FloatArray], ValueAndGradient]
+Objective = Callable[[RowSummary, FloatArray, CurvePoint], ValueAndGradient]
 
 
-def negative_log_likelihood(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
+def negative_log_likelihood(
+    rows: RowSummary, beta: FloatArray, point: CurvePoint
+) -> ValueAndGradient:
     """Mean of f + beta g."""
-    point = rows.curve.evaluate(beta)
     value = float(np.mean(point.value + beta * rows.label_gap))
     return value, (point.slope + rows.label_gap) / rows.n
 
@@ -39,17 +42,16 @@ def negative_log_likelihood(rows: RowSummary, beta: FloatArray) -> ValueAndGradi
 def label_smoothing(alpha: float) -> Objective:
     """Cross-entropy to (1 - alpha) onehot + alpha / K: f + beta ((1 - alpha) g + alpha u)."""
 
-    def objective(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
-        point = rows.curve.evaluate(beta)
+    def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
         gap = (1 - alpha) * rows.label_gap + alpha * rows.mean_gap
         return float(np.mean(point.value + beta * gap)), (point.slope + gap) / rows.n
 
     return objective
 
 
-def brier(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
+def brier(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
     """Mean of sum_k (p_k - onehot_k)^2 = exp(f(2 beta) - 2 f(beta)) - 2 p_y + 1."""
-    point, double = rows.curve.evaluate(beta), rows.curve.evaluate(2 * beta)
+    double = rows.curve.evaluate(2 * beta)
     squares = np.exp(double.value - 2 * point.value)
     of_label = np.exp(-beta * rows.label_gap - point.value)
     value = float(np.mean(squares - 2 * of_label + 1))
@@ -58,9 +60,9 @@ def brier(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
     return value, slope / rows.n
 
 
-def mean_squared_error(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
+def mean_squared_error(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
     """Brier score divided by K, the mean over rows and classes."""
-    value, gradient = brier(rows, beta)
+    value, gradient = brier(rows, beta, point)
     return value / rows.classes, gradient / rows.classes
 
 
@@ -99,8 +101,7 @@ def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
     Charbonnier penalty.
     """
 
-    def objective(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
-        point = rows.curve.evaluate(beta)
+    def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
         confidence = np.exp(-point.value)
         residual = confidence - rows.correct
         weights, weights_slope = bins.memberships(confidence)
@@ -123,8 +124,7 @@ def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
 def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
     """The paper's Eq. 6 to the letter: mean_i sum_b w_ib phi(a_i - u_b). Damages calibration."""
 
-    def objective(rows: RowSummary, beta: FloatArray) -> ValueAndGradient:
-        point = rows.curve.evaluate(beta)
+    def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
         confidence = np.exp(-point.value)
         weights, weights_slope = bins.memberships(confidence)
         penalty = np.hypot(rows.correct[:, None] - bins.centres, delta)

@@ -310,7 +310,7 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
         (["fit", "val.npz", "--out", "missing/x.safetensors"], ["folder", "missing"]),
         (["fit", "val.npz", "--out", "x.pkl"], [".safetensors"]),
         (["fit", "top.csv", "--out", "x.safetensors"], ["top.csv", "every class"]),
-        (["apply", "saved.safetensors", "wide.npz", "--out", "x.npz"], ["4 classes", "(50, 6)"]),
+        (["apply", "saved.safetensors", "wide.npz", "--out", "x.npz"], ["4 classes", "6 classes", "wide.npz"]),
         (["apply", "saved.safetensors", "top.csv", "--out", "x.npz"], ["top.csv", "every class"]),
         (["apply", "saved.safetensors", "test.npz", "--out", "missing/x.npz"], ["folder"]),
         (["apply", "saved.safetensors", "test.npz", "--out", "x.pt"], ["'.pt' is unknown"]),

@@ -64,6 +64,8 @@ def to_numpy(array: Array) -> NDArray[Any]:
     if is_numpy(array):
         return array
     if is_torch_array(array):
+        if str(array.dtype) == "torch.bfloat16":  # NumPy has no such type
+            array = array.float()
         return array.detach().cpu().numpy()
     return np.asarray(array)
 
@@ -139,3 +141,10 @@ def pick(rows: Array, columns: Array) -> Array:
     """Return `rows[i, columns[i]]` for every row i of an (N, K) array."""
     xp = namespace(rows)
     return xp.take_along_axis(rows, columns[:, None], axis=1)[:, 0]
+
+
+def with_picked(rows: Array, columns: Array, value: float) -> Array:
+    """Return (N, K) `rows` with `value` in place of `rows[i, columns[i]]` for every row i."""
+    xp = namespace(rows)
+    every = xp.arange(rows.shape[1], dtype=columns.dtype, device=getattr(rows, "device", None))
+    return xp.where(every[None, :] == columns[:, None], value, rows)

@@ -181,8 +181,11 @@ class Predictions:
         """
         if seed < 0:
             raise PredictionsError(f"{self.source}: seed must not be negative, but is {seed}")
-        if not np.isfinite(size):
-            raise PredictionsError(f"{self.source}: can't split off {size} rows")
+        if not np.isfinite(size) or (size >= 1 and size != int(size)):
+            raise PredictionsError(
+                f"{self.source}: can't split off {size} rows; ask for a whole number, or a "
+                "fraction below 1"
+            )
         count = round(size * self.n) if 0 < size < 1 else int(size)
         if not 0 < count < self.n:
             raise PredictionsError(

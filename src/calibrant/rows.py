@@ -24,6 +24,7 @@ from calibrant.arrays import (
     namespace,
     pick,
     to_numpy,
+    with_picked,
     working_dtype,
 )
 from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
@@ -168,8 +169,7 @@ def top_two(chunk: Array) -> tuple[Array, Array, Array]:
     """Return the largest and second largest entry of each row and the index of the largest."""
     xp = namespace(chunk)
     index = xp.argmax(chunk, axis=1)
-    columns = xp.arange(chunk.shape[1], dtype=index.dtype, device=getattr(chunk, "device", None))
-    others = xp.where(columns[None, :] == index[:, None], -xp.inf, chunk)
+    others = with_picked(chunk, index, -xp.inf)
     return pick(chunk, index), xp.max(others, axis=1), index
 
 

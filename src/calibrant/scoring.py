@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.arrays import (
+    Array,
     BoolArray,
     FloatArray,
     IntArray,
@@ -15,6 +16,7 @@ from calibrant.arrays import (
     namespace,
     pick,
     to_numpy,
+    with_picked,
     working_dtype,
 )
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
@@ -59,24 +61,50 @@ def score_rows(predictions: Predictions) -> RowScores:
     def work(part: slice) -> None:
         chunk = xp.astype(scores[part], dtype, copy=False)
         label = like(labels[part], scores)
-        best = xp.argmax(chunk, axis=1)
         if predictions.kind == "logits":
-            shifted = chunk - xp.max(chunk, axis=1, keepdims=True)
-            log_of_label = pick(shifted, label)
-            weights = xp.exp(shifted)
-            total = xp.sum(weights, axis=1)
-            log_of_label = log_of_label - xp.log(total)
-            of_label = xp.exp(log_of_label)
-            top = 1 / total
-            squares = xp.vecdot(weights, weights) / (total * total)
+            best, shifted, others, rest = exponentials(chunk)
+            log_of_label = to_numpy(pick(shifted, label)).astype(np.float64) - np.log1p(rest)
+            of_label = np.exp(log_of_label)
+            confidence[part] = 1 / (1 + rest)
+            squares = (1 + _sums(others * others)) / (1 + rest) ** 2
         else:
-            of_label, top = pick(chunk, label), pick(chunk, best)
-            log_of_label = xp.log(xp.clip(of_label, SMALLEST_PROBABILITY, None))
-            squares = xp.vecdot(chunk, chunk)
+            best = xp.argmax(chunk, axis=1)
+            of_label = to_numpy(pick(chunk, label)).astype(np.float64)
+            log_of_label = np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
+            confidence[part] = to_numpy(pick(chunk, best))
+            squares = _sums(chunk * chunk)
         predicted[part] = to_numpy(best)
-        confidence[part] = to_numpy(top)
-        nll[part] = -to_numpy(log_of_label)
-        brier[part] = to_numpy(squares - 2 * of_label + 1)
+        nll[part] = -log_of_label
+        brier[part] = squares - 2 * of_label + 1
 
     for_row_chunks(scores, work)
     return RowScores(confidence, predicted, predicted == labels, nll, brier)
+
+
+def exponentials(chunk: Array) -> tuple[Array, Array, Array, FloatArray]:
+    """Return what the softmax of (n, K) logits is made of, apart from the largest entry.
+
+    With r = sum of the others, the confidence is 1 / (1 + r). Taking the largest entry's exp(0) = 1
+    into a float32 sum would round r away where it matters most, next to a confidence of 1.
+
+    Returns:
+        best: (n,) index of the largest logit.
+        shifted: (n, K) logits less the largest.
+        others: (n, K) exp(shifted), with 0 for the largest.
+        rest: (n,) r in float64; NaN for a row whose largest logit isn't finite.
+    """
+    xp = namespace(chunk)
+    best = xp.argmax(chunk, axis=1)
+    shifted = chunk - pick(chunk, best)[:, None]
+    others = with_picked(xp.exp(shifted), best, 0.0)
+    return best, shifted, others, _sums(others) + to_numpy(pick(shifted, best))
+
+
+def top_confidence(chunk: Array) -> tuple[IntArray, FloatArray]:
+    """Return the (n,) predicted labels of (n, K) logits and their (n,) probabilities."""
+    best, _, _, rest = exponentials(chunk)
+    return to_numpy(best).astype(np.int64), 1 / (1 + rest)
+
+
+def _sums(rows: Array) -> FloatArray:
+    return to_numpy(namespace(rows).sum(rows, axis=1)).astype(np.float64)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 
 from calibrant._version import __version__
-from calibrant.cli.output import emit, progress, warnings_to_stderr, write_text
+from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
 from calibrant.errors import CalibrantError, InputError
 from calibrant.predictions import Predictions
 
@@ -109,6 +109,7 @@ def measure(
     """Measure how honest the confidence in FILE is, with intervals and the noise floor."""
     from calibrant.evaluation import evaluate
 
+    check_outputs([file, labels], [report, json])
     predictions = _read(file, kind, labels)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = _names(metrics) or None
@@ -160,6 +161,7 @@ def fit(
     """Fit a calibrator on held-out predictions and save it."""
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
 
+    check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
     predictions = _read(file, kind, labels)
     calibrator.fit(predictions.logits, predictions.labels, predictions.features)
@@ -196,8 +198,14 @@ def apply(
     from calibrant.files import write_predictions
     from calibrant.persistence import load
 
+    check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
     before = _read(file, kind, labels)
+    if before.classes not in (None, fitted.classes_):
+        raise InputError(
+            f"{file}: has {before.classes} classes, but {calibrator} was fitted for "
+            f"{fitted.classes_} classes"
+        )
     probs = fitted.predict_proba(before.logits, before.features)
     after = Predictions.from_probs(probs, before.labels, before.features, source=str(out))
     write_predictions(after, out)
@@ -228,6 +236,9 @@ def compare(
     ] = 0.5,
     stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
     methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
+    metrics: Annotated[
+        str, typer.Option(help="Names separated by commas, or all; empty for the usual ones.")
+    ] = "",
     rank_by: Annotated[str, typer.Option(help="The metric that ranks.")] = "ece",
     kind: Kind = None,
     resamples: Resamples = None,
@@ -237,9 +248,17 @@ def compare(
     json: Json = None,
 ) -> None:
     """Fit every method on one set and measure all on another, on the same rows, with intervals."""
+    check_outputs([file, fit, test], [report, json])
     fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind)
     result = _compare_with_progress(
-        fit_set, test_set, methods, rank_by=rank_by, resamples=resamples, level=level, seed=seed
+        fit_set,
+        test_set,
+        methods,
+        metrics=_names(metrics) or None,
+        rank_by=rank_by,
+        resamples=resamples,
+        level=level,
+        seed=seed,
     )
     if report is not None:
         from calibrant.report import write_comparison_report

@@ -6,12 +6,12 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import CalibrationWarning
+from calibrant.errors import CalibrationWarning, InputError
 from calibrant.files.atomic import replacing
 
 
@@ -92,3 +92,15 @@ def progress(total: int | None, what: str) -> Generator[Callable[[str], None]]:
             started = True
 
         yield advance
+
+
+def check_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path | str | None]) -> None:
+    """Raise `InputError` if an output would replace an input or another output."""
+    taken = {Path(path).resolve(): "is read by this command" for path in inputs if path is not None}
+    for path in outputs:
+        if path is None or path == "-":
+            continue
+        place = Path(path).resolve()
+        if place in taken and (place.is_file() or not place.exists()):
+            raise InputError(f"{path}: {taken[place]}; write to another file")
+        taken[place] = "is another output of this command"

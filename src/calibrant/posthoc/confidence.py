@@ -19,7 +19,7 @@ from calibrant.metrics.binned import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk
-from calibrant.scoring import score_rows
+from calibrant.scoring import score_rows, top_confidence
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
 SEPARATION = 1e-6
@@ -52,8 +52,7 @@ class ConfidenceMap(Calibrator):
     def _apply(self, logits: Array, features: Array | None) -> Array:
         def rebuild(chunk: Array, part: slice) -> Array:
             probs = softmax_chunk(chunk - namespace(chunk).max(chunk, axis=1, keepdims=True), part)
-            label = to_numpy(namespace(probs).argmax(chunk, axis=1))
-            confidence = to_numpy(namespace(probs).max(probs, axis=1)).astype(np.float64)
+            label, confidence = top_confidence(chunk)
             return rebuild_rows(probs, label, self.map_confidence(confidence))
 
         return map_rows(logits, rebuild)
@@ -79,8 +78,9 @@ def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array
     """Return rows that give each `label` its new `confidence` and keep it the largest entry.
 
     The other classes share the rest in their old proportions. Where one of them would overtake,
-    they are mixed with their common mean just as far as needed. Below 1 / K no row can have its
-    label on top: such a confidence is raised to just above.
+    they are mixed with their common mean just as far as needed. A class of probability 0, such as a
+    masked one, gets its share only where the confidence is so low that the label can't be on top
+    otherwise. Below 1 / K it can't at all: such a confidence is raised to just above.
 
     Args:
         probs: (n, K) probabilities, of any array kind.
@@ -91,16 +91,20 @@ def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array
     classes = int(probs.shape[1])
     columns = like(np.arange(classes), probs)
     chosen = columns[None, :] == like(label, probs)[:, None]
+    others = xp.where(chosen, xp.zeros_like(probs), probs)
+    mass = xp.sum(others, axis=1, keepdims=True)
     target = like(
         np.clip(confidence, (1 + 2 * SEPARATION) / classes, 1.0)[:, None], probs, probs.dtype
     )
     rest = 1 - target
-    others = xp.where(chosen, xp.zeros_like(probs), probs)
-    mass = xp.sum(others, axis=1, keepdims=True)
-    mean = xp.where(chosen, xp.zeros_like(probs), rest / (classes - 1))
+    positive = xp.sum(xp.astype(others > 0, probs.dtype), axis=1, keepdims=True)
+    crowded = target * (positive + 1) < 1 + 2 * SEPARATION
+    sharing = ~chosen & ((others > 0) | crowded)
+    count = xp.where(crowded, float(classes - 1), positive)
+    mean = xp.where(sharing, rest / xp.where(count > 0, count, 1.0), xp.zeros_like(probs))
     others = xp.where(mass > 0, rest * (others / xp.where(mass > 0, mass, 1.0)), mean)
     highest, cap = xp.max(others, axis=1, keepdims=True), target * (1 - SEPARATION)
-    excess, room = highest - cap, highest - rest / (classes - 1)
+    excess, room = highest - cap, highest - xp.max(mean, axis=1, keepdims=True)
     share = xp.clip(excess / xp.where(excess > 0, room, 1.0), 0.0, 1.0)
     # The minimum takes off what float32 rounds up.
     others = xp.minimum(others + share * (mean - others), cap)

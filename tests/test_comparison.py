@@ -191,6 +191,7 @@ def test_text_has_all_methods_and_no_control_characters(everything):
     assert everything.headline() in text.replace("\n", " ") or everything.headline()[:40] in text
 
 
+@pytest.mark.filterwarnings("ignore:the rows to fit on and to measure on are the same")
 def test_sets_that_can_not_be_compared(sets, labelled_logits):
     other = Predictions.from_logits(*labelled_logits(50, 7), source="other.npz")
     with pytest.raises(InputError, match=r"fit.npz has 4 classes, but other.npz 7"):

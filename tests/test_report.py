@@ -238,6 +238,7 @@ def test_top_label_page_leaves_out_what_it_cannot_show(tmp_path: Path) -> None:
     assert found.document["methods"][0]["temperature"] is None
 
 
+@pytest.mark.filterwarnings("ignore:the rows to fit on and to measure on are the same")
 def test_many_classes_keep_the_page_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(800, 1000)) * 3, rng.integers(1000, size=800)

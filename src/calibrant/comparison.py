@@ -7,8 +7,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
+import numpy as np
+
+from calibrant.arrays import namespace, to_numpy
 from calibrant.errors import CalibrantError, CalibrationWarning, InputError
 from calibrant.evaluation import Evaluation, MetricResult, evaluate, show
 from calibrant.metrics.registry import metrics_named
@@ -64,10 +68,10 @@ class ComparedMethod:
 
 @dataclass(frozen=True)
 class DifferenceToBest(PairedDifference):
-    """A method's paired difference to the best one.
+    """A method's paired difference to the best one; its interval is that of this pair alone.
 
     Attributes:
-        p_adjusted: the p-value after Holm's correction for all methods that were compared.
+        p_adjusted: the p-value after Holm's correction for all pairs of methods.
         significant: whether it is at most 1 - level, so that the two can be told apart.
     """
 
@@ -111,33 +115,31 @@ class Comparison:
     def differences_by(self, metric: str) -> dict[str, DifferenceToBest]:
         """Return the paired difference of each method to the best one by any metric, by name.
 
-        Holm's correction takes into account that all methods are compared with the best.
+        Holm's correction takes all pairs of methods into account.
 
         Raises:
             KeyError: the metric was not measured.
         """
         results = {method.name: method.evaluation[metric] for method in self.methods}
-        best = self.best_by(metric)
         level = self.methods[0].evaluation.level
-        pairs = {
-            name: paired_difference(
-                result.replicates,
-                results[best].replicates,
-                (result.value, results[best].value),
-                level,
+
+        def difference(first: str, second: str) -> PairedDifference:
+            a, b = results[first], results[second]
+            return paired_difference(a.replicates, b.replicates, (a.value, b.value), level)
+
+        # The best one is chosen by the same data, so any pair might have been looked at.
+        pairs = {frozenset(pair): difference(*pair) for pair in combinations(results, 2)}
+        adjusted = dict(zip(pairs, holm([pair.p_value for pair in pairs.values()]), strict=True))
+        best = self.best_by(metric)
+        found: dict[str, DifferenceToBest] = {}
+        for name in results:
+            p = adjusted.get(frozenset({name, best}), 1.0)
+            found[name] = DifferenceToBest(
+                **vars(difference(name, best)),
+                p_adjusted=p,
+                significant=name != best and p <= 1 - level,
             )
-            for name, result in results.items()
-        }
-        others = [name for name in pairs if name != best]
-        adjusted = dict(zip(others, holm([pairs[name].p_value for name in others]), strict=True))
-        return {
-            name: DifferenceToBest(
-                **vars(pair),
-                p_adjusted=adjusted.get(name, 1.0),
-                significant=name != best and adjusted[name] <= 1 - level,
-            )
-            for name, pair in pairs.items()
-        }
+        return found
 
     @property
     def best(self) -> str:
@@ -155,6 +157,8 @@ class Comparison:
         text = f"{best.metric.superlative}: {self.best}, {_with_interval(best)}"
         text += ", not distinguishable from perfect" if best.at_floor else ""
         tied = self.tied_with_best
+        if len(self.methods) == 1:
+            return text + "."
         if not tied:
             return text + ". No other method comes close enough to tie."
         return text + f". Can't be told apart from it: {', '.join(tied)}."
@@ -243,7 +247,7 @@ def compare(
     *,
     fit: Predictions,
     test: Predictions,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] | str | None = None,
     rank_by: str = "ece",
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
@@ -258,7 +262,7 @@ def compare(
         methods: names or unfitted calibrators, or ``"all"``.
         fit: rows to fit on. They should share no row with `test`.
         test: rows to measure on.
-        metrics: names of metrics; all for None.
+        metrics: as `evaluate` takes them.
         rank_by: the metric to rank by.
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
@@ -274,14 +278,19 @@ def compare(
         raise InputError(
             f"{fit.source} has {fit.classes} classes, but {test.source} {test.classes}"
         )
+    if _same_rows(fit, test):
+        message = "the rows to fit on and to measure on are the same: the results are too good"
+        warnings.warn(CalibrationWarning(message), stacklevel=2)
     wanted = list(METHODS) if methods == "all" else methods
     if isinstance(wanted, str):
         wanted = [wanted]
     calibrators = [calibrator_class(m)() if isinstance(m, str) else m for m in wanted]
     if not calibrators:
         raise InputError("compare needs at least one method")
-    if metrics is not None and rank_by not in metrics:
-        metrics = [*metrics, rank_by]
+    if metrics is not None:
+        metrics = [metrics] if isinstance(metrics, str) else list(metrics)
+        if "all" not in metrics and rank_by not in metrics:
+            metrics.append(rank_by)
     metrics_named([rank_by])  # refuses an unknown one before anything is fitted
     entries: list[ComparedMethod] = []
     skipped: dict[str, str] = {}
@@ -342,7 +351,11 @@ def _names(calibrators: Sequence[Calibrator]) -> list[str]:
 
 
 def _keeps_classes(evaluation: Evaluation, logits: Any) -> bool:
-    from calibrant.arrays import namespace, to_numpy
-
     original = to_numpy(namespace(logits).argmax(logits, axis=1))
     return bool((evaluation.scores.predicted == original).all())
+
+
+def _same_rows(fit: Predictions, test: Predictions) -> bool:
+    if fit.n != test.n or not np.array_equal(fit.labels, test.labels):
+        return False
+    return np.array_equal(to_numpy(fit.scores), to_numpy(test.scores))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from calibrant.errors import InputError
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric, metrics_named
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
+from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.scoring import RowScores, score_rows
 from calibrant.tables import format_table, wrap
 from calibrant.uncertainty import (
@@ -110,6 +111,20 @@ class Evaluation:
         """
         return self.results[name]
 
+    @property
+    def clipped_nll_rows(self) -> int:
+        """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
+        if self.kind != "probs":
+            return 0
+        return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
+
+    @property
+    def gap(self) -> tuple[float, float, float]:
+        """Mean confidence less accuracy, and the ends of its normal interval."""
+        residual = self.rows.confidence - self.rows.correct
+        half = NormalDist().inv_cdf((1 + self.level) / 2) * residual.std() / np.sqrt(self.n)
+        return float(residual.mean()), float(residual.mean() - half), float(residual.mean() + half)
+
     def headline(self) -> str:
         """Return the finding in one sentence."""
         confidence, accuracy = self.rows.confidence.mean(), self.rows.correct.mean()
@@ -123,12 +138,16 @@ class Evaluation:
                 f"({judge.metric.title} {100 * judge.value:.2f} %, noise alone gives up to "
                 f"{100 * (judge.floor_95 or 0):.2f} %); {means}."
             )
-        gap = confidence - accuracy
+        gap, low, high = self.gap
         if abs(gap) < judge.value / 3:
-            direction = "Miscalibrated both ways"
+            direction = "Overconfident here and underconfident there"
         else:
             word = "Overconfident" if gap > 0 else "Underconfident"
-            direction = f"{word} by {100 * abs(gap):.1f} points"
+            ends = sorted((low, high) if gap > 0 else (-low, -high))
+            direction = (
+                f"{word} by {100 * abs(gap):.1f} points ({100 * self.level:.0f} % interval "
+                f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
+            )
         return f"{direction}: {means}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -139,7 +158,9 @@ class Evaluation:
             "n": self.n,
             "classes": self.classes,
             "level": self.level,
-            "metrics": {name: result.as_dict() for name, result in self.results.items()},
+            "metrics": {name: result.as_dict() for name, result in self.results.items()}
+            | dict.fromkeys(self.skipped),
+            "clipped_nll_rows": self.clipped_nll_rows,
             "skipped": [{"metric": m, "reason": reason} for m, reason in self.skipped.items()],
         }
 
@@ -155,6 +176,12 @@ class Evaluation:
             f"{self.source}: {self.n} rows{width}, {self.kind}",
             format_table(head, [_table_row(r) for r in self.results.values()]),
             "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
+            wrap(
+                f"{self.clipped_nll_rows} rows give the true class a probability of nearly 0; NLL "
+                "counts each of them as 87.3."
+            )
+            if self.clipped_nll_rows
+            else "",
             wrap(legend),
         ]
         return "\n\n".join(part for part in parts if part)
@@ -224,6 +251,9 @@ def evaluate(
         reason = "it needs a score for every class"
         skipped = {metric.name: reason for metric in wanted if metric.needs_rows}
         wanted = [metric for metric in wanted if not metric.needs_rows]
+    for metric in [metric for metric in wanted if predictions.n < metric.fewest_rows]:
+        skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
+        wanted.remove(metric)
     values = _values(wanted, predictions, scores, rows, resamples, level, seed)
     results = {metric.name: values[metric.name] for metric in wanted}
     return Evaluation(

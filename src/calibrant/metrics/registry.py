@@ -253,6 +253,7 @@ METRICS: dict[str, Metric] = {
         ),
         RowsMetric(
             name="skce",
+            fewest_rows=2,
             title="SKCE",
             definition="unbiased squared kernel error of whole rows, exp(-|p - q| / median)",
             percent=False,

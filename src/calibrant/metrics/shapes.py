@@ -25,6 +25,7 @@ class Metric:
         lower_is_better: the direction of improvement.
         needs_rows: whether it needs a score for every class.
         ideal: the best value where that is no end of the range, as for a slope; else None.
+        fewest_rows: with fewer it can't be computed.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Metric:
     lower_is_better: bool = True
     needs_rows: bool = False
     ideal: float | None = None
+    fewest_rows: int = 1
 
     @property
     def superlative(self) -> str:

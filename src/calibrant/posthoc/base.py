@@ -195,15 +195,27 @@ class RowTemperature(Calibrator):
         """Return the (N,) inverse temperatures of fitted-width logits."""
 
     @abstractmethod
-    def fit_rows(self, rows: RowSummary) -> FitReport:
-        """Fit on a row summary; `fit` makes one from logits."""
+    def _fit_rows(self, rows: RowSummary) -> FitReport:
+        """Learn from a row summary."""
+
+    def fit_rows(self, rows: RowSummary) -> Self:
+        """Fit on a row summary, such as shards summarised apart and joined, and return self.
+
+        Raises:
+            InputError: an argument of the constructor is out of range, or the summary lacks what
+                the method reads.
+        """
+        self._check_arguments()
+        report = self._fit_rows(rows)
+        self.classes_, self.fit_report_ = rows.classes, report
+        return self
 
     def temperatures(self, logits: Array) -> FloatArray:
         """Return the (N,) temperatures that `predict_proba` uses."""
         return 1.0 / self.inverse_temperatures(self._checked(logits))
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        return self.fit_rows(summarize(predictions.scores, predictions.labels, curve="dense"))
+        return self._fit_rows(summarize(predictions.scores, predictions.labels, curve="dense"))
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         return softmax(logits, self.inverse_temperatures(logits))

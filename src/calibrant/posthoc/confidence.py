@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, like, namespace, to_numpy
+from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.errors import InputError, PredictionsError
 from calibrant.metrics.binned import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import Calibrator, FitReport

@@ -225,8 +225,8 @@ class TemperatureScaling(RowTemperature):
         """One."""
         return 1
 
-    def fit_rows(self, rows: RowSummary) -> FitReport:
-        """See `RowTemperature.fit_rows`."""
+    def _fit_rows(self, rows: RowSummary) -> FitReport:
+        """Learn from a row summary."""
         fit = fit_temperature(rows)
         self.beta_ = fit.beta
         return fit.report(rows.n, stacklevel=5)

@@ -148,7 +148,7 @@ class SMART(RowTemperature):
             indicator = self._indicator(logits, start.beta)
         return self._fit_network(rows, indicator, start.beta, start.report(rows.n).notes)
 
-    def fit_rows(self, rows: RowSummary) -> FitReport:
+    def _fit_rows(self, rows: RowSummary) -> FitReport:
         """Fit on a row summary, for the indicator ``"margin"`` only.
 
         Raises:

@@ -80,7 +80,14 @@ if TYPE_CHECKING:
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.base import Calibrator, Uncalibrated
-    from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression
+    from calibrant.posthoc.confidence import (
+        BayesianBinning,
+        HistogramBinning,
+        IsotonicRegression,
+        ScalingBinning,
+        SplineCalibration,
+        VennAbers,
+    )
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
     from calibrant.posthoc.linear import VectorScaling
     from calibrant.posthoc.registry import make_calibrator
@@ -143,7 +150,14 @@ _HOMES = {
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
-    "posthoc.confidence": ("HistogramBinning", "IsotonicRegression"),
+    "posthoc.confidence": (
+        "BayesianBinning",
+        "HistogramBinning",
+        "IsotonicRegression",
+        "ScalingBinning",
+        "SplineCalibration",
+        "VennAbers",
+    ),
     "posthoc.ensemble": ("EnsembleTemperatureScaling",),
     "posthoc.linear": ("VectorScaling",),
     "posthoc.registry": ("make_calibrator",),
@@ -160,6 +174,7 @@ __all__ = [
     "CORE_METRICS",
     "METRICS",
     "SMART",
+    "BayesianBinning",
     "BinSums",
     "CalibrantError",
     "CalibrationWarning",
@@ -180,10 +195,13 @@ __all__ = [
     "RiskCoverage",
     "RowSummary",
     "SampleSize",
+    "ScalingBinning",
     "ScoreDecomposition",
+    "SplineCalibration",
     "TemperatureScaling",
     "Uncalibrated",
     "VectorScaling",
+    "VennAbers",
     "__version__",
     "accuracy",
     "adaptive_calibration_error",

@@ -8,7 +8,14 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.base import Calibrator, Uncalibrated
-from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression
+from calibrant.posthoc.confidence import (
+    BayesianBinning,
+    HistogramBinning,
+    IsotonicRegression,
+    ScalingBinning,
+    SplineCalibration,
+    VennAbers,
+)
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
 from calibrant.posthoc.smart import SMART
@@ -23,6 +30,10 @@ METHODS: dict[str, type[Calibrator]] = {
         VectorScaling,
         IsotonicRegression,
         HistogramBinning,
+        BayesianBinning,
+        ScalingBinning,
+        SplineCalibration,
+        VennAbers,
         SMART,
     )
 }

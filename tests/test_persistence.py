@@ -36,6 +36,7 @@ ARGUMENTS = {
         {"bins": st.integers(1, 20), "split": st.sampled_from(["none", "thirds"])}
     ),
     "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
+    "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),
     "smart": st.fixed_dictionaries(
         {
             "objective": st.sampled_from(objective_names()),

@@ -113,6 +113,7 @@ def test_fit_returns_itself_and_starts_afresh(method, overconfident, labelled_lo
 def test_number_of_parameters(method, overconfident):
     calibrator = fitted(method, *overconfident)
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
+    wanted |= {"temperature-laplace": 1, "predicted-class": 5}
     if method in wanted:
         assert calibrator.n_parameters == wanted[method]
     else:
@@ -146,6 +147,7 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("scaling-binning", {"bins": 0}),
         ("scaling-binning", {"split": "halves"}),
         ("spline", {"knots": 1}),
+        ("predicted-class", {"shrinkage": 0}),
         ("smart", {"objective": "ece"}),
         ("smart", {"indicator": "luck"}),
         ("smart", {"shrinkage": -1}),
@@ -333,7 +335,12 @@ def test_a_masked_class_is_fine_to_predict_but_not_to_fit_on(method, library, ov
     np.testing.assert_allclose(probs.sum(axis=1), 1)
     label, confidence = calibrator.predict_confidence(library(masked))
     assert np.isfinite(confidence).all()
-    if method not in ("ets", *CONFIDENCE_MAPS):  # these mix with the uniform distribution
+    if method not in (
+        "ets",
+        "temperature-laplace",
+        "irm",
+        *CONFIDENCE_MAPS,
+    ):  # these mix with the uniform distribution
         np.testing.assert_array_equal(probs[masked == -np.inf], 0)
     if method != "vector":
         np.testing.assert_array_equal(label, logits[:50].argmax(axis=1))

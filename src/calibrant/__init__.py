@@ -89,7 +89,10 @@ if TYPE_CHECKING:
         VennAbers,
     )
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+    from calibrant.posthoc.laplace import LaplaceTemperatureScaling
     from calibrant.posthoc.linear import VectorScaling
+    from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+    from calibrant.posthoc.predicted_class import PredictedClassTemperature
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
     from calibrant.posthoc.temperature import TemperatureScaling
@@ -160,6 +163,9 @@ _HOMES = {
     ),
     "posthoc.ensemble": ("EnsembleTemperatureScaling",),
     "posthoc.linear": ("VectorScaling",),
+    "posthoc.laplace": ("LaplaceTemperatureScaling",),
+    "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
+    "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
     "posthoc.temperature": ("TemperatureScaling",),
@@ -186,9 +192,12 @@ __all__ = [
     "HistogramBinning",
     "InputError",
     "IsotonicRegression",
+    "LaplaceTemperatureScaling",
     "MetricResult",
     "MetricSums",
+    "MulticlassIsotonic",
     "NotFittedError",
+    "PredictedClassTemperature",
     "Predictions",
     "PredictionsError",
     "RefinementSplit",

@@ -17,7 +17,10 @@ from calibrant.posthoc.confidence import (
     VennAbers,
 )
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.temperature import TemperatureScaling
 
@@ -26,6 +29,8 @@ METHODS: dict[str, type[Calibrator]] = {
     for calibrator in (
         Uncalibrated,
         TemperatureScaling,
+        LaplaceTemperatureScaling,
+        PredictedClassTemperature,
         EnsembleTemperatureScaling,
         VectorScaling,
         IsotonicRegression,
@@ -34,6 +39,7 @@ METHODS: dict[str, type[Calibrator]] = {
         ScalingBinning,
         SplineCalibration,
         VennAbers,
+        MulticlassIsotonic,
         SMART,
     )
 }

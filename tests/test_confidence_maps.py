@@ -163,6 +163,20 @@ def test_spline_is_the_slope_of_a_least_squares_natural_spline(rows, knots):
     np.testing.assert_allclose(ends, expected[[0, -1]], atol=1e-9)
 
 
+def test_equal_confidences_get_one_value():
+    # One level: H is a line of slope (accuracy - c) (N - 1) / N.
+    correct = np.repeat([1.0, 0.0], [30, 10])
+    calibrator = fit_map(SplineCalibration(), np.full(40, 0.9), correct)
+    expected = (40 * (0.9 + (0.75 - 0.9) * 39 / 40) + 1 / 4) / 41
+    np.testing.assert_allclose(calibrator.map_confidence(np.array([0.2, 0.9, 1])), expected)
+    # Two: pieces of the spline are averaged over the rows of each before anything is clipped.
+    confidence = np.repeat([0.5, 1.0], [10, 40])
+    correct = np.concatenate([np.tile([1.0, 0.0], 5), np.ones(40)])
+    calibrator = fit_map(SplineCalibration(2), confidence, correct)
+    expected = (50 * np.array([0.5, 1.0]) + 1 / 4) / 51
+    np.testing.assert_allclose(calibrator.map_confidence(np.array([0.5, 1.0])), expected)
+
+
 def test_a_table_of_many_rows_stays_close():
     confidence, correct = draw(20_000, seed=4)
     calibrator = fit_map(SplineCalibration(), confidence, correct)

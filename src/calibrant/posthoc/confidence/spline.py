@@ -29,7 +29,8 @@ class SplineCalibration(ConfidenceMap):
 
     Equal confidences share their mean outcome and get one value, the mean of theirs. The map may
     fall, for nothing but smoothness is asked of it, and it knows least at both ends, where a
-    natural spline is straight. Values are mixed with 1 / K at weight 1 / (N + 1).
+    natural spline is straight: where nearly all rows are confident, the few others share one piece
+    with many of those. Values are mixed with 1 / K at weight 1 / (N + 1).
 
     Args:
         knots: number of knots; fewer are used where a knot would have less than 5 rows.
@@ -78,7 +79,7 @@ class SplineCalibration(ConfidenceMap):
         found = np.linalg.lstsq(design, running, rcond=None)[0]
         self.ordinates_ = np.asarray(found, dtype=np.float64)
         slope: FloatArray = np.asarray(basis(quantile, 1) @ self.ordinates_)[:n]
-        raw = np.bincount(index, np.clip(confidence + slope, 0, 1)) / count
+        raw = np.clip(points + np.bincount(index, slope) / count, 0, 1)
         value = mixed_with_uniform(raw, n, self.classes_)
         kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), TABLE_SIZE)).round())
         self.knots_ = points[kept.astype(np.int64)]

@@ -29,6 +29,14 @@ ARGUMENTS = {
     "histogram": st.fixed_dictionaries(
         {"bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
     ),
+    "bbq": st.fixed_dictionaries(
+        {"prior_strength": st.floats(0.1, 10), "elbow": st.sampled_from([0.0, 0.001, 1.0])}
+    ),
+    "scaling-binning": st.fixed_dictionaries(
+        {"bins": st.integers(1, 20), "split": st.sampled_from(["none", "thirds"])}
+    ),
+    "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
+    "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),
     "smart": st.fixed_dictionaries(
         {
             "objective": st.sampled_from(objective_names()),

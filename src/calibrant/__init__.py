@@ -80,9 +80,19 @@ if TYPE_CHECKING:
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.base import Calibrator, Uncalibrated
-    from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression
+    from calibrant.posthoc.confidence import (
+        BayesianBinning,
+        HistogramBinning,
+        IsotonicRegression,
+        ScalingBinning,
+        SplineCalibration,
+        VennAbers,
+    )
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+    from calibrant.posthoc.laplace import LaplaceTemperatureScaling
     from calibrant.posthoc.linear import VectorScaling
+    from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+    from calibrant.posthoc.predicted_class import PredictedClassTemperature
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
     from calibrant.posthoc.temperature import TemperatureScaling
@@ -143,9 +153,19 @@ _HOMES = {
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
-    "posthoc.confidence": ("HistogramBinning", "IsotonicRegression"),
+    "posthoc.confidence": (
+        "BayesianBinning",
+        "HistogramBinning",
+        "IsotonicRegression",
+        "ScalingBinning",
+        "SplineCalibration",
+        "VennAbers",
+    ),
     "posthoc.ensemble": ("EnsembleTemperatureScaling",),
     "posthoc.linear": ("VectorScaling",),
+    "posthoc.laplace": ("LaplaceTemperatureScaling",),
+    "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
+    "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
     "posthoc.temperature": ("TemperatureScaling",),
@@ -160,6 +180,7 @@ __all__ = [
     "CORE_METRICS",
     "METRICS",
     "SMART",
+    "BayesianBinning",
     "BinSums",
     "CalibrantError",
     "CalibrationWarning",
@@ -171,19 +192,25 @@ __all__ = [
     "HistogramBinning",
     "InputError",
     "IsotonicRegression",
+    "LaplaceTemperatureScaling",
     "MetricResult",
     "MetricSums",
+    "MulticlassIsotonic",
     "NotFittedError",
+    "PredictedClassTemperature",
     "Predictions",
     "PredictionsError",
     "RefinementSplit",
     "RiskCoverage",
     "RowSummary",
     "SampleSize",
+    "ScalingBinning",
     "ScoreDecomposition",
+    "SplineCalibration",
     "TemperatureScaling",
     "Uncalibrated",
     "VectorScaling",
+    "VennAbers",
     "__version__",
     "accuracy",
     "adaptive_calibration_error",

@@ -8,9 +8,19 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.base import Calibrator, Uncalibrated
-from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression
+from calibrant.posthoc.confidence import (
+    BayesianBinning,
+    HistogramBinning,
+    IsotonicRegression,
+    ScalingBinning,
+    SplineCalibration,
+    VennAbers,
+)
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.temperature import TemperatureScaling
 
@@ -19,10 +29,17 @@ METHODS: dict[str, type[Calibrator]] = {
     for calibrator in (
         Uncalibrated,
         TemperatureScaling,
+        LaplaceTemperatureScaling,
+        PredictedClassTemperature,
         EnsembleTemperatureScaling,
         VectorScaling,
         IsotonicRegression,
         HistogramBinning,
+        BayesianBinning,
+        ScalingBinning,
+        SplineCalibration,
+        VennAbers,
+        MulticlassIsotonic,
         SMART,
     )
 }

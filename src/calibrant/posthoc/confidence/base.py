@@ -1,0 +1,127 @@
+"""What maps of the confidence alone have in common.
+
+They say how sure the prediction is, not which one to make. `predict_confidence` returns just that;
+`predict_proba` rebuilds whole rows around it without ever changing the predicted label.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
+from calibrant.errors import PredictionsError
+from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.predictions import Predictions
+from calibrant.rows import map_rows, softmax_chunk
+from calibrant.scoring import score_rows, top_confidence
+
+# The other classes stay below the predicted one by this share of it, well above float32 rounding.
+SEPARATION = 1e-6
+
+
+@dataclass(eq=False)
+class ConfidenceMap(Calibrator):
+    """Family: c' = map(c), with c the largest probability of softmax(z).
+
+    Pooling rows can end in a bin with no error, or with errors only. A probability of exactly 1 or
+    0 would make the likelihood of a later exception infinite, so values are mixed with 1 / K at
+    weight 1 / (n + 1), n being the rows that they rest on (`mixed_with_uniform`).
+    """
+
+    keeps_prediction: ClassVar[bool] = True
+
+    @abstractmethod
+    def map_confidence(self, confidence: FloatArray) -> FloatArray:
+        """Return the (N,) recalibrated confidences."""
+
+    @abstractmethod
+    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+        """Learn the map from confidences in ascending order and their 0/1 correctness."""
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        scores = score_rows(predictions)
+        order = np.argsort(scores.confidence, kind="stable")
+        return self._fit_map(scores.confidence[order], scores.correct[order].astype(np.float64))
+
+    def _apply(self, logits: Array, features: Array | None) -> Array:
+        def rebuild(chunk: Array, part: slice) -> Array:
+            probs = softmax_chunk(chunk - namespace(chunk).max(chunk, axis=1, keepdims=True), part)
+            label, confidence = top_confidence(chunk)
+            return rebuild_rows(probs, label, self.map_confidence(confidence))
+
+        return map_rows(logits, rebuild)
+
+    def predict_confidence(
+        self, logits: Array, features: Array | None = None
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the (N,) predicted labels and the (N,) recalibrated confidences as they are.
+
+        Unlike those of `predict_proba`, they may lie below 1 / K.
+        """
+        label, confidence = self._raw_confidence(logits)
+        return label, self.map_confidence(confidence)
+
+    def _raw_confidence(self, logits: Array) -> tuple[IntArray, FloatArray]:
+        """Return the predicted labels and the confidences before the map."""
+        checked = self._checked(logits)
+        unknown = np.zeros(checked.shape[0], dtype=np.int64)
+        with np.errstate(invalid="ignore"):
+            scores = score_rows(Predictions("logits", checked, unknown))
+        usable = np.isfinite(scores.confidence)
+        if not usable.all():
+            raise PredictionsError(f"logits: row {int(usable.argmin())} holds NaN or infinity")
+        return scores.predicted, scores.confidence
+
+
+def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array:
+    """Return rows that give each `label` its new `confidence` and keep it the largest entry.
+
+    The other classes share the rest in their old proportions. Where one of them would overtake,
+    they are mixed with their common mean just as far as needed. A class of probability 0, such as a
+    masked one, gets its share only where the confidence is so low that the label can't be on top
+    otherwise. Below 1 / K it can't at all: such a confidence is raised to just above.
+
+    Args:
+        probs: (n, K) probabilities, of any array kind.
+        label: (n,) the label to keep on top.
+        confidence: (n,) its new probability.
+    """
+    xp = namespace(probs)
+    classes = int(probs.shape[1])
+    columns = like(np.arange(classes), probs)
+    chosen = columns[None, :] == like(label, probs)[:, None]
+    others = xp.where(chosen, xp.zeros_like(probs), probs)
+    mass = xp.sum(others, axis=1, keepdims=True)
+    target = like(
+        np.clip(confidence, (1 + 2 * SEPARATION) / classes, 1.0)[:, None], probs, probs.dtype
+    )
+    rest = 1 - target
+    positive = xp.sum(xp.astype(others > 0, probs.dtype), axis=1, keepdims=True)
+    crowded = target * (positive + 1) < 1 + 2 * SEPARATION
+    sharing = ~chosen & ((others > 0) | crowded)
+    count = xp.where(crowded, float(classes - 1), positive)
+    mean = xp.where(sharing, rest / xp.where(count > 0, count, 1.0), xp.zeros_like(probs))
+    others = xp.where(mass > 0, rest * (others / xp.where(mass > 0, mass, 1.0)), mean)
+    highest, cap = xp.max(others, axis=1, keepdims=True), target * (1 - SEPARATION)
+    excess, room = highest - cap, highest - xp.max(mean, axis=1, keepdims=True)
+    share = xp.clip(excess / xp.where(excess > 0, room, 1.0), 0.0, 1.0)
+    # The minimum takes off what float32 rounds up.
+    others = xp.minimum(others + share * (mean - others), cap)
+    return xp.where(chosen, target, others)
+
+
+def mixed_with_uniform(value: FloatArray, rows: NDArray[Any] | int, classes: int) -> FloatArray:
+    """Return values mixed with 1 / K at weight 1 / (rows + 1), where there are any rows.
+
+    Args:
+        value: (B,) values of a map.
+        rows: (B,) or one number of rows that they rest on.
+        classes: number of classes K.
+    """
+    weight = 1 / (np.asarray(rows) + 1.0)
+    return np.where(np.asarray(rows) > 0, (1 - weight) * value + weight / classes, value)

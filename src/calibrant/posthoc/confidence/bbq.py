@@ -1,0 +1,160 @@
+"""Bayesian binning into quantiles of the top label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.errors import InputError
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+from calibrant.posthoc.confidence.histogram import equal_mass_edges
+
+# A prior mean at 0 or 1 would forbid one of the outcomes.
+LOWEST_PRIOR_MEAN = 0.005
+
+
+@dataclass(eq=False)
+class BayesianBinning(ConfidenceMap):
+    """An average of many equal-mass binnings, weighted by how likely each makes the outcomes.
+
+    A binning into B bins b with n_b rows, h_b of them right, has the marginal likelihood
+
+        prod_b Beta(h_b + C q_b, n_b - h_b + C (1 - q_b)) / Beta(C q_b, C (1 - q_b)),
+
+    q_b being the middle of the bin, kept in [0.005, 0.995], and C = prior_strength the weight of
+    the prior in rows. All B from max(1, floor(N^(1/3) / 10)) to min(ceil(N / 5),
+    ceil(10 N^(1/3))) are equally likely beforehand. With the weights sorted and the largest set to
+    1, only those before the elbow are kept: as long as the drop to the next exceeds ``elbow``
+    times the variance of all. The value of a bin is (h + p) / (n + 1), where p = (sum of the
+    confidences of its right rows + q) / (h + 1).
+
+    Cuts lie midway between neighbours and never part equal confidences; binnings that become the
+    same thereby count once. Few rows favour few bins, so small sets end near one constant.
+
+    Args:
+        prior_strength: C, in rows a bin. The paper's N' = 2 B is C = 2.
+        elbow: see above; 0 keeps all binnings that fall strictly.
+
+    Attributes:
+        edges_: (B + 1,) all cuts of the binnings that were kept; bins are (lo, hi].
+        values_: (B,) their weighted mean on each piece.
+        bins_: (M,) numbers of bins of the binnings that were kept, best first.
+        weights_: (M,) their weights, which sum to 1.
+
+    References:
+        Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using Bayesian Binning.
+        AAAI 2015.
+    """
+
+    method: ClassVar[str] = "bbq"
+
+    prior_strength: float = 2.0
+    elbow: float = 0.001
+
+    edges_: FloatArray = field(init=False, repr=False)
+    values_: FloatArray = field(init=False, repr=False)
+    bins_: IntArray = field(init=False, repr=False)
+    weights_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of pieces on which the average is constant."""
+        return len(self.values_)
+
+    def _check_arguments(self) -> None:
+        if not self.prior_strength > 0:
+            raise InputError(f"prior_strength must be positive, but is {self.prior_strength}")
+        if not self.elbow >= 0:
+            raise InputError(f"elbow must not be negative, but is {self.elbow}")
+
+    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+        n = len(confidence)
+        # Ties are together in every bin, so the sums below don't depend on their order.
+        running = np.concatenate([[0.0], np.cumsum(correct)])
+        of_hits = np.concatenate([[0.0], np.cumsum(correct * confidence)])
+        models: list[Binning] = []
+        seen: set[bytes] = set()
+        for bins in candidate_numbers_of_bins(n):
+            edges = equal_mass_edges(confidence, bins)
+            if edges.tobytes() not in seen:
+                seen.add(edges.tobytes())
+                strength = self.prior_strength
+                models.append(score_binning(edges, confidence, running, of_hits, strength))
+        log = np.array([model.log_likelihood for model in models])
+        order = np.argsort(-log, kind="stable")
+        relative = np.exp(log[order] - log.max())
+        kept = before_the_elbow(relative, self.elbow)
+        self.weights_ = relative[:kept] / relative[:kept].sum()
+        chosen: list[int] = order[:kept].tolist()
+        best = [models[i] for i in chosen]
+        self.bins_ = np.array([len(model.values) for model in best], dtype=np.int64)
+        self.edges_ = np.unique(np.concatenate([model.edges for model in best]))
+        upper = self.edges_[1:]
+        mean = np.zeros(len(upper))
+        for weight, model in zip(self.weights_, best, strict=True):
+            mean += weight * model.values[np.searchsorted(model.edges[1:-1], upper, side="left")]
+        self.values_ = mixed_with_uniform(mean, n, self.classes_)
+        return FitReport(n, "marginal likelihood", -float(log.max()) / n, len(models))
+
+    def map_confidence(self, confidence: FloatArray) -> FloatArray:
+        """See `ConfidenceMap.map_confidence`."""
+        return self.values_[np.searchsorted(self.edges_[1:-1], confidence, side="left")]
+
+
+class Binning(NamedTuple):
+    """One binning: (B + 1,) edges, (B,) values and its log marginal likelihood."""
+
+    edges: FloatArray
+    values: FloatArray
+    log_likelihood: float
+
+
+def candidate_numbers_of_bins(rows: int) -> range:
+    """Return the numbers of bins that BBQ averages over."""
+    root = float(np.cbrt(rows))
+    low = max(1, int(np.floor(root / 10)))
+    high = max(low, min(int(np.ceil(rows / 5)), int(np.ceil(10 * root))))
+    return range(low, high + 1)
+
+
+def score_binning(
+    edges: FloatArray,
+    confidence: FloatArray,
+    running_hits: FloatArray,
+    running_confidence_of_hits: FloatArray,
+    strength: float,
+) -> Binning:
+    """Return the values and the marginal likelihood of one binning of sorted confidences.
+
+    Args:
+        edges: (B + 1,) from 0 to 1; bins are (lo, hi].
+        confidence: (N,) ascending.
+        running_hits: (N + 1,) number of right rows before each row.
+        running_confidence_of_hits: (N + 1,) sum of their confidences.
+        strength: weight of a bin's prior, in rows.
+    """
+    from scipy.special import betaln
+
+    inner = np.searchsorted(confidence, edges[1:-1], side="right")
+    ends = np.concatenate([[0], inner, [len(confidence)]])
+    count, hits = np.diff(ends).astype(np.float64), np.diff(running_hits[ends])
+    of_hits = np.diff(running_confidence_of_hits[ends])
+    middle = (edges[:-1] + edges[1:]) / 2
+    prior = np.clip(middle, LOWEST_PRIOR_MEAN, 1 - LOWEST_PRIOR_MEAN)
+    a, b = strength * prior, strength * (1 - prior)
+    log_likelihood = float(np.sum(betaln(hits + a, count - hits + b) - betaln(a, b)))
+    pseudo = (of_hits + middle) / (hits + 1)
+    return Binning(edges, (hits + pseudo) / (count + 1), log_likelihood)
+
+
+def before_the_elbow(weights: FloatArray, elbow: float) -> int:
+    """Return how many of the descending `weights` come before they level off; at least one."""
+    spread = float(np.var(weights))
+    if spread == 0.0:
+        return len(weights)
+    flat = np.flatnonzero(weights[:-1] - weights[1:] <= elbow * spread)
+    return int(flat[0]) + 1 if flat.size else len(weights)

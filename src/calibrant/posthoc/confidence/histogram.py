@@ -1,0 +1,83 @@
+"""Histogram binning of the top label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.errors import InputError
+from calibrant.metrics.binned import bin_edges, equal_mass_cuts
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+
+
+@dataclass(eq=False)
+class HistogramBinning(ConfidenceMap):
+    """The confidence is replaced by the accuracy of its bin.
+
+    Args:
+        bins: number of bins; fewer are used where rows or distinct confidences are fewer.
+        binning: ``"equal-mass"`` puts as many rows in each bin, cut midway between neighbours;
+            ``"equal-width"`` takes (b / B, (b + 1) / B]. An empty bin keeps its middle.
+
+    Attributes:
+        edges_: (B + 1,) edges of the bins (lo, hi]; values_: (B,) the map on them.
+
+    References:
+        Zadrozny & Elkan, ICML 2001.
+    """
+
+    method: ClassVar[str] = "histogram"
+
+    bins: int = 15
+    binning: Literal["equal-mass", "equal-width"] = "equal-mass"
+
+    edges_: FloatArray = field(init=False, repr=False)
+    values_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of bins."""
+        return len(self.values_)
+
+    def _check_arguments(self) -> None:
+        if self.bins < 1:
+            raise InputError(f"bins must be at least 1, not {self.bins}")
+        if self.binning not in ("equal-mass", "equal-width"):
+            raise InputError(f"binning must be 'equal-mass' or 'equal-width', not {self.binning!r}")
+
+    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+        self.edges_ = (
+            bin_edges(self.bins)
+            if self.binning == "equal-width"
+            else equal_mass_edges(confidence, self.bins)
+        )
+        index = self._bin_of(confidence)
+        count = np.bincount(index, minlength=len(self.edges_) - 1)
+        hits = np.bincount(index, correct, len(count))
+        middle = (self.edges_[:-1] + self.edges_[1:]) / 2
+        value = np.where(count > 0, hits / np.maximum(count, 1), middle)
+        self.values_ = mixed_with_uniform(value, count, self.classes_)
+        loss = float(np.mean((self.values_[index] - correct) ** 2))
+        return FitReport(len(confidence), "closed form", loss)
+
+    def _bin_of(self, confidence: FloatArray) -> IntArray:
+        return np.searchsorted(self.edges_[1:-1], confidence, side="left").astype(np.int64)
+
+    def map_confidence(self, confidence: FloatArray) -> FloatArray:
+        """See `ConfidenceMap.map_confidence`."""
+        return self.values_[self._bin_of(confidence)]
+
+
+def equal_mass_edges(confidence: FloatArray, bins: int) -> FloatArray:
+    """Return edges from 0 to 1 that cut sorted confidences into equally filled bins.
+
+    Cuts lie midway between neighbours; one that would part equal confidences is dropped.
+    """
+    cuts = equal_mass_cuts(len(confidence), min(bins, len(confidence)))[1:-1]
+    below, above = confidence[cuts - 1], confidence[cuts]
+    inner = ((below + above) / 2)[below < above]
+    return np.concatenate([[0.0], np.unique(inner), [1.0]])

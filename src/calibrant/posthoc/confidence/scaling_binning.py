@@ -1,0 +1,134 @@
+"""Scaling-binning of the top label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from calibrant.arrays import FloatArray
+from calibrant.errors import InputError
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+from calibrant.posthoc.confidence.histogram import equal_mass_edges
+
+# Beyond these odds float32 confidences no longer say what the odds are.
+NEAREST_TO_CERTAIN = 1e-6
+# Holds the slope near 1 where the rows don't determine it, in units of one row at even odds.
+RIDGE = 1e-3
+STEPS, SMALLEST_STEP = 100, 1e-10
+
+
+@dataclass(eq=False)
+class ScalingBinning(ConfidenceMap):
+    """Platt scaling, then each bin's mean of what it says rather than the bin's accuracy.
+
+    First g(c) = sigmoid(slope * logit(c) + offset) is fitted to the correctness by likelihood,
+    with c kept within 1e-6 of certainty and with Platt's targets (h + 1) / (h + 2) and 1 / (w + 2)
+    for h right and w wrong rows, which keep the fit finite where all rows are right. Then rows are
+    cut into equal-mass bins, and the map on a bin is the mean of g over its rows: less noisy than
+    the mean outcome, and still a step function, so that its calibration error can be measured.
+    It can't be better than a sigmoid in the log odds.
+
+    Args:
+        bins: number of bins; fewer are used where rows or distinct confidences are fewer.
+        split: ``"none"`` uses all rows for all three steps, as the authors' code does;
+            ``"thirds"`` a third for each, as the paper's theorem asks: every third row in the order
+            of confidence. A bin without rows of its own then takes g at its middle.
+
+    Attributes:
+        slope_, offset_: of g. edges_: (B + 1,) edges of the bins (lo, hi]. values_: (B,) the map.
+
+    References:
+        Kumar, Liang, Ma: Verified Uncertainty Calibration. NeurIPS 2019.
+    """
+
+    method: ClassVar[str] = "scaling-binning"
+
+    bins: int = 15
+    split: Literal["none", "thirds"] = "none"
+
+    slope_: float = field(init=False, repr=False)
+    offset_: float = field(init=False, repr=False)
+    edges_: FloatArray = field(init=False, repr=False)
+    values_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of bins and two of the sigmoid."""
+        return len(self.values_) + 2
+
+    def _check_arguments(self) -> None:
+        if self.bins < 1:
+            raise InputError(f"bins must be at least 1, not {self.bins}")
+        if self.split not in ("none", "thirds"):
+            raise InputError(f"split must be 'none' or 'thirds', not {self.split!r}")
+
+    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+        n = len(confidence)
+        # Equal confidences are sorted by outcome: the thirds don't depend on the order of rows.
+        order = np.lexsort((correct, confidence))
+        confidence, correct = confidence[order], correct[order]
+        parted = self.split == "thirds" and n >= 3
+        parts = [slice(i, None, 3) for i in range(3)] if parted else [slice(None)] * 3
+        self.slope_, self.offset_, steps = fit_sigmoid(
+            log_odds(confidence[parts[0]]), correct[parts[0]]
+        )
+        self.edges_ = equal_mass_edges(confidence[parts[1]], self.bins)
+        averaged = confidence[parts[2]]
+        index = np.searchsorted(self.edges_[1:-1], averaged, side="left")
+        count = np.bincount(index, minlength=len(self.edges_) - 1)
+        total = np.bincount(index, self.scale(averaged), len(count))
+        middle = self.scale((self.edges_[:-1] + self.edges_[1:]) / 2)
+        mean = np.where(count > 0, total / np.maximum(count, 1), middle)
+        self.values_ = mixed_with_uniform(mean, n, self.classes_)
+        loss = float(np.mean((self.map_confidence(confidence) - correct) ** 2))
+        return FitReport(n, "nll of the sigmoid", loss, steps, steps < STEPS)
+
+    def scale(self, confidence: FloatArray) -> FloatArray:
+        """Return g of (N,) confidences, what the bins average."""
+        return sigmoid(self.slope_ * log_odds(confidence) + self.offset_)
+
+    def map_confidence(self, confidence: FloatArray) -> FloatArray:
+        """See `ConfidenceMap.map_confidence`."""
+        return self.values_[np.searchsorted(self.edges_[1:-1], confidence, side="left")]
+
+
+def log_odds(confidence: FloatArray) -> FloatArray:
+    """Return log(c / (1 - c)) of confidences kept within 1e-6 of certainty."""
+    kept = np.clip(confidence, NEAREST_TO_CERTAIN, 1 - NEAREST_TO_CERTAIN)
+    return np.log(kept) - np.log1p(-kept)
+
+
+def sigmoid(x: FloatArray) -> FloatArray:
+    """Return 1 / (1 + exp(-x)) without overflow."""
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def fit_sigmoid(x: FloatArray, correct: FloatArray) -> tuple[float, float, int]:
+    """Return slope, offset and steps of Platt's logistic regression by damped Newton steps."""
+    hits = float(correct.sum())
+    target = np.where(correct > 0, (hits + 1) / (hits + 2), 1 / (len(correct) - hits + 2))
+    design = np.stack([x, np.ones_like(x)], axis=1)
+    ridge = RIDGE * np.array([1.0, 0.0])
+
+    def loss(v: FloatArray) -> float:
+        score = design @ v
+        fit = np.sum(np.logaddexp(0.0, score) - target * score)
+        return float(fit + ridge @ (v - 1) ** 2 / 2)
+
+    vector: FloatArray = np.array([1.0, 0.0])
+    for step in range(1, STEPS + 1):
+        p = sigmoid(design @ vector)
+        gradient = design.T @ (p - target) + ridge * (vector - 1)
+        hessian = (design * (p * (1 - p))[:, None]).T @ design + np.diag(ridge)
+        solution = np.linalg.solve(hessian + 1e-12 * np.eye(2), gradient)
+        move: FloatArray = np.asarray(solution, dtype=np.float64)
+        before, length = loss(vector), 1.0
+        while loss(vector - length * move) > before and length > SMALLEST_STEP:
+            length /= 2
+        vector = vector - length * move
+        if np.abs(length * move).max() < SMALLEST_STEP:
+            return float(vector[0]), float(vector[1]), step
+    return float(vector[0]), float(vector[1]), STEPS

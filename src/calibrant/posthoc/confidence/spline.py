@@ -1,0 +1,92 @@
+"""Spline recalibration of the top label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibrant.arrays import FloatArray
+from calibrant.errors import InputError
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+
+# Points of the table that new confidences are looked up in; between them the map is a line.
+TABLE_SIZE = 1024
+# Fewer rows a knot leave the spline to follow single rows.
+ROWS_A_KNOT = 5
+
+
+@dataclass(eq=False)
+class SplineCalibration(ConfidenceMap):
+    """The confidence plus the slope of a smooth curve through the running sum of the errors.
+
+    With confidences s_1 <= ... <= s_N and outcomes a_i, H_i = sum_{j <= i} (a_j - s_j) / N
+    over t_i = (i - 1) / (N - 1) has slope E[a - s] at every quantile t. A natural cubic spline G
+    with equally spaced knots is fitted to it by least squares, and the map takes s_i to
+    s_i + G'(t_i), clipped to [0, 1]. Between calibration rows it is linear, beyond them constant.
+
+    Equal confidences share their mean outcome and get one value, the mean of theirs. The map may
+    fall, for nothing but smoothness is asked of it, and it knows least at both ends, where a
+    natural spline is straight: where nearly all rows are confident, the few others share one piece
+    with many of those. Values are mixed with 1 / K at weight 1 / (N + 1).
+
+    Args:
+        knots: number of knots; fewer are used where a knot would have less than 5 rows.
+
+    Attributes:
+        knots_: (P,) confidences of a table, ascending; values_: (P,) the map there.
+        ordinates_: (Q,) the spline's values at its knots.
+
+    References:
+        Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu, Hartley: Calibration of Neural Networks
+        using Splines. ICLR 2021.
+    """
+
+    method: ClassVar[str] = "spline"
+
+    knots: int = 6
+
+    knots_: FloatArray = field(init=False, repr=False)
+    values_: FloatArray = field(init=False, repr=False)
+    ordinates_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of knots of the spline."""
+        return len(self.ordinates_)
+
+    def _check_arguments(self) -> None:
+        if self.knots < 2:
+            raise InputError(f"knots must be at least 2, not {self.knots}")
+
+    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+        from scipy.interpolate import CubicSpline
+
+        n = len(confidence)
+        points, index, count = np.unique(confidence, return_inverse=True, return_counts=True)
+        outcome = (np.bincount(index, correct) / count)[index]
+        running = np.cumsum(outcome - confidence) / n
+        quantile = np.linspace(0, 1, n)
+        if n == 1:  # a line from nothing to the only row's error
+            quantile, running = np.array([0.0, 1.0]), np.array([0.0, running[0]])
+        number = min(self.knots, max(2, n // ROWS_A_KNOT))
+        at = np.linspace(0, 1, number)
+        # Column k is the natural spline that is 1 at knot k and 0 at the others.
+        basis: Any = CubicSpline(at, np.eye(number), bc_type="natural")
+        design: FloatArray = np.asarray(basis(quantile))
+        found = np.linalg.lstsq(design, running, rcond=None)[0]
+        self.ordinates_ = np.asarray(found, dtype=np.float64)
+        slope: FloatArray = np.asarray(basis(quantile, 1) @ self.ordinates_)[:n]
+        raw = np.clip(points + np.bincount(index, slope) / count, 0, 1)
+        value = mixed_with_uniform(raw, n, self.classes_)
+        kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), TABLE_SIZE)).round())
+        self.knots_ = points[kept.astype(np.int64)]
+        self.values_ = value[kept.astype(np.int64)]
+        loss = float(np.mean((value[index] - correct) ** 2))
+        return FitReport(n, "squared error of the running sum", loss)
+
+    def map_confidence(self, confidence: FloatArray) -> FloatArray:
+        """See `ConfidenceMap.map_confidence`."""
+        return np.interp(confidence, self.knots_, self.values_)

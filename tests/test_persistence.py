@@ -29,6 +29,9 @@ ARGUMENTS = {
     "histogram": st.fixed_dictionaries(
         {"bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
     ),
+    "top-rest": st.fixed_dictionaries(
+        {"knots": st.integers(1, 12), "penalty": st.sampled_from([0.0, 1.0, 1e3])}
+    ),
     "smart": st.fixed_dictionaries(
         {
             "objective": st.sampled_from(objective_names()),

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
     from calibrant.posthoc.temperature import TemperatureScaling
+    from calibrant.posthoc.top_rest import TopRestScaling
     from calibrant.power import SampleSize, rows_needed
     from calibrant.predictions import Predictions
     from calibrant.rows import RowSummary, softmax, summarize
@@ -149,6 +150,7 @@ _HOMES = {
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
     "posthoc.temperature": ("TemperatureScaling",),
+    "posthoc.top_rest": ("TopRestScaling",),
     "power": ("SampleSize", "rows_needed"),
     "predictions": ("Predictions",),
     "rows": ("RowSummary", "softmax", "summarize"),
@@ -182,6 +184,7 @@ __all__ = [
     "SampleSize",
     "ScoreDecomposition",
     "TemperatureScaling",
+    "TopRestScaling",
     "Uncalibrated",
     "VectorScaling",
     "__version__",

@@ -13,6 +13,7 @@ from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.top_rest import TopRestScaling
 
 METHODS: dict[str, type[Calibrator]] = {
     calibrator.method: calibrator
@@ -24,6 +25,7 @@ METHODS: dict[str, type[Calibrator]] = {
         IsotonicRegression,
         HistogramBinning,
         SMART,
+        TopRestScaling,
     )
 }
 

@@ -26,6 +26,8 @@ from calibrant.posthoc.smart.objectives import objective_names
 ARGUMENTS = {
     "ets": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
     "vector": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
+    "svs": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
+    "sms": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
     "histogram": st.fixed_dictionaries(
         {"bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
     ),

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from calibrant.posthoc.linear import VectorScaling
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
+    from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
     from calibrant.posthoc.temperature import TemperatureScaling
     from calibrant.posthoc.top_rest import TopRestScaling
     from calibrant.power import SampleSize, rows_needed
@@ -149,6 +150,7 @@ _HOMES = {
     "posthoc.linear": ("VectorScaling",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
+    "posthoc.structured": ("StructuredMatrixScaling", "StructuredVectorScaling"),
     "posthoc.temperature": ("TemperatureScaling",),
     "posthoc.top_rest": ("TopRestScaling",),
     "power": ("SampleSize", "rows_needed"),
@@ -183,6 +185,8 @@ __all__ = [
     "RowSummary",
     "SampleSize",
     "ScoreDecomposition",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
     "TemperatureScaling",
     "TopRestScaling",
     "Uncalibrated",

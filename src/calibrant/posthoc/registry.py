@@ -12,6 +12,7 @@ from calibrant.posthoc.confidence import HistogramBinning, IsotonicRegression
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
 from calibrant.posthoc.smart import SMART
+from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling
 
@@ -22,6 +23,8 @@ METHODS: dict[str, type[Calibrator]] = {
         TemperatureScaling,
         EnsembleTemperatureScaling,
         VectorScaling,
+        StructuredVectorScaling,
+        StructuredMatrixScaling,
         IsotonicRegression,
         HistogramBinning,
         SMART,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from calibrant.comparison import compare
 from calibrant.errors import (
     BoundaryWarning,
     CalibrationWarning,
@@ -25,6 +26,7 @@ from calibrant.posthoc.structured import (
     likelihood,
 )
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.predictions import Predictions
 
 both = pytest.mark.parametrize("method", ["svs", "sms"])
 
@@ -174,10 +176,18 @@ def test_arguments_out_of_range(method, arguments, overconfident):
 
 
 def test_too_many_classes_for_a_matrix_are_refused():
-    logits = np.random.default_rng(0).normal(size=(3, 1001))
-    with pytest.raises(InputError, match="1001 x 1001 numbers; beyond most_classes=1000"):
+    logits = np.random.default_rng(0).normal(size=(3, 301))
+    with pytest.raises(InputError, match="301 x 301 numbers; beyond most_classes=300"):
         StructuredMatrixScaling().fit(logits, [0, 1, 2])
-    assert fitted("svs", logits, [0, 1, 2]).n_parameters == 2003
+    sms = StructuredMatrixScaling(max_iterations=1, most_classes=400)
+    with pytest.warns(CalibrationWarning):
+        sms.fit(logits, [0, 1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = Predictions.from_logits(logits, np.array([0, 1, 2]))
+        found = compare(["none", "sms"], fit=rows, test=rows, resamples=10)
+    assert "take 'svs'" in found.skipped["sms"]
+    assert fitted("svs", logits, [0, 1, 2]).n_parameters == 603
 
 
 def test_number_of_parameters(overconfident):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from calibrant.errors import CalibrantError, CalibrationWarning, InputError
+from calibrant.errors import CalibrantError, CalibrationWarning, InputError, NotApplicableError
 from calibrant.evaluation import Evaluation, MetricResult, evaluate, show
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
@@ -295,7 +295,11 @@ def compare(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CalibrationWarning)
             started = time.perf_counter()
-            calibrator.fit(fit_logits, fit.labels, fit.features)
+            try:
+                calibrator.fit(fit_logits, fit.labels, fit.features)
+            except NotApplicableError as reason:
+                skipped[name] = str(reason)
+                continue
             fitted = time.perf_counter()
         probs = calibrator.predict_proba(test_logits, test.features)
         applied = time.perf_counter()

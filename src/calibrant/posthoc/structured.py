@@ -23,7 +23,7 @@ from calibrant.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.errors import ConvergenceWarning, InputError
+from calibrant.errors import ConvergenceWarning, InputError, NotApplicableError
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
@@ -215,8 +215,7 @@ class StructuredMatrixScaling(_StructuredScaling):
     Args:
         ridge: factor of the penalty; 1 is the paper's.
         max_iterations: bound on L-BFGS steps.
-        most_classes: refuse to fit a matrix for more classes, where time and memory get out of
-            hand.
+        most_classes: refuse to fit a matrix for more classes, where a fit takes minutes.
 
     Attributes:
         beta_: 1 / T; change_: (K, K) diag(v) + M; bias_: (K,) b.
@@ -228,7 +227,7 @@ class StructuredMatrixScaling(_StructuredScaling):
 
     method: ClassVar[str] = "sms"
 
-    most_classes: int = 1000
+    most_classes: int = 300
 
     change_: FloatArray = field(init=False, repr=False)
 
@@ -239,7 +238,7 @@ class StructuredMatrixScaling(_StructuredScaling):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         if self.classes_ > self.most_classes:
-            raise InputError(
+            raise NotApplicableError(
                 f"method 'sms' would fit a matrix of {self.classes_} x {self.classes_} numbers; "
                 f"beyond most_classes={self.most_classes} take 'svs', or raise it"
             )

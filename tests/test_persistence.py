@@ -26,6 +26,8 @@ from calibrant.posthoc.smart.objectives import objective_names
 ARGUMENTS = {
     "ets": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
     "vector": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
+    "svs": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
+    "sms": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
     "histogram": st.fixed_dictionaries(
         {"bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
     ),
@@ -37,6 +39,9 @@ ARGUMENTS = {
     ),
     "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
     "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),
+    "top-rest": st.fixed_dictionaries(
+        {"knots": st.integers(1, 12), "penalty": st.sampled_from([0.0, 1.0, 1e3])}
+    ),
     "smart": st.fixed_dictionaries(
         {
             "objective": st.sampled_from(objective_names()),

@@ -35,6 +35,8 @@ from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
+# Linear maps of the logits, which may change the predicted class.
+LINEAR = ["vector", "svs", "sms"]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -81,7 +83,7 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
 def test_class_attributes(method):
     kind = METHODS[method]
     assert kind.method == method
-    assert kind.keeps_prediction is (method != "vector")
+    assert kind.keeps_prediction is (method not in LINEAR)
     assert kind.needs_features is False
     assert "method" not in {f.name for f in fields(kind)}
 
@@ -303,7 +305,7 @@ def test_the_predicted_class_is_kept(method, classes, dtype, labelled_logits):
         best = np.take_along_axis(probs, rows.argmax(axis=1)[:, None], axis=1)[:, 0]
         # Where float32 can't tell two classes apart, they may tie, but none overtakes.
         np.testing.assert_array_equal(best, probs.max(axis=1))
-        if method in CONFIDENCE_MAPS:
+        if method in (*CONFIDENCE_MAPS, "top-rest"):
             np.testing.assert_array_equal(label, probs.argmax(axis=1))
         assert ((confidence >= 0) & (confidence <= 1 + 1e-6)).all()
 
@@ -342,7 +344,7 @@ def test_a_masked_class_is_fine_to_predict_but_not_to_fit_on(method, library, ov
         *CONFIDENCE_MAPS,
     ):  # these mix with the uniform distribution
         np.testing.assert_array_equal(probs[masked == -np.inf], 0)
-    if method != "vector":
+    if method not in LINEAR:
         np.testing.assert_array_equal(label, logits[:50].argmax(axis=1))
     with pytest.raises(PredictionsError, match="must be finite, but row 0"):
         calibrator.fit(library(masked), labels[:50])

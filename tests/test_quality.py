@@ -55,8 +55,9 @@ def test_calibration_improves_on_the_sample(method):
     assert ece < 0.3 * raw[0]
     assert adaece < 0.3 * raw[1]
     assert nll < 0.85 * raw[2]
-    # In float32, so that near ties do not hide a change of class.
-    assert_same_classes(probs, test)
+    if METHODS[method].keeps_prediction:
+        # In float32, so that near ties do not hide a change of class.
+        assert_same_classes(probs, test)
 
 
 def test_smart_is_better_than_one_temperature_on_the_sample():

@@ -95,7 +95,9 @@ if TYPE_CHECKING:
     from calibrant.posthoc.predicted_class import PredictedClassTemperature
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
+    from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
     from calibrant.posthoc.temperature import TemperatureScaling
+    from calibrant.posthoc.top_rest import TopRestScaling
     from calibrant.power import SampleSize, rows_needed
     from calibrant.predictions import Predictions
     from calibrant.rows import RowSummary, softmax, summarize
@@ -168,7 +170,9 @@ _HOMES = {
     "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
+    "posthoc.structured": ("StructuredMatrixScaling", "StructuredVectorScaling"),
     "posthoc.temperature": ("TemperatureScaling",),
+    "posthoc.top_rest": ("TopRestScaling",),
     "power": ("SampleSize", "rows_needed"),
     "predictions": ("Predictions",),
     "rows": ("RowSummary", "softmax", "summarize"),
@@ -207,7 +211,10 @@ __all__ = [
     "ScalingBinning",
     "ScoreDecomposition",
     "SplineCalibration",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
     "TemperatureScaling",
+    "TopRestScaling",
     "Uncalibrated",
     "VectorScaling",
     "VennAbers",

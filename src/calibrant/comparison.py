@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.arrays import namespace, to_numpy
-from calibrant.errors import CalibrantError, CalibrationWarning, InputError
+from calibrant.errors import CalibrantError, CalibrationWarning, InputError, NotApplicableError
 from calibrant.evaluation import Evaluation, MetricResult, evaluate, show
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
@@ -219,13 +219,14 @@ class Comparison:
                     f"{method.fit_seconds:.2f}",
                 ]
             )
-        return format_table(["method", *titles, "class kept", "params", "fit s"], rows)
+        return format_table(["method", *titles, "kept", "params", "fit s"], rows)
 
     def _legend(self) -> str:
         best = self.methods[0].evaluation[self.rank_by]
         text = (
             f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
-            "correction). ECE-like metrics in percent."
+            "correction for all pairs). kept: whether every row kept its predicted class. ECE-like "
+            "metrics in percent."
         )
         if best.floor is None:
             return text
@@ -304,7 +305,11 @@ def compare(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CalibrationWarning)
             started = time.perf_counter()
-            calibrator.fit(fit_logits, fit.labels, fit.features)
+            try:
+                calibrator.fit(fit_logits, fit.labels, fit.features)
+            except NotApplicableError as reason:
+                skipped[name] = str(reason)
+                continue
             fitted = time.perf_counter()
         probs = calibrator.predict_proba(test_logits, test.features)
         applied = time.perf_counter()

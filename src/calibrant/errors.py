@@ -23,6 +23,10 @@ class UnknownMethodError(InputError):
     """No calibrator or metric goes by the given name."""
 
 
+class NotApplicableError(InputError):
+    """The method is not meant for such data; a comparison leaves it out and says why."""
+
+
 class NotFittedError(CalibrantError, ValueError, AttributeError):
     """`predict` was called before `fit` (same lineage as scikit-learn's error of this name)."""
 

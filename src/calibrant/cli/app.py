@@ -12,6 +12,7 @@ from calibrant._version import __version__
 from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
 from calibrant.errors import CalibrantError, InputError
 from calibrant.predictions import Predictions
+from calibrant.tables import wrap
 
 app = typer.Typer(
     name="calibrant",
@@ -322,7 +323,7 @@ def demo(
     raw = result["none"].evaluation
     text = (
         "A small network on CIFAR-10, measured on 10 000 test images:\n\n"
-        f"{raw.headline()}\n\n{result}\n\n"
+        f"{wrap(raw.headline())}\n\n{result}\n\n"
         f"wrote {report} (open it in a browser), {document} and {saved}"
     )
     emit(text, result.as_dict() | {"report": str(report)}, json)

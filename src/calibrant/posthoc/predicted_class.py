@@ -11,8 +11,7 @@ from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
 from calibrant.errors import InputError
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
-from calibrant.rows import DENSE_CLASSES, RowSummary, summarize
+from calibrant.rows import DENSE_CLASSES, RowSummary
 
 # No class's temperature leaves the single one by more than this factor.
 LARGEST_RATIO = 8.0
@@ -69,9 +68,6 @@ class PredictedClassTemperature(RowTemperature):
     def _check_arguments(self) -> None:
         if not self.shrinkage > 0:
             raise InputError(f"shrinkage must be positive, but is {self.shrinkage}")
-
-    def _fit(self, predictions: Predictions) -> FitReport:
-        return self._fit_rows(summarize(predictions.scores, predictions.labels, curve="dense"))
 
     def _fit_rows(self, rows: RowSummary) -> FitReport:
         """Learn from a row summary."""

@@ -22,7 +22,9 @@ from calibrant.posthoc.linear import VectorScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
+from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.top_rest import TopRestScaling
 
 METHODS: dict[str, type[Calibrator]] = {
     calibrator.method: calibrator
@@ -33,6 +35,8 @@ METHODS: dict[str, type[Calibrator]] = {
         PredictedClassTemperature,
         EnsembleTemperatureScaling,
         VectorScaling,
+        StructuredVectorScaling,
+        StructuredMatrixScaling,
         IsotonicRegression,
         HistogramBinning,
         BayesianBinning,
@@ -41,6 +45,7 @@ METHODS: dict[str, type[Calibrator]] = {
         VennAbers,
         MulticlassIsotonic,
         SMART,
+        TopRestScaling,
     )
 }
 

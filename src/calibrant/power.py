@@ -57,6 +57,9 @@ def rows_needed(
     gives the threshold of the test and that of 400 miscalibrated ones its power; the number is
     found by bisection.
 
+    The answer belongs to confidences like these. Overconfident ones pile up near 1, where noise is
+    small, and make it small; to plan the check of a recalibrated model, pass its confidences.
+
     Args:
         confidence: (N,) confidences typical of the model.
         ece: calibration error to see, a fraction above 0 and below the mean confidence.

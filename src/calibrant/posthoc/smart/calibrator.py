@@ -128,13 +128,13 @@ class SMART(RowTemperature):
             if value not in known:
                 raise InputError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         for name in ("likelihood_weight", "shrinkage", "delta"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} must not be negative, but is {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < np.inf:
+                raise InputError(f"{name} must be at least 0 and finite, not {getattr(self, name)}")
         if self.seed < 0:
             raise InputError(f"seed must not be negative, but is {self.seed}")
         for name in ("bins", "width", "hidden", "max_iterations"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, but is {getattr(self, name)}")
+            if not 0 < getattr(self, name) < np.inf:
+                raise InputError(f"{name} must be positive and finite, not {getattr(self, name)}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels

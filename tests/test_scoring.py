@@ -1,0 +1,36 @@
+"""The pass over the rows that metrics rest on."""
+
+import numpy as np
+import pytest
+
+from calibrant.predictions import Predictions
+from calibrant.scoring import score_rows
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_confidences_next_to_one_do_not_depend_on_the_dtype(library):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 80)).astype(np.float32)
+    logits[np.arange(2000), rng.integers(80, size=2000)] += 22
+    labels = rng.integers(80, size=2000)
+    narrow, wide = logits, logits.astype(np.float64)
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        narrow, wide = torch.asarray(narrow), torch.asarray(wide)
+    single = score_rows(Predictions.from_logits(narrow, labels))
+    double = score_rows(Predictions.from_logits(wide, labels))
+    assert len(np.unique(single.confidence)) > 1900
+    # What is left of the confidence is right to float32, however small it is.
+    np.testing.assert_allclose(1 - single.confidence, 1 - double.confidence, rtol=1e-5, atol=1e-15)
+    np.testing.assert_allclose(single.nll, double.nll, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(single.brier, double.brier, atol=1e-6)
+
+
+def test_scores_of_probabilities_are_those_of_their_logits():
+    logits = np.random.default_rng(1).normal(size=(50, 4))
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = np.arange(50) % 4
+    one = score_rows(Predictions.from_logits(logits, labels))
+    other = score_rows(Predictions.from_probs(probs, labels))
+    for name in ("confidence", "predicted", "correct", "nll", "brier"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name))

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test tests lint types clean
+.PHONY: demo test tests lint types bench clean
 
 demo: $(VENV)/.ready-user            ## the whole job on sample data; writes demo-report/
 	$(BIN)/calibrant demo --out demo-report
@@ -19,6 +19,16 @@ types: $(VENV)/.ready-dev
 
 tests: $(VENV)/.ready-dev
 	$(BIN)/pytest
+
+bench: benchmarks/.peers/.ready      ## times against the peers, in an environment of their own
+	benchmarks/.peers/bin/python -m benchmarks --out benchmarks/results/latest.json
+
+benchmarks/.peers/.ready: benchmarks/requirements-peers.txt benchmarks/requirements-peers-only.txt
+	$(PYTHON) -m venv benchmarks/.peers
+	benchmarks/.peers/bin/pip install --quiet --requirement benchmarks/requirements-peers.txt
+	benchmarks/.peers/bin/pip install --quiet --no-deps --requirement benchmarks/requirements-peers-only.txt
+	benchmarks/.peers/bin/pip install --quiet --editable .
+	touch $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

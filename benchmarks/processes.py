@@ -1,0 +1,91 @@
+"""What needs a process of its own: start-up time, and the peak memory of a fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clock import in_turn
+
+METHODS = ("temperature", "vector", "isotonic", "histogram", "smart", "ets")
+
+# Linux only: VmHWM is the most memory that was ever resident since it was last reset.
+MEMORY_PROBE = """
+import sys
+import numpy, scipy.optimize
+from benchmarks.data import synthetic
+from calibrant.posthoc.registry import make_calibrator
+
+def kilobytes(name):
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+rows = synthetic(int(sys.argv[2]), int(sys.argv[3]), 1)
+small = synthetic(2000, int(sys.argv[3]), 2)
+make_calibrator(sys.argv[1]).fit(*small)  # loads what is loaded late
+with open("/proc/self/clear_refs", "w") as reset:
+    reset.write("5")
+before = kilobytes("VmRSS")
+make_calibrator(sys.argv[1]).fit(*rows)
+print((kilobytes("VmHWM") - before) * 1024 / rows.logits.nbytes)
+"""
+
+
+def peak_memory(rows: int, classes: int) -> dict[str, float | str]:
+    """Return the peak memory of each fit beyond its input, as a share of the input."""
+    found: dict[str, float | str] = {}
+    for method in METHODS:
+        command = [sys.executable, "-c", MEMORY_PROBE, method, str(rows), str(classes)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            found[method] = float(done.stdout)
+        else:
+            found[method] = (done.stderr.strip().splitlines() or ["failed"])[-1]
+    return found
+
+
+def start_up(repeats: int = 5) -> dict[str, dict[str, Any]]:
+    """Return median and spread in seconds of starting Python and the commands."""
+    import numpy as np
+
+    from calibrant.sample import load_sample
+
+    program = str(Path(sys.executable).with_name("calibrant"))
+    sample = load_sample("test")
+    rows = 50_000
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(4, 1, size=rows)
+    right = rng.random(rows) < confidence
+    with tempfile.TemporaryDirectory() as folder:
+        logits, table = Path(folder) / "sample.npz", Path(folder) / "top.csv"
+        np.savez(logits, logits=np.asarray(sample.logits), labels=sample.labels)
+        with table.open("w") as out:
+            out.write("true_label,pred_label,confidence\n")
+            out.writelines(
+                f"{int(not hit)},0,{value:.6f}\n"
+                for hit, value in zip(right, confidence, strict=True)
+            )
+        commands = {
+            "python": [sys.executable, "-c", "pass"],
+            "import numpy": [sys.executable, "-c", "import numpy"],
+            "import calibrant": [sys.executable, "-c", "import calibrant"],
+            "calibrant --version": [program, "--version"],
+            "calibrant measure (sample)": [program, "measure", str(logits)],
+            "calibrant measure (50 000-row CSV)": [program, "measure", str(table)],
+        }
+        timings = in_turn(
+            {
+                name: lambda command=command: subprocess.run(
+                    command, capture_output=True, check=True
+                )
+                for name, command in commands.items()
+            },
+            repeats,
+        )
+    return {
+        name: {"seconds": timing.median, "spread": timing.spread, "error": timing.error}
+        for name, timing in timings.items()
+    }

@@ -25,7 +25,7 @@ from calibrant.arrays import (
 )
 from calibrant.errors import InputError, PredictionsError
 from calibrant.evaluation import Evaluation, MetricResult, evaluate, show
-from calibrant.metrics.binned import equal_mass_cuts
+from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.predictions import Predictions
 from calibrant.rows import top_two
 from calibrant.scoring import score_rows

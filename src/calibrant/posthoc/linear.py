@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, like, namespace, to_numpy
+from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
 from calibrant.errors import ConvergenceWarning, InputError
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
@@ -117,8 +117,6 @@ def _likelihood(
     logits: Array, labels: Array, weight: FloatArray, bias: FloatArray
 ) -> tuple[float, FloatArray, FloatArray]:
     """Return the summed NLL of softmax(w * z + b) on centred rows, and its gradients by w and b."""
-    from calibrant.arrays import row_chunks, working_dtype
-
     value, by_weight, by_bias = 0.0, np.zeros(len(weight)), np.zeros(len(bias))
     dtype = working_dtype(logits)
     for part in row_chunks(logits):

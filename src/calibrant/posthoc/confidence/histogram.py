@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.arrays import FloatArray, IntArray
 from calibrant.errors import InputError
-from calibrant.metrics.binned import bin_edges, equal_mass_cuts
+from calibrant.metrics.bins import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 

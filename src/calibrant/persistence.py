@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.errors import CalibratorFileError, InputError, NotFittedError
 from calibrant.files.atomic import StrPath, replacing
+from calibrant.posthoc.arguments import check_arguments
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.registry import METHODS
 
@@ -77,7 +78,7 @@ def load(path: StrPath) -> Calibrator:
         report["notes"] = tuple(report["notes"])
         classes, fit_report = int(header["classes"]), FitReport(**report)
         calibrator = method().set_params(**arguments)
-        calibrator._check_arguments()  # pyright: ignore[reportPrivateUsage]
+        check_arguments(calibrator)
     except (KeyError, ValueError, TypeError) as error:
         raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
     if set(state) != set(method.state_names()):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, as_array, namespace, to_numpy
 from calibrant.errors import InputError, NotFittedError, PredictionsError
+from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
 from calibrant.rows import RowSummary, softmax, summarize
 
@@ -86,7 +87,7 @@ class Calibrator(ABC):
         predictions = Predictions.from_logits(logits, labels, features)
         if self.needs_features and features is None:
             raise PredictionsError(f"method '{self.method}' needs features of shape (N, D)")
-        self._check_arguments()
+        check_arguments(self)
         self.classes_ = int(predictions.scores.shape[1])
         self.fit_report_ = self._fit(predictions)
         return self
@@ -131,9 +132,6 @@ class Calibrator(ABC):
     @abstractmethod
     def _apply(self, logits: Array, features: Array | None) -> Array:
         """Map checked logits to probabilities."""
-
-    def _check_arguments(self) -> None:  # noqa: B027 - most methods have nothing to check
-        """Raise `InputError` if an argument of the constructor is out of range."""
 
     def _checked(self, logits: Array) -> Array:
         if not hasattr(self, "fit_report_"):
@@ -205,7 +203,7 @@ class RowTemperature(Calibrator):
             InputError: an argument of the constructor is out of range, or the summary lacks what
                 the method reads.
         """
-        self._check_arguments()
+        check_arguments(self)
         report = self._fit_rows(rows)
         self.classes_, self.fit_report_ = rows.classes, report
         return self

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, namespace
-from calibrant.errors import InputError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
@@ -38,7 +38,7 @@ class EnsembleTemperatureScaling(Calibrator):
     method: ClassVar[str] = "ets"
     keeps_prediction: ClassVar[bool] = True
 
-    loss: Literal["mse", "nll"] = "mse"
+    loss: Literal["mse", "nll"] = argument("mse", choices=("mse", "nll"))
 
     beta_: float = field(init=False, repr=False)
     weights_: FloatArray = field(init=False, repr=False)
@@ -47,10 +47,6 @@ class EnsembleTemperatureScaling(Calibrator):
     def n_parameters(self) -> int:
         """Four: T and three weights."""
         return 4
-
-    def _check_arguments(self) -> None:
-        if self.loss not in ("mse", "nll"):
-            raise InputError(f"loss must be 'mse' or 'nll', not {self.loss!r}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         rows = summarize(predictions.scores, predictions.labels, curve="dense")

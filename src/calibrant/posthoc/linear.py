@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
-from calibrant.errors import ConvergenceWarning, InputError
+from calibrant.errors import ConvergenceWarning
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
@@ -39,8 +40,8 @@ class VectorScaling(Calibrator):
     method: ClassVar[str] = "vector"
     keeps_prediction: ClassVar[bool] = False
 
-    ridge: float = 1.0
-    max_iterations: int = 500
+    ridge: float = argument(1.0, at_least=0)
+    max_iterations: int = argument(500, at_least=1)
 
     weight_: FloatArray = field(init=False, repr=False)
     bias_: FloatArray = field(init=False, repr=False)
@@ -49,12 +50,6 @@ class VectorScaling(Calibrator):
     def n_parameters(self) -> int:
         """2 K."""
         return 2 * self.classes_
-
-    def _check_arguments(self) -> None:
-        if not 0 <= self.ridge < np.inf:
-            raise InputError(f"ridge must be finite and not negative, but is {self.ridge}")
-        if self.max_iterations < 1:
-            raise InputError(f"max_iterations must be at least 1, not {self.max_iterations}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         from scipy.optimize import minimize

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
-from calibrant.errors import InputError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.rows import DENSE_CLASSES, RowSummary
@@ -55,7 +55,7 @@ class PredictedClassTemperature(RowTemperature):
 
     method: ClassVar[str] = "predicted-class"
 
-    shrinkage: float = 100.0
+    shrinkage: float = argument(100.0, above=0)
 
     beta_: float = field(init=False, repr=False)
     class_betas_: FloatArray = field(init=False, repr=False)
@@ -64,10 +64,6 @@ class PredictedClassTemperature(RowTemperature):
     def n_parameters(self) -> int:
         """One for each class."""
         return len(self.class_betas_)
-
-    def _check_arguments(self) -> None:
-        if not self.shrinkage > 0:
-            raise InputError(f"shrinkage must be positive, but is {self.shrinkage}")
 
     def _fit_rows(self, rows: RowSummary) -> FitReport:
         """Learn from a row summary."""

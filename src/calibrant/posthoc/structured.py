@@ -23,7 +23,8 @@ from calibrant.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.errors import ConvergenceWarning, InputError, NotApplicableError
+from calibrant.errors import ConvergenceWarning, NotApplicableError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
@@ -41,8 +42,8 @@ class _StructuredScaling(Calibrator):
 
     keeps_prediction: ClassVar[bool] = False
 
-    ridge: float = 1.0
-    max_iterations: int = 500
+    ridge: float = argument(1.0, above=0)
+    max_iterations: int = argument(500, at_least=1)
 
     beta_: float = field(init=False, repr=False)
     bias_: FloatArray = field(init=False, repr=False)
@@ -58,12 +59,6 @@ class _StructuredScaling(Calibrator):
     @abstractmethod
     def _change(self) -> FloatArray:
         """Return A - I: (K,) if it is diagonal, else (K, K)."""
-
-    def _check_arguments(self) -> None:
-        if not 0 < self.ridge < np.inf:
-            raise InputError(f"ridge must be finite and positive, but is {self.ridge}")
-        if self.max_iterations < 1:
-            raise InputError(f"max_iterations must be at least 1, not {self.max_iterations}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         from scipy.optimize import minimize
@@ -227,7 +222,7 @@ class StructuredMatrixScaling(_StructuredScaling):
 
     method: ClassVar[str] = "sms"
 
-    most_classes: int = 300
+    most_classes: int = argument(300, at_least=2)
 
     change_: FloatArray = field(init=False, repr=False)
 

@@ -21,6 +21,7 @@ from calibrant.arrays import (
     working_dtype,
 )
 from calibrant.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, PredictionsError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
 from calibrant.posthoc.smooth_logistic import (
@@ -78,8 +79,8 @@ class TopRestScaling(Calibrator):
     method: ClassVar[str] = "top-rest"
     keeps_prediction: ClassVar[bool] = True
 
-    knots: int = 8
-    penalty: float = 0.0
+    knots: int = argument(8, at_least=1)
+    penalty: float = argument(0.0, at_least=0)
 
     beta_: float = field(init=False, repr=False)
     beta_error_: float = field(init=False, repr=False)
@@ -93,12 +94,6 @@ class TopRestScaling(Calibrator):
     def n_parameters(self) -> int:
         """The temperature, the slope and the coefficients."""
         return 2 + len(self.weights_)
-
-    def _check_arguments(self) -> None:
-        if self.knots < 1:
-            raise InputError(f"knots must be at least 1, not {self.knots}")
-        if not 0 <= self.penalty < np.inf:
-            raise InputError(f"penalty must be finite and not negative, but is {self.penalty}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         rows = summarize(predictions.scores, predictions.labels, curve="dense")

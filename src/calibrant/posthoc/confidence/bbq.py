@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from calibrant.arrays import FloatArray, IntArray
-from calibrant.errors import InputError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
@@ -52,8 +52,8 @@ class BayesianBinning(ConfidenceMap):
 
     method: ClassVar[str] = "bbq"
 
-    prior_strength: float = 2.0
-    elbow: float = 0.001
+    prior_strength: float = argument(2.0, above=0)
+    elbow: float = argument(0.001, at_least=0)
 
     edges_: FloatArray = field(init=False, repr=False)
     values_: FloatArray = field(init=False, repr=False)
@@ -64,12 +64,6 @@ class BayesianBinning(ConfidenceMap):
     def n_parameters(self) -> int:
         """Number of pieces on which the average is constant."""
         return len(self.values_)
-
-    def _check_arguments(self) -> None:
-        if not self.prior_strength > 0:
-            raise InputError(f"prior_strength must be positive, but is {self.prior_strength}")
-        if not self.elbow >= 0:
-            raise InputError(f"elbow must not be negative, but is {self.elbow}")
 
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         n = len(confidence)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from calibrant.arrays import FloatArray, IntArray
-from calibrant.errors import InputError
 from calibrant.metrics.bins import bin_edges, equal_mass_cuts
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 
@@ -32,8 +32,10 @@ class HistogramBinning(ConfidenceMap):
 
     method: ClassVar[str] = "histogram"
 
-    bins: int = 15
-    binning: Literal["equal-mass", "equal-width"] = "equal-mass"
+    bins: int = argument(15, at_least=1)
+    binning: Literal["equal-mass", "equal-width"] = argument(
+        "equal-mass", choices=("equal-mass", "equal-width")
+    )
 
     edges_: FloatArray = field(init=False, repr=False)
     values_: FloatArray = field(init=False, repr=False)
@@ -42,12 +44,6 @@ class HistogramBinning(ConfidenceMap):
     def n_parameters(self) -> int:
         """Number of bins."""
         return len(self.values_)
-
-    def _check_arguments(self) -> None:
-        if self.bins < 1:
-            raise InputError(f"bins must be at least 1, not {self.bins}")
-        if self.binning not in ("equal-mass", "equal-width"):
-            raise InputError(f"binning must be 'equal-mass' or 'equal-width', not {self.binning!r}")
 
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         self.edges_ = (

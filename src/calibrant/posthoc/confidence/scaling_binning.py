@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from calibrant.arrays import FloatArray
-from calibrant.errors import InputError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
@@ -46,8 +46,8 @@ class ScalingBinning(ConfidenceMap):
 
     method: ClassVar[str] = "scaling-binning"
 
-    bins: int = 15
-    split: Literal["none", "thirds"] = "none"
+    bins: int = argument(15, at_least=1)
+    split: Literal["none", "thirds"] = argument("none", choices=("none", "thirds"))
 
     slope_: float = field(init=False, repr=False)
     offset_: float = field(init=False, repr=False)
@@ -58,12 +58,6 @@ class ScalingBinning(ConfidenceMap):
     def n_parameters(self) -> int:
         """Number of bins and two of the sigmoid."""
         return len(self.values_) + 2
-
-    def _check_arguments(self) -> None:
-        if self.bins < 1:
-            raise InputError(f"bins must be at least 1, not {self.bins}")
-        if self.split not in ("none", "thirds"):
-            raise InputError(f"split must be 'none' or 'thirds', not {self.split!r}")
 
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         n = len(confidence)

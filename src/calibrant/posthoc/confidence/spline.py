@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.arrays import FloatArray
-from calibrant.errors import InputError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 
@@ -46,7 +46,7 @@ class SplineCalibration(ConfidenceMap):
 
     method: ClassVar[str] = "spline"
 
-    knots: int = 6
+    knots: int = argument(6, at_least=2)
 
     knots_: FloatArray = field(init=False, repr=False)
     values_: FloatArray = field(init=False, repr=False)
@@ -56,10 +56,6 @@ class SplineCalibration(ConfidenceMap):
     def n_parameters(self) -> int:
         """Number of knots of the spline."""
         return len(self.ordinates_)
-
-    def _check_arguments(self) -> None:
-        if self.knots < 2:
-            raise InputError(f"knots must be at least 2, not {self.knots}")
 
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         from scipy.interpolate import CubicSpline

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray
 from calibrant.errors import ImproperObjectiveWarning, InputError
+from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
 from calibrant.posthoc.smart.network import TemperatureNetwork
@@ -93,17 +94,17 @@ class SMART(RowTemperature):
 
     method: ClassVar[str] = "smart"
 
-    objective: ObjectiveName = "charbonnier"
-    indicator: IndicatorName = "margin"
-    likelihood_weight: float = 0.3
-    shrinkage: float = 30.0
-    bins: int = 15
-    width: float = 0.05
-    delta: float = 1e-3
-    smoothing: float = 0.005
-    hidden: int = 16
-    max_iterations: int = 20
-    seed: int = 0
+    objective: ObjectiveName = argument("charbonnier", choices=objective_names())
+    indicator: IndicatorName = argument("margin", choices=tuple(INDICATORS))
+    likelihood_weight: float = argument(0.3, at_least=0)
+    shrinkage: float = argument(30.0, at_least=0)
+    bins: int = argument(15, at_least=1)
+    width: float = argument(0.05, above=0)
+    delta: float = argument(1e-3, at_least=0)
+    smoothing: float = argument(0.005, at_least=0, at_most=1)
+    hidden: int = argument(16, at_least=1)
+    max_iterations: int = argument(20, at_least=1)
+    seed: int = argument(0, at_least=0)
 
     reference_: float = field(init=False, repr=False)
     mean_: FloatArray = field(init=False, repr=False)
@@ -119,22 +120,6 @@ class SMART(RowTemperature):
     def n_parameters(self) -> int:
         """3 H + 1 = 49 for one input, (d + 2) H + 1 for d."""
         return self._network().size
-
-    def _check_arguments(self) -> None:
-        for name, value, known in (
-            ("objective", self.objective, objective_names()),
-            ("indicator", self.indicator, tuple(INDICATORS)),
-        ):
-            if value not in known:
-                raise InputError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        for name in ("likelihood_weight", "shrinkage", "delta"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise InputError(f"{name} must be at least 0 and finite, not {getattr(self, name)}")
-        if self.seed < 0:
-            raise InputError(f"seed must not be negative, but is {self.seed}")
-        for name in ("bins", "width", "hidden", "max_iterations"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise InputError(f"{name} must be positive and finite, not {getattr(self, name)}")
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels

@@ -138,10 +138,12 @@ def test_one_name_is_enough(sets):
 def test_methods_that_need_features_are_left_out_without_them(sets):
     class NeedsFeatures(Uncalibrated):
         method = "needy"
-        needs_features = True
+        needs = ("features",)
 
     result = compare(["none", NeedsFeatures()], resamples=20, **sets)
-    assert result.skipped == {"needy": "it needs features, which the files don't hold"}
+    assert result.skipped == {
+        "needy": f"it needs features of shape (N, D), and {sets['fit'].source} has no 'features'"
+    }
     assert result.as_dict()["skipped"][0]["method"] == "needy"
     assert "needy left out" in str(result)
 

@@ -84,7 +84,7 @@ def test_class_attributes(method):
     kind = METHODS[method]
     assert kind.method == method
     assert kind.keeps_prediction is (method not in LINEAR)
-    assert kind.needs_features is False
+    assert kind.needs == ()
     assert "method" not in {f.name for f in fields(kind)}
 
 

@@ -23,7 +23,6 @@ from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
 from calibrant.rows import RowSummary, softmax, summarize
 
-
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
@@ -107,20 +106,28 @@ class Calibrator(ABC):
             raise PredictionsError("fit needs logits of shape (N, K), got None")
         if labels is None:
             raise PredictionsError("fit needs the true labels of all rows, got None")
-        return self.fit_predictions(
-            Predictions.from_logits(logits, labels, features, head=head, reference=reference)
+        # Warnings of a fit are for the caller of this method or the next, both as far from `_fit`.
+        self.fit_report_ = self._fit(
+            self._prepared(
+                Predictions.from_logits(logits, labels, features, head=head, reference=reference)
+            )
         )
+        return self
 
     def fit_predictions(self, predictions: Predictions) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`."""
+        self.fit_report_ = self._fit(self._prepared(predictions))
+        return self
+
+    def _prepared(self, predictions: Predictions) -> Predictions:
+        """Return the rows as `_fit` takes them, once they and the arguments are fine."""
         reason = self.lacks(predictions)
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
-        predictions = predictions.as_logits()
-        self.classes_ = int(predictions.scores.shape[1])
-        self.fit_report_ = self._fit(predictions)
-        return self
+        rows = predictions.as_logits()
+        self.classes_ = int(rows.scores.shape[1])
+        return rows
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
         """Return what `predictions` lack of what `fit` needs, as a clause, or None.

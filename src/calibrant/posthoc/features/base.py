@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.arrays import Array, FloatArray, to_numpy
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions import Predictions
+from calibrant.rows import RowSummary, summarize
 
 
 @dataclass(eq=False)
@@ -37,6 +38,16 @@ class FeatureCalibrator(Calibrator):
         features = in_float64(predictions.features)
         self.width_ = int(features.shape[1])
         return features
+
+    @staticmethod
+    def _summary_of(predictions: Predictions) -> RowSummary:
+        """Summarise the calibration rows in float64.
+
+        Curves of many float32 classes are noisy in the last digits, which leads these fits astray:
+        their objectives are flat, or have several minima.
+        """
+        logits = to_numpy(predictions.scores).astype(np.float64)
+        return summarize(logits, predictions.labels, curve="dense")
 
 
 def in_float64(features: Array) -> FloatArray:

@@ -15,7 +15,7 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, softmax, summarize
+from calibrant.rows import RowSummary, softmax
 
 # The temperature of no row falls below this share of the single one.
 LOWEST_SHARE = 0.05
@@ -78,7 +78,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
         self._features_of(predictions)
         references = choose_references(predictions, self.reference_rows)
         self._remember(references)
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
+        rows = self._summary_of(predictions)
         single = fit_temperature(rows)
         self.floor_ = LOWEST_SHARE / single.beta
         layers = len(self._layers())
@@ -96,13 +96,11 @@ class DensityAwareCalibration(NeighbourCalibrator):
         if not found.success:
             message = f"density-aware calibration stopped after {found.nit} steps: {found.message}"
             warnings.warn(ConvergenceWarning(message), stacklevel=3)
+        notes = references.notes
+        if not self.weights_.any():
+            notes += ("distances say nothing of the temperature: it is the same for all rows",)
         return FitReport(
-            rows.n,
-            self.loss,
-            float(found.fun),
-            int(found.nit),
-            bool(found.success),
-            references.notes,
+            rows.n, self.loss, float(found.fun), int(found.nit), bool(found.success), notes
         )
 
     def temperatures(self, features: Array) -> FloatArray:
@@ -164,9 +162,15 @@ def fit_weights(
 
     starts = np.eye(columns.shape[1])  # the first is temperature scaling
     bounds = [(None, None)] + [(0.0, None)] * (columns.shape[1] - 1)
-    options = {"maxiter": STEPS, "ftol": 1e-12, "gtol": 1e-8}
     ends: list[Any] = [
-        minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        minimize(
+            objective,
+            start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": STEPS, "ftol": 1e-12, "gtol": 1e-8},
+        )
         for start in starts
     ]
     best = min(ends, key=lambda end: end.fun)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray, like, namespace, to_numpy
-from calibrant.errors import ConvergenceWarning
+from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
 from calibrant.posthoc.predicted_class import fit_ratios
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize
+from calibrant.rows import RowSummary, map_rows, softmax_chunk
 
 # While a partition is learnt, temperatures stay within this factor of the single one.
 LARGEST_RATIO = 8.0
@@ -47,7 +45,8 @@ class GroupCalibration(FeatureCalibrator):
         shrinkage: of each group's ratio r to the single temperature: shrinkage / 2 * (r - 1)^2, in
             units of one row's likelihood.
         seed: of the random starts.
-        max_iterations: bound on the L-BFGS steps of each partition.
+        max_iterations: bound on the L-BFGS steps of each partition, 100 in the paper. A partition
+            needn't be the best one, so where it stops the fit report has a note and no warning.
 
     Attributes:
         centre_, scale_: (D,) mean and standard deviation of the features.
@@ -79,55 +78,50 @@ class GroupCalibration(FeatureCalibrator):
         return self.partitions_.size + 2 * self.betas_.size
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        features = self._features_of(predictions)
-        self.centre_ = features.mean(axis=0)
-        spread = features.std(axis=0)
-        # What is constant but for rounding says nothing, and must not be blown up.
-        varies = spread > 1e-12 * np.abs(features).max(axis=0)
-        self.scale_ = np.where(varies, spread, np.inf)
-        features = (features - self.centre_) / self.scale_
-        self.scale_ = np.where(varies, spread, np.finfo(np.float64).max)
-        # Float32 curves would lead the search for a partition elsewhere than float64 ones.
-        logits = to_numpy(predictions.scores).astype(np.float64)
-        rows = summarize(logits, predictions.labels, curve="dense")
+        features = self._standardise(self._features_of(predictions))
+        rows = self._summary_of(predictions)
         single = fit_temperature(rows)
         shape = self.partitions, self.groups, features.shape[1]
         self.partitions_ = np.zeros(shape)
         self.betas_ = np.full(shape[:2], single.beta)
         if single.warning is not None or rows.n < 2:
             return single.report(rows.n)
+        ends = self._learn(rows, features, single.beta)
+        short = sum(not end.success for end in ends)
+        notes: tuple[str, ...] = ()
+        if short:
+            notes = (f"{short} partitions stopped after {self.max_iterations} steps",)
+        steps = sum(int(end.nit) for end in ends)
+        return FitReport(rows.n, "nll", self._nll(rows, features), steps, not short, notes)
+
+    def _standardise(self, features: FloatArray) -> FloatArray:
+        """Learn mean and scale of the calibration rows' features, and return them standardised."""
+        self.centre_ = features.mean(axis=0)
+        spread = features.std(axis=0)
+        # What is constant but for rounding says nothing, and must not be blown up.
+        varies = spread > 1e-12 * np.abs(features).max(axis=0)
+        self.scale_ = np.where(varies, spread, np.finfo(np.float64).max)
+        return (features - self.centre_) / self.scale_
+
+    def _learn(self, rows: RowSummary, features: FloatArray, beta: float) -> list[Any]:
+        """Learn all partitions and their temperatures; return what SciPy said of the former."""
         halves = alternating_halves(rows, features)
-        # Beside the temperatures, the mixture asks for many curves of the same rows.
-        tables = [rows.take(half).tabulated(single.beta) for half in halves]
-        reached: list[bool] = []
-        steps = 0
+        # A partition asks for the curves of its rows a hundred times; a table answers at once.
+        tables = [rows.take(half).tabulated(beta) for half in halves]
+        width, ends = features.shape[1], list[Any]()
         for u in range(self.partitions):
             learn, calibrate = halves[u % 2], halves[(u + 1) % 2]
             rng = np.random.default_rng([self.seed, u])
-            bound = 1 / np.sqrt(shape[2])
-            start = rng.uniform(-bound, bound, size=shape[1:])
-            found = fit_partition(
-                tables[u % 2],
-                features[learn],
-                start,
-                single.beta,
-                self.penalty,
-                self.max_iterations,
+            start = rng.uniform(-1, 1, size=(self.groups, width)) / np.sqrt(width)
+            end = fit_partition(
+                tables[u % 2], features[learn], start, beta, self.penalty, self.max_iterations
             )
-            self.partitions_[u] = found.x[self.groups :].reshape(shape[1:])
-            reached.append(bool(found.success))
-            steps += int(found.nit)
+            self.partitions_[u] = end.x[self.groups :].reshape(self.groups, width)
             group = (features[calibrate] @ self.partitions_[u].T).argmax(axis=1)
             grouped = replace(rows.take(calibrate), predicted=group, classes=self.groups)
-            self.betas_[u] *= fit_ratios(grouped, single.beta, self.shrinkage)[0]
-        nll = self._nll(rows, features)
-        notes: tuple[str, ...] = ()
-        if not all(reached):
-            notes = (
-                f"{reached.count(False)} partitions stopped after {self.max_iterations} steps",
-            )
-            warnings.warn(ConvergenceWarning(f"group calibration: {notes[0]}"), stacklevel=3)
-        return FitReport(rows.n, "nll", nll, steps, all(reached), notes)
+            self.betas_[u] = beta * fit_ratios(grouped, beta, self.shrinkage)[0]
+            ends.append(end)
+        return ends
 
     def _nll(self, rows: RowSummary, standardised: FloatArray) -> float:
         betas = self._betas_of(standardised)

@@ -24,7 +24,7 @@ from calibrant.posthoc.confidence.base import rebuild_rows
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.temperature import fit_temperature, warn_of
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import map_rows, softmax_chunk
 from calibrant.scoring import top_confidence
 
 ProximityKind = Literal["paper", "released"]
@@ -75,7 +75,7 @@ class ProximityMap(NeighbourCalibrator):
         self._features_of(predictions)
         references = choose_references(predictions, self.reference_rows)
         self._remember(references)
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
+        rows = self._summary_of(predictions)
         self.beta_, notes = 1.0, references.notes
         if self.scaling == "temperature":
             fit = fit_temperature(rows)

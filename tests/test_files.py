@@ -58,7 +58,7 @@ def file_name(kind: str, extension: str) -> str:
 
 def assert_same(back: Predictions, p: Predictions, extension: str) -> None:
     assert back.kind == p.kind
-    for field in ("scores", "labels", "predicted", "features"):
+    for field in ("scores", "known_labels", "predicted", "features"):
         got, want = getattr(back, field), getattr(p, field)
         if want is None:
             assert got is None

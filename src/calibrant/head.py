@@ -54,12 +54,15 @@ def check_head(head: Head, classes: int, source: str) -> None:
     check_numbers(head.bias, "head_bias", source)
 
 
-def check_head_makes(head: Head, features: Array, logits: Array, source: str) -> None:
+def check_head_makes(
+    head: Head, features: Array, logits: Array, source: str, *, of_probabilities: bool
+) -> None:
     """Raise `PredictionsError` unless `head` makes `logits` of `features`.
 
     That is, features @ weight.T + bias - logits is the same for all classes of a row, up to what
-    rounding to bfloat16 would explain. Probabilities are given as their logarithms, of which those
-    below 1e-4 are not looked at. Of many rows, at most 1000 at even distances are tried.
+    rounding to bfloat16 would explain. For logits that are logarithms `of_probabilities`, those of
+    probabilities below 1e-4 are not looked at, unless they are the largest. Of many rows, at most
+    1000 at even distances are tried.
     """
     if features.shape[1] != head.weight.shape[1]:
         raise PredictionsError(
@@ -72,9 +75,11 @@ def check_head_makes(head: Head, features: Array, logits: Array, source: str) ->
     weight, bias = (to_numpy(part).astype(np.float64) for part in head)
     apart = x @ weight.T + bias - z
     size = np.abs(x) @ np.abs(weight).T + np.abs(bias) + np.abs(z)
-    tried = z - z.max(axis=1, keepdims=True) >= np.log(SMALLEST_TRIED_PROBABILITY)
-    shift = np.median(apart, axis=1, keepdims=True)
-    wrong = tried & (np.abs(apart - shift) > 2 * (ROUNDING * size + SMALLEST_ERROR))
+    if of_probabilities:
+        lowest = np.minimum(np.log(SMALLEST_TRIED_PROBABILITY), z.max(axis=1, keepdims=True))
+        apart = np.where(z >= lowest, apart, np.nan)
+    shift = np.nanmedian(apart, axis=1, keepdims=True)
+    wrong = np.abs(apart - shift) > 2 * (ROUNDING * size + SMALLEST_ERROR)
     if wrong.any():
         row, label = (int(i[0]) for i in np.nonzero(wrong))
         raise PredictionsError(

@@ -128,7 +128,10 @@ class Predictions:
         if layer is not None:
             check_head(layer, classes, source)
             if features is not None:
-                check_head_makes(layer, features, self.logits, source)
+                probabilities = self.kind == "probs"
+                check_head_makes(
+                    layer, features, self.logits, source, of_probabilities=probabilities
+                )
         return replace(self, known_labels=truth, features=features, head=layer, reference=reference)
 
     @classmethod

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.errors import NotApplicableError
+from calibrant.errors import InputError, NotApplicableError
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.predictions import Predictions
@@ -151,6 +151,10 @@ class NeighbourCalibrator(FeatureCalibrator):
 
     def _distances(self, features: Array, own: IntArray | None = None) -> list[FloatArray]:
         """Return for each layer the (n, k) distances of rows to their nearest references."""
+        if self.bank_.shape[1] != self.width_:  # in a damaged file
+            raise InputError(
+                f"the reference rows have {self.bank_.shape[1]} features, not {self.width_}"
+            )
         rows = to_numpy(features)
         selves = np.full(len(rows), NOT_IN_BANK) if own is None else own
         return [

@@ -23,8 +23,8 @@ Real = Callable[[str], Predictions]
 def calibrated(method: str, fit: Predictions, test: Predictions, **arguments) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
-        calibrator = make_calibrator(method, **arguments).fit(fit.logits, fit.labels)
-    return calibrator.predict_proba(test.logits)
+        calibrator = make_calibrator(method, **arguments).fit_predictions(fit)
+    return calibrator.predict_proba(test.logits, test.features)
 
 
 def errors(probs: np.ndarray, test: Predictions) -> tuple[float, float, float]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation import Evaluation, MetricResult, evaluate
     from calibrant.files import read_predictions, write_predictions
     from calibrant.groups import GroupedEvaluation, evaluate_by
+    from calibrant.head import Head
     from calibrant.metrics.binned import (
         BinSums,
         adaptive_calibration_error,
@@ -89,6 +90,13 @@ if TYPE_CHECKING:
         VennAbers,
     )
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+    from calibrant.posthoc.features import (
+        BinMeanShift,
+        DensityAwareCalibration,
+        FeatureClipping,
+        GroupCalibration,
+        ProximityDensityRatio,
+    )
     from calibrant.posthoc.laplace import LaplaceTemperatureScaling
     from calibrant.posthoc.linear import VectorScaling
     from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
@@ -115,6 +123,7 @@ _HOMES = {
     "evaluation": ("Evaluation", "MetricResult", "evaluate"),
     "files": ("read_predictions", "write_predictions"),
     "groups": ("GroupedEvaluation", "evaluate_by"),
+    "head": ("Head",),
     "metrics.binned": ("BinSums", "adaptive_calibration_error", "expected_calibration_error"),
     "metrics.canonical": ("canonical_calibration_error", "squared_kernel_calibration_error"),
     "metrics.classwise": (
@@ -164,6 +173,13 @@ _HOMES = {
         "VennAbers",
     ),
     "posthoc.ensemble": ("EnsembleTemperatureScaling",),
+    "posthoc.features": (
+        "BinMeanShift",
+        "DensityAwareCalibration",
+        "FeatureClipping",
+        "GroupCalibration",
+        "ProximityDensityRatio",
+    ),
     "posthoc.linear": ("VectorScaling",),
     "posthoc.laplace": ("LaplaceTemperatureScaling",),
     "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
@@ -185,14 +201,19 @@ __all__ = [
     "METRICS",
     "SMART",
     "BayesianBinning",
+    "BinMeanShift",
     "BinSums",
     "CalibrantError",
     "CalibrationWarning",
     "Calibrator",
     "Comparison",
+    "DensityAwareCalibration",
     "EnsembleTemperatureScaling",
     "Evaluation",
+    "FeatureClipping",
+    "GroupCalibration",
     "GroupedEvaluation",
+    "Head",
     "HistogramBinning",
     "InputError",
     "IsotonicRegression",
@@ -204,6 +225,7 @@ __all__ = [
     "PredictedClassTemperature",
     "Predictions",
     "PredictionsError",
+    "ProximityDensityRatio",
     "RefinementSplit",
     "RiskCoverage",
     "RowSummary",

@@ -27,9 +27,9 @@ from calibrant.arrays import (
     with_picked,
     working_dtype,
 )
+from calibrant.checks import check_labels
 from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
 from calibrant.errors import InputError, PredictionsError
-from calibrant.predictions import check_labels
 
 # Up to this many classes the rows themselves are cheaper to evaluate than a table of their curves.
 DENSE_CLASSES = 64

@@ -49,11 +49,16 @@ class TemperatureFit(NamedTuple):
             rows: calibration rows.
             stacklevel: frames from here to the caller of `fit`, whom the warning is for.
         """
-        notes: tuple[str, ...] = ()
-        if self.warning is not None:
-            warnings.warn(self.warning, stacklevel=stacklevel)
-            notes = (f"{type(self.warning).__name__}: {self.warning}",)
+        notes = warn_of(self.warning, stacklevel + 1)
         return FitReport(rows, "nll", self.nll, self.iterations, self.iterations < MAX_STEPS, notes)
+
+
+def warn_of(warning: CalibrationWarning | None, stacklevel: int = 4) -> tuple[str, ...]:
+    """Issue a warning, if there is one, and return the notes of a fit report on it."""
+    if warning is None:
+        return ()
+    warnings.warn(warning, stacklevel=stacklevel)
+    return (f"{type(warning).__name__}: {warning}",)
 
 
 def fit_temperature(rows: RowSummary) -> TemperatureFit:

@@ -3,7 +3,8 @@
 A `Predictions` holds one of three kinds of score, because the caller said which; nothing is ever
 guessed from the numbers:
 
-- ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities;
+- ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities; -inf masks a class that
+  the row can't be;
 - ``"probs"``: (N, K) rows that sum to 1;
 - ``"toplabel"``: (N,) confidence in one predicted label per row.
 """
@@ -22,6 +23,7 @@ from calibrant.arrays import (
     as_array,
     like,
     namespace,
+    pick,
     row_chunks,
     to_numpy,
     working_dtype,
@@ -59,9 +61,14 @@ class Predictions:
     def from_logits(
         cls, logits: Array, labels: Array, features: Array | None = None, source: str = "logits"
     ) -> Predictions:
-        """Wrap (N, K) logits. Raises `PredictionsError` on NaN, infinity or bad labels."""
+        """Wrap (N, K) logits, in which -inf masks a class.
+
+        Raises:
+            PredictionsError: NaN or infinity, a row with fewer than two classes left, a label out
+                of range or of a masked class.
+        """
         logits = as_array(logits)
-        check_scores(logits, "logits", source)
+        check_scores(logits, "logits", source, masks=True)
         return cls._with_rows("logits", logits, labels, features, source)
 
     @classmethod
@@ -79,6 +86,8 @@ class Predictions:
     ) -> Predictions:
         rows, classes = scores.shape
         checked = check_labels(labels, rows, classes, source)
+        if kind == "logits":
+            _check_unmasked(scores, checked, source)
         if features is not None:
             features = as_array(features)
             check_features(features, rows, source)
@@ -222,8 +231,13 @@ def _proportional_first(labels: IntArray, count: int) -> IntArray:
     return np.argsort(rank >= share[inverse], kind="stable")
 
 
-def check_scores(scores: Array, kind: Literal["logits", "probs"], source: str) -> None:
-    """Raise `PredictionsError` unless `scores` is a usable (N, K) array of its kind."""
+def check_scores(
+    scores: Array, kind: Literal["logits", "probs"], source: str, *, masks: bool = False
+) -> None:
+    """Raise `PredictionsError` unless `scores` is a usable (N, K) array of its kind.
+
+    With `masks`, -inf is fine where it leaves a row at least two classes.
+    """
     shape = tuple(getattr(scores, "shape", ()))
     if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
         raise PredictionsError(
@@ -238,21 +252,43 @@ def check_scores(scores: Array, kind: Literal["logits", "probs"], source: str) -
             raise PredictionsError(f"{source}: 'probs' must be fractions, not {scores.dtype}")
         return
     for part in row_chunks(scores):
-        _check_finite(scores[part], kind, source, part.start)
+        _check_finite(scores[part], kind, source, part.start, masks)
         if kind == "probs":
             _check_simplex(scores[part], source, part.start)
 
 
-def _check_finite(chunk: Array, key: str, source: str, offset: int) -> None:
+def _check_finite(chunk: Array, key: str, source: str, offset: int, masks: bool = False) -> None:
     xp = namespace(chunk)
     finite = xp.isfinite(chunk)
     if bool(xp.all(finite)):
         return
-    row, column = (int(i[0]) for i in np.nonzero(~to_numpy(finite)))
+    usable = to_numpy(finite)
+    if masks:
+        left = usable.sum(axis=1)
+        usable = usable | to_numpy(chunk == -xp.inf)
+        if usable.all():
+            if left.min() < 2:
+                row = int(left.argmin())
+                raise PredictionsError(
+                    f"{source}: '{key}' must leave every row at least 2 classes that aren't -inf, "
+                    f"but row {offset + row} has {left[row]}"
+                )
+            return
+    row, column = (int(i[0]) for i in np.nonzero(~usable))
     value = float(chunk[row, column])
     raise PredictionsError(
         f"{source}: '{key}' must be finite, but row {offset + row}, column {column} holds {value}"
     )
+
+
+def _check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
+    masked = to_numpy(pick(logits, like(labels, logits)) == -np.inf)
+    if masked.any():
+        row = int(masked.argmax())
+        raise PredictionsError(
+            f"{source}: 'logits' must not mask the true class with -inf, but row {row} masks its "
+            f"class {labels[row]}"
+        )
 
 
 def _check_simplex(chunk: Array, source: str, offset: int) -> None:

@@ -16,11 +16,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, as_array, namespace, to_numpy
-from calibrant.errors import InputError, NotFittedError, PredictionsError
+from calibrant.arrays import (
+    Array,
+    FloatArray,
+    IntArray,
+    as_array,
+    namespace,
+    row_chunks,
+    to_numpy,
+)
+from calibrant.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, softmax, summarize
+from calibrant.rows import RowSummary, masked_classes, softmax, summarize
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class Calibrator(ABC):
         method: its name on the command line and in files.
         keeps_prediction: whether the predicted class of every row is kept by construction.
         needs_features: whether `fit` and `predict_proba` need the penultimate features.
+        fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
+            keeps probability 0 and changes nothing for the others.
 
     Attributes:
         classes_: number of classes K it was fitted for.
@@ -65,6 +75,7 @@ class Calibrator(ABC):
     method: ClassVar[str]
     keeps_prediction: ClassVar[bool]
     needs_features: ClassVar[bool] = False
+    fits_masked: ClassVar[bool] = False
 
     classes_: int = field(init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
@@ -73,14 +84,15 @@ class Calibrator(ABC):
         """Fit on held-out rows and return the calibrator itself.
 
         Args:
-            logits: (N, K) logits of any array kind. For probabilities pass their logarithm
-                (`Predictions.logits` does).
+            logits: (N, K) logits of any array kind; -inf masks a class that a row can't be. For
+                probabilities pass their logarithm (`Predictions.logits` does).
             labels: (N,) true labels in [0, K).
             features: (N, D) penultimate features, for methods that need them.
 
         Raises:
             PredictionsError: unusable logits, labels or features.
             InputError: an argument of the constructor is out of range.
+            NotApplicableError: the method is not meant for such data.
         """
         if logits is None:
             raise PredictionsError("fit needs logits of shape (N, K), got None")
@@ -88,6 +100,8 @@ class Calibrator(ABC):
         if self.needs_features and features is None:
             raise PredictionsError(f"method '{self.method}' needs features of shape (N, D)")
         check_arguments(self)
+        if not self.fits_masked:
+            self._refuse_masks(predictions.scores)
         self.classes_ = int(predictions.scores.shape[1])
         self.fit_report_ = self._fit(predictions)
         return self
@@ -132,6 +146,13 @@ class Calibrator(ABC):
     @abstractmethod
     def _apply(self, logits: Array, features: Array | None) -> Array:
         """Map checked logits to probabilities."""
+
+    def _refuse_masks(self, logits: Array) -> None:
+        for part in row_chunks(logits):
+            if masked_classes(logits[part]) is not None:
+                raise NotApplicableError(
+                    f"method '{self.method}' can't be fitted on rows that mask classes with -inf"
+                )
 
     def _checked(self, logits: Array) -> Array:
         if not hasattr(self, "fit_report_"):
@@ -187,6 +208,7 @@ class RowTemperature(Calibrator):
     """
 
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @abstractmethod
     def inverse_temperatures(self, logits: Array) -> FloatArray:
@@ -225,6 +247,7 @@ class Uncalibrated(Calibrator):
 
     method: ClassVar[str] = "none"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @property
     def n_parameters(self) -> int:

@@ -13,7 +13,7 @@ from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize
+from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize, uniform
 
 MIXTURE_STEPS = 500
 
@@ -21,6 +21,8 @@ MIXTURE_STEPS = 500
 @dataclass(eq=False)
 class EnsembleTemperatureScaling(Calibrator):
     """A mixture w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
+
+    K counts the classes that a row leaves unmasked.
 
     Keeps the predicted class: all three parts rank the classes alike. T comes from temperature
     scaling, the weights from one more convex problem: for ``loss="mse"`` (the authors' choice) a
@@ -37,6 +39,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     method: ClassVar[str] = "ets"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     loss: Literal["mse", "nll"] = argument("mse", choices=("mse", "nll"))
 
@@ -60,13 +63,13 @@ class EnsembleTemperatureScaling(Calibrator):
         return fit.report(rows.n)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
-        sharp, plain, uniform = (float(w) for w in self.weights_)
+        sharp, plain, even = (float(w) for w in self.weights_)
 
         def mix(chunk: Array, part: slice) -> Array:
             shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
             mixture = sharp * softmax_chunk(shifted * self.beta_, part)
             mixture += plain * softmax_chunk(shifted, part)
-            mixture += uniform / self.classes_
+            mixture += even * uniform(chunk)
             return mixture
 
         return map_rows(logits, mix)
@@ -78,7 +81,7 @@ def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:
     def at(b: float) -> FloatArray:
         return np.exp(-b * rows.label_gap - rows.curve.evaluate(b).value)
 
-    return np.stack([at(beta), at(1.0), np.full(rows.n, 1 / rows.classes)], axis=1)
+    return np.stack([at(beta), at(1.0), 1 / rows.unmasked], axis=1)
 
 
 def _gram_matrix(rows: RowSummary, beta: float) -> FloatArray:
@@ -92,12 +95,12 @@ def _gram_matrix(rows: RowSummary, beta: float) -> FloatArray:
     def product(a: float, b: float) -> float:
         return float(np.mean(np.exp(f[a + b] - f[a] - f[b])))
 
-    cross, uniform = product(1.0, beta), 1 / rows.classes
+    cross, even = product(1.0, beta), float(np.mean(1 / rows.unmasked))
     return np.array(
         [
-            [product(beta, beta), cross, uniform],
-            [cross, product(1.0, 1.0), uniform],
-            [uniform, uniform, uniform],
+            [product(beta, beta), cross, even],
+            [cross, product(1.0, 1.0), even],
+            [even, even, even],
         ]
     )
 

@@ -9,7 +9,7 @@ from calibrant.arrays import Array, namespace
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import map_rows, softmax_chunk, summarize, uniform
 
 
 @dataclass(eq=False)
@@ -31,6 +31,7 @@ class LaplaceTemperatureScaling(Calibrator):
 
     method: ClassVar[str] = "temperature-laplace"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     beta_: float = field(init=False, repr=False)
     uniform_: float = field(init=False, repr=False)
@@ -54,6 +55,6 @@ class LaplaceTemperatureScaling(Calibrator):
         def mix(chunk: Array, part: slice) -> Array:
             shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
             probs = softmax_chunk(shifted * self.beta_, part)
-            return (1 - self.uniform_) * probs + self.uniform_ / self.classes_
+            return (1 - self.uniform_) * probs + self.uniform_ * uniform(chunk)
 
         return map_rows(logits, mix)

@@ -28,7 +28,7 @@ from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import centred, map_rows, softmax_chunk, summarize
 
 SMALL_GRADIENT = 1e-5
 
@@ -41,6 +41,7 @@ class _StructuredScaling(Calibrator):
     """
 
     keeps_prediction: ClassVar[bool] = False
+    fits_masked: ClassVar[bool] = True
 
     ridge: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
@@ -103,22 +104,21 @@ class _StructuredScaling(Calibrator):
         xp = namespace(logits)
 
         def scale(chunk: Array, part: slice) -> Array:
-            masked = chunk == -xp.inf
-            kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
-            known = xp.where(masked, 0.0, chunk)
-            centre = xp.sum(known, axis=1, keepdims=True) / kept
             # A masked class gives nothing to the others and stays masked.
-            centred = xp.where(masked, 0.0, chunk - centre) * self.beta_
-            scores = centred + _product(xp.astype(change, chunk.dtype), centred)
-            scores = xp.where(masked, -xp.inf, scores + xp.astype(bias, chunk.dtype))
+            inputs, masked = centred(chunk)
+            inputs = inputs * self.beta_
+            scores = inputs + _product(xp.astype(change, chunk.dtype), inputs)
+            scores = scores + xp.astype(bias, chunk.dtype)
+            if masked is not None:
+                scores = xp.where(masked, -xp.inf, scores)
             scores = scores - xp.max(scores, axis=1, keepdims=True)
             return softmax_chunk(scores, part)
 
         return map_rows(logits, scale)
 
 
-def _product(change: Array, centred: Array) -> Array:
-    return centred * change if len(change.shape) == 1 else centred @ change.T
+def _product(change: Array, inputs: Array) -> Array:
+    return inputs * change if len(change.shape) == 1 else inputs @ change.T
 
 
 def likelihood(
@@ -130,10 +130,11 @@ def likelihood(
     """
     value, by_change, by_bias = 0.0, np.zeros(change.shape), np.zeros(len(bias))
     for part in row_chunks(logits):
-        centred = logits[part].astype(np.float64)
-        centred -= centred.mean(axis=1, keepdims=True)
-        centred *= beta
-        scores = centred + _product(change, centred) + bias
+        inputs, masked = centred(logits[part].astype(np.float64))
+        inputs *= beta
+        scores = inputs + _product(change, inputs) + bias
+        if masked is not None:
+            scores[masked] = -np.inf
         scores -= scores.max(axis=1, keepdims=True)
         rows = np.arange(len(scores))
         value -= float(scores[rows, labels[part]].sum())
@@ -144,9 +145,9 @@ def likelihood(
         weights[rows, labels[part]] -= 1.0
         by_bias += weights.sum(axis=0)
         if change.ndim == 1:
-            by_change += np.einsum("ij,ij->j", weights, centred)
+            by_change += np.einsum("ij,ij->j", weights, inputs)
         else:
-            by_change += weights.T @ centred
+            by_change += weights.T @ inputs
     return value, by_change, by_bias
 
 

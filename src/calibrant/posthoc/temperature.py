@@ -72,7 +72,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
     scale = float(np.mean(rows.mean_gap))
     if scale == 0.0:
         warning = NotIdentifiedWarning("the logits are constant, so any temperature fits; took T=1")
-        return TemperatureFit(1.0, float(np.log(rows.classes)), 0, warning)
+        return TemperatureFit(1.0, float(np.log(rows.unmasked).mean()), 0, warning)
     lowest, highest = np.clip([bound / scale for bound in FIRST_SEARCH], *rows.curve.span).tolist()
 
     def finish(beta: float, steps: int, warning: CalibrationWarning | None) -> TemperatureFit:
@@ -112,7 +112,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
             "`reference` near its inverse"
         )
     found = finish(beta, steps, None)
-    if 2 * rows.n * (float(np.log(rows.classes)) - found.nll) < SIGNIFICANT_GAIN:
+    if 2 * rows.n * (float(np.log(rows.unmasked).mean()) - found.nll) < SIGNIFICANT_GAIN:
         return found._replace(
             warning=NotIdentifiedWarning(
                 f"the logits can't be told from chance with {rows.n} rows; T={1 / beta:.3g} is "

@@ -78,6 +78,7 @@ class TopRestScaling(Calibrator):
 
     method: ClassVar[str] = "top-rest"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     knots: int = argument(8, at_least=1)
     penalty: float = argument(0.0, at_least=0)

@@ -123,6 +123,8 @@ class SMART(RowTemperature):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
+        if self.indicator == "logits":
+            self._refuse_masks(logits)
         rows = summarize(logits, labels, curve="dense")
         start = fit_temperature(rows)
         if rows.classes > DENSE_CLASSES:

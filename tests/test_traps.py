@@ -63,8 +63,8 @@ every_method = pytest.mark.parametrize("method", METHODS)
 def fitted(method: str, logits, labels) -> tuple[Calibrator, set[type[Warning]]]:
     """Fit, and return what was warned of as well."""
     kind = METHODS[method]
-    if kind.needs_features:
-        pytest.skip("it needs features, which the traps don't have")
+    if getattr(kind, "needs", ()):
+        pytest.skip(f"it needs {' and '.join(kind.needs)}, which the traps don't have")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -161,7 +161,7 @@ def test_a_mask_at_apply_only(method):
 def test_methods_that_take_masks_say_so():
     refusing = [name for name, kind in METHODS.items() if not kind.fits_masked]
     for method in refusing:
-        if not METHODS[method].needs_features:
+        if not getattr(METHODS[method], "needs", ()):
             with pytest.raises(NotApplicableError, match="mask"):
                 make_calibrator(method).fit(MASKED[OTHERS], LABELS[OTHERS])
     assert "temperature" not in refusing

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from calibrant.errors import CalibrationWarning, NotApplicableError, PredictionsError
 from calibrant.persistence import load
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import Calibrator, RowTemperature
 from calibrant.posthoc.confidence import ConfidenceMap
 from calibrant.posthoc.registry import METHODS, make_calibrator
+from calibrant.rows import summarize
 
 # (law, method): why it doesn't hold. Other laws still do.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
@@ -370,3 +371,23 @@ def test_difficult_sets_are_survived(method, case, draw):
     if method != "none":
         # No certainty can come out of sixty rows.
         assert probs.max() < 1 - 1e-9 or case == "all right"
+
+
+@every_method
+@pytest.mark.parametrize("case", ["all right", "all wrong"])
+def test_warnings_name_the_line_that_called(method, case, draw):
+    rows = draw(200, 4, 11)
+    extreme = rows.logits.argmax(axis=1) if case == "all right" else rows.logits.argmin(axis=1)
+    more = {name: getattr(rows, name) for name in needs(METHODS[method])}
+    calibrator = make_calibrator(method)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            calibrator.fit(rows.logits, extreme, **more)
+        except NotApplicableError as reason:
+            pytest.skip(str(reason))
+        if isinstance(calibrator, RowTemperature) and not more:
+            make_calibrator(method).fit_rows(summarize(rows.logits, extreme))
+    assert {warning.filename for warning in caught} <= {__file__}
+    if isinstance(calibrator, RowTemperature) and not more:
+        assert len(caught) >= 2

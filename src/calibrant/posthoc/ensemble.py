@@ -8,23 +8,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, namespace
+from calibrant.arrays import FloatArray
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.mixture import Mixture
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize, uniform
+from calibrant.rows import RowSummary, summarize
 
 MIXTURE_STEPS = 500
 
 
 @dataclass(eq=False)
-class EnsembleTemperatureScaling(Calibrator):
+class EnsembleTemperatureScaling(Mixture):
     """A mixture w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
 
-    K counts the classes that a row leaves unmasked.
-
-    Keeps the predicted class: all three parts rank the classes alike. T comes from temperature
+    Keeps the predicted class: all three parts rank the classes alike. K counts the classes that a
+    row leaves unmasked. T comes from temperature
     scaling, the weights from one more convex problem: for ``loss="mse"`` (the authors' choice) a
     quadratic program on a 3 x 3 Gram matrix, solved exactly; for ``"nll"`` by sequential
     quadratic programming. Four parameters, three of them free.
@@ -38,12 +38,9 @@ class EnsembleTemperatureScaling(Calibrator):
     """
 
     method: ClassVar[str] = "ets"
-    keeps_prediction: ClassVar[bool] = True
-    fits_masked: ClassVar[bool] = True
 
     loss: Literal["mse", "nll"] = argument("mse", choices=("mse", "nll"))
 
-    beta_: float = field(init=False, repr=False)
     weights_: FloatArray = field(init=False, repr=False)
 
     @property
@@ -62,17 +59,10 @@ class EnsembleTemperatureScaling(Calibrator):
             self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), of_label.mean(0))
         return fit.report(rows.n)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        sharp, plain, even = (float(w) for w in self.weights_)
-
-        def mix(chunk: Array, part: slice) -> Array:
-            shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
-            mixture = sharp * softmax_chunk(shifted * self.beta_, part)
-            mixture += plain * softmax_chunk(shifted, part)
-            mixture += even * uniform(chunk)
-            return mixture
-
-        return map_rows(logits, mix)
+    def mixture_weights(self) -> tuple[float, float, float]:
+        """See `Mixture.mixture_weights`."""
+        sharp, plain, even = (float(weight) for weight in self.weights_)
+        return sharp, plain, even
 
 
 def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
-from calibrant.errors import ConvergenceWarning
+from calibrant.errors import ConvergenceWarning, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
@@ -81,7 +80,7 @@ class VectorScaling(Calibrator):
         converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
         if not converged:
             message = f"vector scaling stopped after {found.nit} steps: {found.message}"
-            warnings.warn(ConvergenceWarning(message), stacklevel=3)
+            warn_caller(ConvergenceWarning(message))
         self.weight_ = found.x[:classes] * temperature.beta
         self.bias_ = found.x[classes:]
         notes = temperature.report(n).notes

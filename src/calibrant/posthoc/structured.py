@@ -7,7 +7,6 @@ rule serves ten classes with many rows and a thousand with few.
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -23,7 +22,7 @@ from calibrant.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.errors import ConvergenceWarning, NotApplicableError
+from calibrant.errors import ConvergenceWarning, NotApplicableError, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
@@ -92,7 +91,7 @@ class _StructuredScaling(Calibrator):
         converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
         if not converged:
             message = f"structured scaling stopped after {found.nit} steps: {found.message}"
-            warnings.warn(ConvergenceWarning(message), stacklevel=3)
+            warn_caller(ConvergenceWarning(message))
         self._take(found.x[:size].reshape(shape))
         self.bias_ = found.x[size:]
         return FitReport(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -15,6 +14,7 @@ from calibrant.errors import (
     CalibrationWarning,
     InputError,
     NotIdentifiedWarning,
+    warn_caller,
 )
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.rows import RowSummary
@@ -42,16 +42,11 @@ class TemperatureFit(NamedTuple):
     iterations: int
     warning: CalibrationWarning | None
 
-    def report(self, rows: int, stacklevel: int = 4) -> FitReport:
-        """Return the fit report, after issuing the warning if there is one.
-
-        Args:
-            rows: calibration rows.
-            stacklevel: frames from here to the caller of `fit`, whom the warning is for.
-        """
+    def report(self, rows: int) -> FitReport:
+        """Return the fit report of so many calibration rows, after issuing the warning, if any."""
         notes: tuple[str, ...] = ()
         if self.warning is not None:
-            warnings.warn(self.warning, stacklevel=stacklevel)
+            warn_caller(self.warning)
             notes = (f"{type(self.warning).__name__}: {self.warning}",)
         return FitReport(rows, "nll", self.nll, self.iterations, self.iterations < MAX_STEPS, notes)
 
@@ -229,7 +224,7 @@ class TemperatureScaling(RowTemperature):
         """Learn from a row summary."""
         fit = fit_temperature(rows)
         self.beta_ = fit.beta
-        return fit.report(rows.n, stacklevel=5)
+        return fit.report(rows.n)
 
     def inverse_temperatures(self, logits: Array) -> FloatArray:
         """See `RowTemperature.inverse_temperatures`."""

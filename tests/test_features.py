@@ -166,12 +166,17 @@ def test_dac_finds_the_best_weights(loss, layers):
     dac = DensityAwareCalibration(neighbours=4, layers=layers, loss=loss)
     dac.fit(logits, labels, features, reference=reference)
 
+    single = 1 / TemperatureScaling().fit(logits, labels).beta_
+
     def mean_loss(w):
         temperature = np.maximum(w[0] + scores @ w[1:], dac.floor_)
         probs = softmax(logits, 1 / temperature)
+        # Shares of the single temperature, at the mean distance, are drawn to (1, 0, ...).
+        away = np.append(w[0] / single - 1, w[1:] * scores.mean(axis=0) / single)
+        pull = away @ away / 900
         if loss == "nll":
-            return nll(probs, labels)
-        return float(((probs - np.eye(5)[labels]) ** 2).sum(axis=1).mean())
+            return nll(probs, labels) + pull
+        return float(((probs - np.eye(5)[labels]) ** 2).sum(axis=1).mean()) + pull
 
     start = np.append(0.5, np.full(len(parts), 2 / scores.mean()))
     brute = minimize(

@@ -116,7 +116,7 @@ def with_value(array: np.ndarray, row: int, column: int, value: float) -> np.nda
         (LOGITS.astype(str), "must hold real numbers"),
         (LOGITS > 0, "must hold real numbers, not bool"),
         (with_value(LOGITS, 2, 1, np.nan), "but row 2, column 1 holds nan"),
-        (with_value(LOGITS, 3, 0, -np.inf), "but row 3, column 0 holds -inf"),
+        (with_value(LOGITS, 3, LABELS[3], -np.inf), "row 3 masks its class 2"),
         (torch.tensor(with_value(LOGITS, 1, 2, np.inf)), "but row 1, column 2 holds inf"),
     ],
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 
 if TYPE_CHECKING:
+    from calibrant import synthetic
     from calibrant.comparison import Comparison, compare
     from calibrant.errors import (
         CalibrantError,
@@ -194,6 +195,8 @@ _HOMES = {
     "rows": ("RowSummary", "softmax", "summarize"),
     "sample": ("load_sample",),
 }
+# Modules that are public as a whole.
+_MODULES = ("synthetic",)
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -288,6 +291,7 @@ __all__ = [
     "squared_kernel_calibration_error",
     "summarize",
     "sweep_calibration_error",
+    "synthetic",
     "underconfidence_error",
     "write_predictions",
 ]
@@ -295,6 +299,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"calibrant.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'calibrant' has no attribute '{name}'")
     value = getattr(import_module(f"calibrant.{_HOME_OF[name]}"), name)

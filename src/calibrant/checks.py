@@ -10,15 +10,29 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, IntArray, as_array, namespace, row_chunks, to_numpy
+from calibrant.arrays import (
+    Array,
+    IntArray,
+    as_array,
+    like,
+    namespace,
+    pick,
+    row_chunks,
+    to_numpy,
+)
 from calibrant.errors import PredictionsError
 
 # Rounding may leave the sum of a row of K probabilities this far from 1.
 ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
 
 
-def check_scores(scores: Array, kind: Literal["logits", "probs"], source: str) -> None:
-    """Raise `PredictionsError` unless `scores` is a usable (N, K) array of its kind."""
+def check_scores(
+    scores: Array, kind: Literal["logits", "probs"], source: str, *, masks: bool = False
+) -> None:
+    """Raise `PredictionsError` unless `scores` is a usable (N, K) array of its kind.
+
+    With `masks`, -inf is fine where it leaves a row at least two classes.
+    """
     shape = tuple(getattr(scores, "shape", ()))
     if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
         raise PredictionsError(
@@ -33,22 +47,48 @@ def check_scores(scores: Array, kind: Literal["logits", "probs"], source: str) -
             raise PredictionsError(f"{source}: 'probs' must be fractions, not {scores.dtype}")
         return
     for part in row_chunks(scores):
-        check_finite(scores[part], kind, source, part.start)
+        check_finite(scores[part], kind, source, part.start, masks=masks)
         if kind == "probs":
             _check_simplex(scores[part], source, part.start)
 
 
-def check_finite(chunk: Array, key: str, source: str, offset: int) -> None:
-    """Raise `PredictionsError` unless an (n, d) chunk is finite; its rows count from `offset`."""
+def check_finite(chunk: Array, key: str, source: str, offset: int, *, masks: bool = False) -> None:
+    """Raise `PredictionsError` unless an (n, d) chunk is finite; its rows count from `offset`.
+
+    With `masks`, -inf is fine where it leaves a row at least two finite numbers.
+    """
     xp = namespace(chunk)
     finite = xp.isfinite(chunk)
     if bool(xp.all(finite)):
         return
-    row, column = (int(i[0]) for i in np.nonzero(~to_numpy(finite)))
+    usable = to_numpy(finite)
+    if masks:
+        left = usable.sum(axis=1)
+        usable = usable | to_numpy(chunk == -xp.inf)
+        if usable.all():
+            if left.min() < 2:
+                row = int(left.argmin())
+                raise PredictionsError(
+                    f"{source}: '{key}' must leave every row at least 2 classes that aren't -inf, "
+                    f"but row {offset + row} has {left[row]}"
+                )
+            return
+    row, column = (int(i[0]) for i in np.nonzero(~usable))
     value = float(chunk[row, column])
     raise PredictionsError(
         f"{source}: '{key}' must be finite, but row {offset + row}, column {column} holds {value}"
     )
+
+
+def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
+    """Raise `PredictionsError` where one of (N, K) logits masks the row's true class."""
+    masked = to_numpy(pick(logits, like(labels, logits)) == -np.inf)
+    if masked.any():
+        row = int(masked.argmax())
+        raise PredictionsError(
+            f"{source}: 'logits' must not mask the true class with -inf, but row {row} masks its "
+            f"class {labels[row]}"
+        )
 
 
 def _check_simplex(chunk: Array, source: str, offset: int) -> None:

@@ -62,6 +62,7 @@ class ComparedMethod:
             "parameters": self.calibrator.n_parameters,
             "keeps_accuracy": self.keeps_accuracy,
             "warnings": list(self.warnings),
+            "notes": list(self.calibrator.fit_report_.notes),
             "metrics": {n: r.as_dict() for n, r in self.evaluation.results.items()},
         }
 

@@ -3,7 +3,8 @@
 A `Predictions` holds one of three kinds of score, because the caller said which; nothing is ever
 guessed from the numbers:
 
-- ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities;
+- ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities; -inf masks a class that
+  the row can't be;
 - ``"probs"``: (N, K) rows that sum to 1;
 - ``"toplabel"``: (N,) confidence in one predicted label per row.
 """
@@ -25,7 +26,14 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.checks import as_numbers, check_features, check_labels, check_reference, check_scores
+from calibrant.checks import (
+    as_numbers,
+    check_features,
+    check_labels,
+    check_reference,
+    check_scores,
+    check_unmasked,
+)
 from calibrant.errors import PredictionsError
 from calibrant.head import Head, as_head, check_head, check_head_makes
 
@@ -73,7 +81,7 @@ class Predictions:
         """Wrap (N, K) logits.
 
         Args:
-            logits: (N, K) finite numbers.
+            logits: (N, K) numbers; -inf masks a class that a row can't be.
             labels: (N,) true labels in [0, K); None where nobody knows them.
             features: (N, D) what goes into the last layer.
             source: what error messages call the rows.
@@ -81,11 +89,12 @@ class Predictions:
             reference: (M, D) features of other rows, such as training rows.
 
         Raises:
-            PredictionsError: NaN, infinity or other numbers of rows or columns; labels out of
-                range; a last layer that doesn't make these logits of these features.
+            PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
+                than two classes left; labels out of range or of a masked class; a last layer that
+                doesn't make these logits of these features.
         """
         logits = as_array(logits)
-        check_scores(logits, "logits", source)
+        check_scores(logits, "logits", source, masks=True)
         return cls("logits", logits, None, source=source)._with(labels, features, head, reference)
 
     @classmethod
@@ -118,6 +127,8 @@ class Predictions:
         """Return these scores with what else is known of them, checked."""
         (rows, classes), source = self.scores.shape, self.source
         truth = None if labels is None else check_labels(labels, rows, classes, source)
+        if truth is not None and self.kind == "logits":
+            check_unmasked(self.scores, truth, source)
         if features is not None:
             features = as_array(features)
             check_features(features, rows, source)

@@ -16,12 +16,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, as_array, namespace, to_numpy
+from calibrant.arrays import (
+    Array,
+    FloatArray,
+    IntArray,
+    as_array,
+    namespace,
+    row_chunks,
+    to_numpy,
+)
 from calibrant.checks import check_features
-from calibrant.errors import InputError, NotFittedError, PredictionsError
+from calibrant.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, softmax, summarize
+from calibrant.rows import RowSummary, masked_classes, softmax, summarize
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
@@ -64,6 +72,8 @@ class Calibrator(ABC):
         keeps_prediction: whether the predicted class of every row is kept by construction.
         needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
             needs as well, and "head", the last layer. See `NEEDS`.
+        fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
+            keeps probability 0 and changes nothing for the others.
 
     Attributes:
         classes_: number of classes K it was fitted for.
@@ -73,6 +83,7 @@ class Calibrator(ABC):
     method: ClassVar[str]
     keeps_prediction: ClassVar[bool]
     needs: ClassVar[tuple[str, ...]] = ()
+    fits_masked: ClassVar[bool] = False
 
     classes_: int = field(init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
@@ -89,8 +100,8 @@ class Calibrator(ABC):
         """Fit on held-out rows and return the calibrator itself.
 
         Args:
-            logits: (N, K) logits of any array kind. For probabilities pass their logarithm
-                (`Predictions.logits` does).
+            logits: (N, K) logits of any array kind; -inf masks a class that a row can't be. For
+                probabilities pass their logarithm (`Predictions.logits` does).
             labels: (N,) true labels in [0, K).
             features: (N, D) penultimate features, for methods that need them.
             head: the network's last layer (see `calibrant.Head`), for methods that need it.
@@ -106,13 +117,9 @@ class Calibrator(ABC):
             raise PredictionsError("fit needs logits of shape (N, K), got None")
         if labels is None:
             raise PredictionsError("fit needs the true labels of all rows, got None")
-        # Warnings of a fit are for the caller of this method or the next, both as far from `_fit`.
-        self.fit_report_ = self._fit(
-            self._prepared(
-                Predictions.from_logits(logits, labels, features, head=head, reference=reference)
-            )
+        return self.fit_predictions(
+            Predictions.from_logits(logits, labels, features, head=head, reference=reference)
         )
-        return self
 
     def fit_predictions(self, predictions: Predictions) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`."""
@@ -126,6 +133,8 @@ class Calibrator(ABC):
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
         rows = predictions.as_logits()
+        if not self.fits_masked:
+            self._refuse_masks(rows.scores)
         self.classes_ = int(rows.scores.shape[1])
         return rows
 
@@ -215,6 +224,13 @@ class Calibrator(ABC):
     def _apply(self, logits: Array, features: Array | None) -> Array:
         """Map checked logits to probabilities."""
 
+    def _refuse_masks(self, logits: Array) -> None:
+        for part in row_chunks(logits):
+            if masked_classes(logits[part]) is not None:
+                raise NotApplicableError(
+                    f"method '{self.method}' can't be fitted on rows that mask classes with -inf"
+                )
+
     def _checked(self, logits: Array) -> Array:
         if not hasattr(self, "fit_report_"):
             raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
@@ -287,6 +303,7 @@ class RowTemperature(Calibrator):
     """
 
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @abstractmethod
     def inverse_temperatures(self, logits: Array) -> FloatArray:
@@ -325,6 +342,7 @@ class Uncalibrated(Calibrator):
 
     method: ClassVar[str] = "none"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @property
     def n_parameters(self) -> int:

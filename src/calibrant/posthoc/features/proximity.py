@@ -24,7 +24,7 @@ from calibrant.posthoc.confidence.base import rebuild_rows
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.temperature import fit_temperature, warn_of
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk
+from calibrant.rows import map_rows, masked_classes, softmax_chunk
 from calibrant.scoring import top_confidence
 
 ProximityKind = Literal["paper", "released"]
@@ -99,7 +99,8 @@ class ProximityMap(NeighbourCalibrator):
         def rebuild(chunk: Array, part: slice) -> Array:
             label, gaps = self._tempered(chunk)
             probs, confidence = softmax_chunk(gaps, part), top_confidence(gaps)[1]
-            return rebuild_rows(probs, label, self.map_confidence(confidence, proximity[part]))
+            sure = self.map_confidence(confidence, proximity[part])
+            return rebuild_rows(probs, label, sure, masked_classes(chunk))
 
         return map_rows(logits, rebuild)
 

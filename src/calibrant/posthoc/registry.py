@@ -19,6 +19,7 @@ from calibrant.posthoc.confidence import (
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
@@ -37,6 +38,8 @@ METHODS: dict[str, type[Calibrator]] = {
         VectorScaling,
         StructuredVectorScaling,
         StructuredMatrixScaling,
+        MatrixScaling,
+        DirichletCalibration,
         IsotonicRegression,
         HistogramBinning,
         BayesianBinning,

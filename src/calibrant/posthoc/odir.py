@@ -104,18 +104,14 @@ def fit_matrix(
 
     classes = blocks[0].inputs.shape[1]
     size, rows = classes * classes, sum(len(block.labels) for block in blocks)
-    # Steps are taken in b + D mean(x): of inputs far from 0, b and D alone would trade places.
-    mean = np.sum([block.inputs.sum(axis=0) for block in blocks], axis=0) / rows
     penalties = np.full((classes, classes), strengths.off_diagonal / (classes * (classes - 1)))
     np.fill_diagonal(penalties, 1 / rows)
     penalties = np.concatenate([penalties.ravel(), np.full(classes, strengths.bias / classes)])
-
-    def from_steps(vector: FloatArray) -> FloatArray:
-        change = vector[:size].reshape(classes, classes)
-        return np.concatenate([vector[:size], vector[size:] - change @ mean])
+    # Steps as long as the curvature allows: pulls and inputs span many orders of magnitude.
+    scale = 1 / np.sqrt(2 * penalties + curvatures(blocks))
 
     def loss(steps: FloatArray) -> tuple[float, FloatArray]:
-        vector = from_steps(steps)
+        vector = steps * scale
         change, bias = vector[:size].reshape(classes, classes), vector[size:]
         value, gradient = 0.0, np.zeros(len(vector))
         for block in blocks:
@@ -124,21 +120,34 @@ def fit_matrix(
             gradient[:size] += by_change.ravel()
             gradient[size:] += by_bias
         pull = penalties * vector
-        gradient = gradient / rows + 2 * pull
-        gradient[:size] -= np.outer(gradient[size:], mean).ravel()
-        return value / rows + float(pull @ vector), gradient
+        return value / rows + float(pull @ vector), (gradient / rows + 2 * pull) * scale
 
-    first = start.copy()
-    first[size:] += start[:size].reshape(classes, classes) @ mean
     found: Any = minimize(
         loss,
-        first,
+        start / scale,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": max_iterations, "gtol": tolerance, "ftol": 1e-6 * tolerance},
     )
     converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
-    return MatrixFit(from_steps(found.x), float(found.fun), int(found.nit), converged)
+    return MatrixFit(found.x * scale, float(found.fun), int(found.nit), converged)
+
+
+def curvatures(blocks: Sequence[Block]) -> FloatArray:
+    """Return the (K^2 + K,) second derivatives of the mean NLL at D = 0, b = 0."""
+    classes = blocks[0].inputs.shape[1]
+    by_change, by_bias = np.zeros((classes, classes)), np.zeros(classes)
+    rows = 0
+    for block in blocks:
+        for part in row_chunks(block.inputs):
+            inputs = block.inputs[part]
+            weights = np.exp(inputs - inputs.max(axis=1, keepdims=True))
+            weights /= weights.sum(axis=1, keepdims=True)
+            weights *= 1 - weights
+            by_change += weights.T @ (inputs * inputs)
+            by_bias += weights.sum(axis=0)
+            rows += len(inputs)
+    return np.concatenate([by_change.ravel(), by_bias]) / rows
 
 
 def deal_folds(rows: Block) -> list[Block]:

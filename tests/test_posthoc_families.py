@@ -36,7 +36,7 @@ from calibrant.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
 # Linear maps of the logits, which may change the predicted class.
-LINEAR = ["vector", "svs", "sms", "matrix", "dirichlet"]
+LINEAR = ["vector", "svs", "sms", "matrix", "dirichlet", "cts", "cts-gradient"]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
 

@@ -8,6 +8,10 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.base import Calibrator, Uncalibrated
+from calibrant.posthoc.class_temperatures import (
+    ClassTemperatureScaling,
+    GradientClassTemperatureScaling,
+)
 from calibrant.posthoc.confidence import (
     BayesianBinning,
     HistogramBinning,
@@ -34,6 +38,8 @@ METHODS: dict[str, type[Calibrator]] = {
         TemperatureScaling,
         LaplaceTemperatureScaling,
         PredictedClassTemperature,
+        ClassTemperatureScaling,
+        GradientClassTemperatureScaling,
         EnsembleTemperatureScaling,
         VectorScaling,
         StructuredVectorScaling,

@@ -35,8 +35,17 @@ from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
-# Linear maps of the logits, which may change the predicted class.
-LINEAR = ["vector", "svs", "sms", "matrix", "dirichlet", "cts", "cts-gradient"]
+# Maps of the logits that may change the predicted class.
+MOVING = [
+    "vector",
+    "svs",
+    "sms",
+    "matrix",
+    "dirichlet",
+    "cts",
+    "cts-gradient",
+    "logit-clipping",
+]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -83,7 +92,7 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
 def test_class_attributes(method):
     kind = METHODS[method]
     assert kind.method == method
-    assert kind.keeps_prediction is (method not in LINEAR)
+    assert kind.keeps_prediction is (method not in MOVING)
     assert kind.needs_features is False
     assert "method" not in {f.name for f in fields(kind)}
 
@@ -344,7 +353,7 @@ def test_a_masked_class_is_fine_to_predict_but_not_to_fit_on(method, library, ov
         *CONFIDENCE_MAPS,
     ):  # these mix with the uniform distribution
         np.testing.assert_array_equal(probs[masked == -np.inf], 0)
-    if method not in LINEAR:
+    if method not in MOVING:
         np.testing.assert_array_equal(label, logits[:50].argmax(axis=1))
     with pytest.raises(PredictionsError, match="must be finite, but row 0"):
         calibrator.fit(library(masked), labels[:50])

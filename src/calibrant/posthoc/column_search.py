@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.arrays import BoolArray, FloatArray, IntArray, row_chunks
-from calibrant.metrics.bins import bin_edges
+from calibrant.posthoc.binned_gap import binned_gap
 
 
 class ColumnSearch:
@@ -24,7 +24,7 @@ class ColumnSearch:
         self._columns = np.asfortranarray(logits)
         self._labels = labels
         self.betas = np.array(beta, dtype=np.float64)
-        self._bins, self._edges = bins, bin_edges(bins)[1:-1]
+        self._bins = bins
         rows = len(labels)
         self._first, self._second = np.empty(rows), np.empty(rows)
         self._first_at, self._second_at = (np.empty(rows, dtype=np.int64) for _ in range(2))
@@ -107,7 +107,5 @@ class ColumnSearch:
         return largest, at, rest
 
     def _measure(self, confidence: FloatArray, correct: BoolArray) -> tuple[float, float]:
-        # Bins are closed on the right, as in the ECE of `calibrant.metrics`.
-        cell = np.searchsorted(self._edges, confidence, side="left")
-        gaps = np.bincount(cell, confidence - correct, self._bins)
-        return float(np.abs(gaps).sum()) / len(confidence), float(correct.mean())
+        error = binned_gap(confidence, correct.astype(np.float64), self._bins)
+        return error, float(correct.mean())

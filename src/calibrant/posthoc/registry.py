@@ -20,11 +20,14 @@ from calibrant.posthoc.confidence import (
     SplineCalibration,
     VennAbers,
 )
+from calibrant.posthoc.consistency import ConsistencyCalibration
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.logit_clipping import LogitClipping
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.parameterised import ParameterisedTemperature
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
@@ -54,6 +57,9 @@ METHODS: dict[str, type[Calibrator]] = {
         VennAbers,
         MulticlassIsotonic,
         SMART,
+        ParameterisedTemperature,
+        LogitClipping,
+        ConsistencyCalibration,
         TopRestScaling,
     )
 }

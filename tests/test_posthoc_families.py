@@ -124,7 +124,8 @@ def test_fit_returns_itself_and_starts_afresh(method, overconfident, labelled_lo
 def test_number_of_parameters(method, overconfident):
     calibrator = fitted(method, *overconfident)
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
-    wanted |= {"temperature-laplace": 1, "predicted-class": 5}
+    wanted |= {"temperature-laplace": 1, "predicted-class": 5, "matrix": 30, "dirichlet": 30}
+    wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 1, "consistency": 1}
     if method in wanted:
         assert calibrator.n_parameters == wanted[method]
     else:
@@ -159,6 +160,13 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("scaling-binning", {"split": "halves"}),
         ("spline", {"knots": 1}),
         ("predicted-class", {"shrinkage": 0}),
+        ("matrix", {"penalty": -1}),
+        ("dirichlet", {"bias_penalty": -1}),
+        ("cts", {"span": 1}),
+        ("cts-gradient", {"shrinkage": 0}),
+        ("pts", {"inputs": 0}),
+        ("logit-clipping", {"criterion": "brier"}),
+        ("consistency", {"criterion": "brier"}),
         ("smart", {"objective": "ece"}),
         ("smart", {"indicator": "luck"}),
         ("smart", {"shrinkage": -1}),

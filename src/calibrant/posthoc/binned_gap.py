@@ -8,11 +8,19 @@ from calibrant.arrays import FloatArray
 from calibrant.metrics.bins import bin_edges
 
 
-def binned_gap(confidence: FloatArray, correct: FloatArray, bins: int) -> float:
-    """Return the ECE of (N,) confidences, binned as `calibrant.metrics` does: closed on the right.
+def binned_gaps(confidence: FloatArray, correct: FloatArray, bins: int) -> FloatArray:
+    """Return the (M,) ECEs of (M, N) confidences, binned as in `calibrant.metrics`.
 
-    `correct` may be a fraction, for rows whose prediction is one of several tied classes.
+    Bins are closed on the right. `correct` may be a fraction, for rows whose prediction is one of
+    several tied classes.
     """
+    several, rows = confidence.shape
     cell = np.searchsorted(bin_edges(bins)[1:-1], confidence, side="left")
-    gaps = np.bincount(cell, confidence - correct, bins)
-    return float(np.abs(gaps).sum()) / len(confidence)
+    cell += bins * np.arange(several)[:, None]
+    gaps = np.bincount(cell.ravel(), (confidence - correct).ravel(), bins * several)
+    return np.abs(gaps.reshape(several, bins)).sum(axis=1) / rows
+
+
+def binned_gap(confidence: FloatArray, correct: FloatArray, bins: int) -> float:
+    """Return the ECE of (N,) confidences; see `binned_gaps`."""
+    return float(binned_gaps(confidence[None], correct[None], bins)[0])

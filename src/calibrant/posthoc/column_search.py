@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.arrays import BoolArray, FloatArray, IntArray, row_chunks
-from calibrant.posthoc.binned_gap import binned_gap
+from calibrant.posthoc.binned_gap import binned_gaps
 
 
 class ColumnSearch:
@@ -54,7 +54,9 @@ class ColumnSearch:
 
     def error(self) -> tuple[float, float]:
         """Return ECE and accuracy as things are now."""
-        return self._measure(1 / self._total, self._first_at == self._labels)
+        correct = self._first_at == self._labels
+        errors, accuracies = self._measure(1 / self._total[None], correct[None])
+        return float(errors[0]), float(accuracies[0])
 
     def try_class(self, k: int, betas: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the ECE and the accuracy with each of `betas` for class `k`."""
@@ -63,15 +65,11 @@ class ColumnSearch:
         # As argmax has it, the first of tied classes is the predicted one.
         before = k < at
         right_if_k, right_if_other = self._labels == k, at == self._labels
-        errors, accuracies = np.empty(len(betas)), np.empty(len(betas))
-        for i, beta in enumerate(betas):
-            lead = column * beta - largest
-            wins = (lead > 0) | ((lead == 0) & before)
-            small = np.exp(-np.abs(lead))
-            confidence = 1 / np.where(lead > 0, 1 + rest * small, rest + small)
-            correct = np.where(wins, right_if_k, right_if_other)
-            errors[i], accuracies[i] = self._measure(confidence, correct)
-        return errors, accuracies
+        lead = betas[:, None] * column - largest
+        wins = (lead > 0) | ((lead == 0) & before)
+        small = np.exp(-np.abs(lead))
+        confidence = 1 / np.where(lead > 0, 1 + rest * small, rest + small)
+        return self._measure(confidence, np.where(wins, right_if_k, right_if_other))
 
     def take(self, k: int, beta: float) -> None:
         """Set class `k`'s beta for good."""
@@ -106,6 +104,8 @@ class ColumnSearch:
                 rest[some] = np.exp(scores - largest[some, None]).sum(axis=1)
         return largest, at, rest
 
-    def _measure(self, confidence: FloatArray, correct: BoolArray) -> tuple[float, float]:
-        error = binned_gap(confidence, correct.astype(np.float64), self._bins)
-        return error, float(correct.mean())
+    def _measure(
+        self, confidence: FloatArray, correct: BoolArray
+    ) -> tuple[FloatArray, FloatArray]:
+        errors = binned_gaps(confidence, correct.astype(np.float64), self._bins)
+        return errors, correct.mean(axis=1)

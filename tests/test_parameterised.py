@@ -64,7 +64,6 @@ def test_objective_is_the_squared_error_with_decay(labelled_logits):
     layers = network.layers()
     decay = sum((kernel**2).sum() for kernel in (layers.w1, layers.w2, layers.w3))
     np.testing.assert_allclose(found.fit_report_.value, error + 0.7 / 200 * decay, rtol=1e-9)
-    # No step in a random direction lowers it much: it is near a minimum.
     long = fitted(logits, labels, weight_decay=0.7, max_iterations=3000)
     assert long.fit_report_.converged
     assert long.fit_report_.value <= found.fit_report_.value + 1e-9
@@ -75,7 +74,8 @@ def test_restarts_keep_the_best(labelled_logits):
     single = TemperatureScaling().fit(logits, labels).beta_
     rows = summarize(logits, labels, curve="dense")
     many = fitted(logits, labels, restarts=4, weight_decay=1.0)
-    assert many.fit_report_.value <= fitted(logits, labels, restarts=1).fit_report_.value + 1
+    one = fitted(logits, labels, restarts=1, weight_decay=1.0)
+    assert many.fit_report_.value <= one.fit_report_.value
     values = []
     rng = np.random.default_rng(0)
     inputs = np.clip((many._largest(logits) - many.mean_) / many.deviation_, many.low_, many.high_)

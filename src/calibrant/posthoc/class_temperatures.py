@@ -10,10 +10,10 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace
 from calibrant.errors import ConvergenceWarning
-from calibrant.posthoc.column_search import ColumnSearch
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.centring import centred_copy, centred_rows
+from calibrant.posthoc.column_search import ColumnSearch
 from calibrant.posthoc.odir import SMALL_GRADIENT
 from calibrant.posthoc.structured import likelihood
 from calibrant.posthoc.temperature import TemperatureFit, fit_temperature
@@ -165,9 +165,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
 
         def loss(logs: FloatArray) -> tuple[float, FloatArray]:
             ratios = np.exp(-logs)
-            value, by_ratio, _ = likelihood(
-                logits, predictions.labels, base.beta, ratios - 1, bias
-            )
+            value, by_ratio, _ = likelihood(logits, predictions.labels, base.beta, ratios - 1, bias)
             pull = self.shrinkage / rows
             gradient = 2 * pull * logs - by_ratio * ratios / rows
             return value / rows + pull * float(logs @ logs), gradient

@@ -104,8 +104,6 @@ class ColumnSearch:
                 rest[some] = np.exp(scores - largest[some, None]).sum(axis=1)
         return largest, at, rest
 
-    def _measure(
-        self, confidence: FloatArray, correct: BoolArray
-    ) -> tuple[FloatArray, FloatArray]:
+    def _measure(self, confidence: FloatArray, correct: BoolArray) -> tuple[FloatArray, FloatArray]:
         errors = binned_gaps(confidence, correct.astype(np.float64), self._bins)
         return errors, correct.mean(axis=1)

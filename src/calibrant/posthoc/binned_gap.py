@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
+from calibrant.arrays import FloatArray, IntArray
 from calibrant.metrics.bins import bin_edges
 
 
@@ -15,7 +15,7 @@ def binned_gaps(confidence: FloatArray, correct: FloatArray, bins: int) -> Float
     several tied classes.
     """
     several, rows = confidence.shape
-    cell = np.searchsorted(bin_edges(bins)[1:-1], confidence, side="left")
+    cell: IntArray = np.searchsorted(bin_edges(bins)[1:-1], confidence, side="left")
     cell += bins * np.arange(several)[:, None]
     gaps = np.bincount(cell.ravel(), (confidence - correct).ravel(), bins * several)
     return np.abs(gaps.reshape(several, bins)).sum(axis=1) / rows

@@ -30,7 +30,8 @@ class ColumnSearch:
         self._first_at, self._second_at = (np.empty(rows, dtype=np.int64) for _ in range(2))
         self._total = np.empty(rows)
         for part in row_chunks(logits):
-            self._scan(np.arange(part.start, part.stop))
+            every: IntArray = np.arange(part.start, part.stop)
+            self._scan(every)
 
     def _scan(self, rows: IntArray) -> None:
         """Find the two largest scores of some rows, and the sum of exponentials below the first."""
@@ -54,8 +55,8 @@ class ColumnSearch:
 
     def error(self) -> tuple[float, float]:
         """Return ECE and accuracy as things are now."""
-        correct = self._first_at == self._labels
-        errors, accuracies = self._measure(1 / self._total[None], correct[None])
+        correct: BoolArray = np.equal(self._first_at, self._labels)[None]
+        errors, accuracies = self._measure(1 / self._total[None], correct)
         return float(errors[0]), float(accuracies[0])
 
     def try_class(self, k: int, betas: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -140,7 +140,7 @@ def vote_shares(logits: FloatArray, noise: float, step: float) -> FloatArray:
     shares = np.zeros(gaps.shape)
     for node in np.arange(LOWEST_NODE, HIGHEST_NODE + step / 2, step):
         reach = gaps + node
-        below = ndtr(reach)
+        below: FloatArray = ndtr(reach)
         shares += np.exp(-0.5 * reach * reach) / below * below.prod(axis=1, keepdims=True)
     shares /= shares.sum(axis=1, keepdims=True)
     # Rounding must not let a class overtake that is all but tied.

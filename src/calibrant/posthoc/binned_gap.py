@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 
 from calibrant.arrays import FloatArray, IntArray
@@ -15,8 +17,10 @@ def binned_gaps(confidence: FloatArray, correct: FloatArray, bins: int) -> Float
     several tied classes.
     """
     several, rows = confidence.shape
-    cell: IntArray = np.searchsorted(bin_edges(bins)[1:-1], confidence, side="left")
-    cell += bins * np.arange(several)[:, None]
+    search = cast(Any, np.searchsorted)  # its types don't know of (M, N) values
+    cell: IntArray = search(bin_edges(bins)[1:-1], confidence, side="left")
+    first: IntArray = bins * np.arange(several).reshape(-1, 1)
+    cell = cell + first
     gaps = np.bincount(cell.ravel(), (confidence - correct).ravel(), bins * several)
     return np.abs(gaps.reshape(several, bins)).sum(axis=1) / rows
 

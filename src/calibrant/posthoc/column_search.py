@@ -29,9 +29,9 @@ class ColumnSearch:
         self._first, self._second = np.empty(rows), np.empty(rows)
         self._first_at, self._second_at = (np.empty(rows, dtype=np.int64) for _ in range(2))
         self._total = np.empty(rows)
+        every: IntArray = np.arange(rows)
         for part in row_chunks(logits):
-            every: IntArray = np.arange(part.start, part.stop)
-            self._scan(every)
+            self._scan(every[part])
 
     def _scan(self, rows: IntArray) -> None:
         """Find the two largest scores of some rows, and the sum of exponentials below the first."""
@@ -55,8 +55,8 @@ class ColumnSearch:
 
     def error(self) -> tuple[float, float]:
         """Return ECE and accuracy as things are now."""
-        correct: BoolArray = np.equal(self._first_at, self._labels)[None]
-        errors, accuracies = self._measure(1 / self._total[None], correct)
+        correct = np.asarray(self._first_at == self._labels, dtype=np.bool_).reshape(1, -1)
+        errors, accuracies = self._measure(1 / self._total.reshape(1, -1), correct)
         return float(errors[0]), float(accuracies[0])
 
     def try_class(self, k: int, betas: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -69,8 +69,9 @@ class ColumnSearch:
         lead = betas[:, None] * column - largest
         wins = (lead > 0) | ((lead == 0) & before)
         small = np.exp(-np.abs(lead))
+        correct = np.where(wins, right_if_k, right_if_other)
         confidence = 1 / np.where(lead > 0, 1 + rest * small, rest + small)
-        return self._measure(confidence, np.where(wins, right_if_k, right_if_other))
+        return self._measure(confidence, np.asarray(correct, dtype=np.bool_))
 
     def take(self, k: int, beta: float) -> None:
         """Set class `k`'s beta for good."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -140,8 +140,9 @@ def vote_shares(logits: FloatArray, noise: float, step: float) -> FloatArray:
     shares = np.zeros(gaps.shape)
     for node in np.arange(LOWEST_NODE, HIGHEST_NODE + step / 2, step):
         reach = gaps + node
-        below: FloatArray = ndtr(reach)
+        below: FloatArray = cast(Any, ndtr)(reach)  # it ships no types
         shares += np.exp(-0.5 * reach * reach) / below * below.prod(axis=1, keepdims=True)
     shares /= shares.sum(axis=1, keepdims=True)
     # Rounding must not let a class overtake that is all but tied.
-    return np.where(logits == top, shares.max(axis=1, keepdims=True), shares)
+    largest: FloatArray = shares.max(axis=1, keepdims=True)
+    return np.asarray(np.where(logits == top, largest, shares), dtype=np.float64)

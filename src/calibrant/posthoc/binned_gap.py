@@ -16,11 +16,11 @@ def binned_gaps(confidence: FloatArray, correct: FloatArray, bins: int) -> Float
     Bins are closed on the right. `correct` may be a fraction, for rows whose prediction is one of
     several tied classes.
     """
-    several, rows = confidence.shape
+    several, rows = len(confidence), int(confidence.shape[1])
     search = cast(Any, np.searchsorted)  # its types don't know of (M, N) values
     cell: IntArray = search(bin_edges(bins)[1:-1], confidence, side="left")
-    first: IntArray = bins * np.arange(several).reshape(-1, 1)
-    cell = cell + first
+    first: IntArray = np.arange(several)
+    cell = cell + bins * first.reshape(-1, 1)
     gaps = np.bincount(cell.ravel(), (confidence - correct).ravel(), bins * several)
     return np.abs(gaps.reshape(several, bins)).sum(axis=1) / rows
 

@@ -65,11 +65,12 @@ class ColumnSearch:
         largest, at, rest = self._others(k, column)
         # As argmax has it, the first of tied classes is the predicted one.
         before = k < at
-        right_if_k, right_if_other = self._labels == k, at == self._labels
+        right_if_k: BoolArray = np.asarray(self._labels == k, dtype=np.bool_)
+        right_if_other: BoolArray = np.asarray(at == self._labels, dtype=np.bool_)
         lead = betas[:, None] * column - largest
         wins = (lead > 0) | ((lead == 0) & before)
         small = np.exp(-np.abs(lead))
-        correct = np.where(wins, right_if_k, right_if_other)
+        correct = (wins & right_if_k) | (~wins & right_if_other)
         confidence = 1 / np.where(lead > 0, 1 + rest * small, rest + small)
         return self._measure(confidence, np.asarray(correct, dtype=np.bool_))
 

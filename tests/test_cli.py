@@ -214,7 +214,8 @@ def test_fit_with_settings(run, folder, tmp_path):
     out = tmp_path / "h.safetensors"
     arguments = ["--method", "histogram", "--set", "bins=4", "--set", "binning=equal-width"]
     assert run("fit", folder / "val.npz", *arguments, "--out", out).code == 0
-    assert load(out).get_params() == {"bins": 4, "binning": "equal-width"}
+    params = load(out).get_params()
+    assert params == {"form": "top-label", "bins": 4, "binning": "equal-width"}
 
 
 def test_warnings_go_to_stderr_in_one_line(run, folder, tmp_path, labelled_logits):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from calibrant.errors import CalibrationWarning, NotApplicableError, PredictionsError
 from calibrant.persistence import load
-from calibrant.posthoc.base import Calibrator, RowTemperature
+from calibrant.posthoc.base import Calibrator, SummaryTemperature
 from calibrant.posthoc.confidence import ConfidenceMap
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.rows import summarize
@@ -391,8 +391,8 @@ def test_warnings_name_the_line_that_called(method, case, draw):
             calibrator.fit(rows.logits, extreme, **more)
         except NotApplicableError as reason:
             pytest.skip(str(reason))
-        if isinstance(calibrator, RowTemperature) and not more:
+        if isinstance(calibrator, SummaryTemperature) and not more:
             make_calibrator(method).fit_rows(summarize(rows.logits, extreme))
     assert {warning.filename for warning in caught} <= {__file__}
-    if isinstance(calibrator, RowTemperature) and not more:
+    if isinstance(calibrator, SummaryTemperature) and not more:
         assert len(caught) >= 2

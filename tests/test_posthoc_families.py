@@ -36,15 +36,18 @@ from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
-# Linear maps of the logits, which may change the predicted class.
-LINEAR = ["vector", "svs", "sms"]
-CHANGING = [*LINEAR, "feature-clipping"]
-# Methods that are not meant for some of the difficult sets.
-NOT_APPLICABLE = {
-    "procal-dr": ("one row", "all right", "all wrong"),
-    "procal-bms": ("one row",),
-    "dac": ("one row",),
-}
+# Maps that may change the predicted class.
+CHANGING = [
+    "vector",
+    "svs",
+    "sms",
+    "matrix",
+    "dirichlet",
+    "cts",
+    "cts-gradient",
+    "logit-clipping",
+    "feature-clipping",
+]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -108,7 +111,8 @@ def test_before_fit(method, tmp_path):
 def test_number_of_parameters(method, overconfident):
     calibrator = fitted(method, *overconfident)
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
-    wanted |= {"temperature-laplace": 1, "predicted-class": 5}
+    wanted |= {"temperature-laplace": 1, "predicted-class": 5, "matrix": 30, "dirichlet": 30}
+    wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 1, "consistency": 1}
     if method in wanted:
         assert calibrator.n_parameters == wanted[method]
     else:
@@ -143,6 +147,13 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("scaling-binning", {"split": "halves"}),
         ("spline", {"knots": 1}),
         ("predicted-class", {"shrinkage": 0}),
+        ("matrix", {"penalty": -1}),
+        ("dirichlet", {"bias_penalty": -1}),
+        ("cts", {"span": 1}),
+        ("cts-gradient", {"shrinkage": 0}),
+        ("pts", {"inputs": 0}),
+        ("logit-clipping", {"criterion": "brier"}),
+        ("consistency", {"criterion": "brier"}),
         ("smart", {"objective": "ece"}),
         ("smart", {"indicator": "luck"}),
         ("smart", {"shrinkage": -1}),

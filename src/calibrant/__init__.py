@@ -82,6 +82,10 @@ if TYPE_CHECKING:
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.base import Calibrator, Uncalibrated
+    from calibrant.posthoc.class_temperatures import (
+        ClassTemperatureScaling,
+        GradientClassTemperatureScaling,
+    )
     from calibrant.posthoc.confidence import (
         BayesianBinning,
         HistogramBinning,
@@ -90,6 +94,7 @@ if TYPE_CHECKING:
         SplineCalibration,
         VennAbers,
     )
+    from calibrant.posthoc.consistency import ConsistencyCalibration
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
     from calibrant.posthoc.features import (
         BinMeanShift,
@@ -100,7 +105,10 @@ if TYPE_CHECKING:
     )
     from calibrant.posthoc.laplace import LaplaceTemperatureScaling
     from calibrant.posthoc.linear import VectorScaling
+    from calibrant.posthoc.logit_clipping import LogitClipping
+    from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
     from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+    from calibrant.posthoc.parameterised import ParameterisedTemperature
     from calibrant.posthoc.predicted_class import PredictedClassTemperature
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
@@ -165,6 +173,7 @@ _HOMES = {
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
+    "posthoc.class_temperatures": ("ClassTemperatureScaling", "GradientClassTemperatureScaling"),
     "posthoc.confidence": (
         "BayesianBinning",
         "HistogramBinning",
@@ -173,6 +182,7 @@ _HOMES = {
         "SplineCalibration",
         "VennAbers",
     ),
+    "posthoc.consistency": ("ConsistencyCalibration",),
     "posthoc.ensemble": ("EnsembleTemperatureScaling",),
     "posthoc.features": (
         "BinMeanShift",
@@ -183,7 +193,10 @@ _HOMES = {
     ),
     "posthoc.linear": ("VectorScaling",),
     "posthoc.laplace": ("LaplaceTemperatureScaling",),
+    "posthoc.logit_clipping": ("LogitClipping",),
+    "posthoc.matrix": ("DirichletCalibration", "MatrixScaling"),
     "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
+    "posthoc.parameterised": ("ParameterisedTemperature",),
     "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
@@ -209,11 +222,15 @@ __all__ = [
     "CalibrantError",
     "CalibrationWarning",
     "Calibrator",
+    "ClassTemperatureScaling",
     "Comparison",
+    "ConsistencyCalibration",
     "DensityAwareCalibration",
+    "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "Evaluation",
     "FeatureClipping",
+    "GradientClassTemperatureScaling",
     "GroupCalibration",
     "GroupedEvaluation",
     "Head",
@@ -221,10 +238,13 @@ __all__ = [
     "InputError",
     "IsotonicRegression",
     "LaplaceTemperatureScaling",
+    "LogitClipping",
+    "MatrixScaling",
     "MetricResult",
     "MetricSums",
     "MulticlassIsotonic",
     "NotFittedError",
+    "ParameterisedTemperature",
     "PredictedClassTemperature",
     "Predictions",
     "PredictionsError",

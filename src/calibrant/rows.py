@@ -23,6 +23,7 @@ from calibrant.arrays import (
     like,
     namespace,
     pick,
+    row_chunks,
     to_numpy,
     with_picked,
     working_dtype,
@@ -202,6 +203,20 @@ def centred(chunk: Array) -> tuple[Array, Array | None]:
     xp = namespace(chunk)
     mean, masked = unmasked_mean(chunk)
     return chunk - mean if masked is None else xp.where(masked, 0.0, chunk - mean), masked
+
+
+def centred_copy(logits: Array) -> FloatArray:
+    """Return (N, K) logits less their unmasked means, 0 where masked, as float64 NumPy."""
+    rows = to_numpy(logits).astype(np.float64)
+    for part in row_chunks(rows):
+        rows[part] = centred(rows[part])[0]
+    return rows
+
+
+def remasked(scores: Array, masked: Array | None) -> Array:
+    """Return (n, K) scores with minus infinity where `masked_classes` says so."""
+    xp = namespace(scores)
+    return scores if masked is None else xp.where(masked, -xp.inf, scores)
 
 
 def uniform(chunk: Array) -> Array | float:

@@ -309,6 +309,18 @@ class RowTemperature(Calibrator):
     def inverse_temperatures(self, logits: Array) -> FloatArray:
         """Return the (N,) inverse temperatures of fitted-width logits."""
 
+    def temperatures(self, logits: Array) -> FloatArray:
+        """Return the (N,) temperatures that `predict_proba` uses."""
+        return 1.0 / self.inverse_temperatures(self._checked(logits))
+
+    def _apply(self, logits: Array, features: Array | None) -> Array:
+        return softmax(logits, self.inverse_temperatures(logits))
+
+
+@dataclass(eq=False)
+class SummaryTemperature(RowTemperature):
+    """Row temperature that reads no more of the logits than a row summary holds."""
+
     @abstractmethod
     def _fit_rows(self, rows: RowSummary) -> FitReport:
         """Learn from a row summary."""
@@ -325,15 +337,8 @@ class RowTemperature(Calibrator):
         self.classes_, self.fit_report_ = rows.classes, report
         return self
 
-    def temperatures(self, logits: Array) -> FloatArray:
-        """Return the (N,) temperatures that `predict_proba` uses."""
-        return 1.0 / self.inverse_temperatures(self._checked(logits))
-
     def _fit(self, predictions: Predictions) -> FitReport:
         return self._fit_rows(summarize(predictions.scores, predictions.labels, curve="dense"))
-
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        return softmax(logits, self.inverse_temperatures(logits))
 
 
 @dataclass(eq=False)

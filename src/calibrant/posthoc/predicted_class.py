@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, RowTemperature
+from calibrant.posthoc.base import FitReport, SummaryTemperature
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.rows import DENSE_CLASSES, RowSummary
 
@@ -19,7 +19,7 @@ STEPS, SMALLEST_STEP = 60, 1e-8
 
 
 @dataclass(eq=False)
-class PredictedClassTemperature(RowTemperature):
+class PredictedClassTemperature(SummaryTemperature):
     """softmax(beta_M z), where M is the predicted class: K temperatures, drawn to the single one.
 
     With beta_0 of temperature scaling and r_k = beta_k / beta_0, each class minimises

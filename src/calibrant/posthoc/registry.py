@@ -8,6 +8,10 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.base import Calibrator, Uncalibrated
+from calibrant.posthoc.class_temperatures import (
+    ClassTemperatureScaling,
+    GradientClassTemperatureScaling,
+)
 from calibrant.posthoc.confidence import (
     BayesianBinning,
     HistogramBinning,
@@ -16,6 +20,7 @@ from calibrant.posthoc.confidence import (
     SplineCalibration,
     VennAbers,
 )
+from calibrant.posthoc.consistency import ConsistencyCalibration
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.features import (
     BinMeanShift,
@@ -26,7 +31,10 @@ from calibrant.posthoc.features import (
 )
 from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.logit_clipping import LogitClipping
+from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.parameterised import ParameterisedTemperature
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
@@ -40,10 +48,14 @@ METHODS: dict[str, type[Calibrator]] = {
         TemperatureScaling,
         LaplaceTemperatureScaling,
         PredictedClassTemperature,
+        ClassTemperatureScaling,
+        GradientClassTemperatureScaling,
         EnsembleTemperatureScaling,
         VectorScaling,
         StructuredVectorScaling,
         StructuredMatrixScaling,
+        MatrixScaling,
+        DirichletCalibration,
         IsotonicRegression,
         HistogramBinning,
         BayesianBinning,
@@ -52,6 +64,9 @@ METHODS: dict[str, type[Calibrator]] = {
         VennAbers,
         MulticlassIsotonic,
         SMART,
+        ParameterisedTemperature,
+        LogitClipping,
+        ConsistencyCalibration,
         TopRestScaling,
         GroupCalibration,
         ProximityDensityRatio,

@@ -16,7 +16,7 @@ from calibrant.errors import (
     NotIdentifiedWarning,
     warn_caller,
 )
-from calibrant.posthoc.base import FitReport, RowTemperature
+from calibrant.posthoc.base import FitReport, SummaryTemperature
 from calibrant.rows import RowSummary
 
 # A Newton step this small leaves an error of about its square; a bisection step leaves its size.
@@ -198,7 +198,7 @@ def find_root(
 
 
 @dataclass(eq=False)
-class TemperatureScaling(RowTemperature):
+class TemperatureScaling(SummaryTemperature):
     """One temperature for all rows: softmax(z / T), T by maximum likelihood.
 
     Keeps the predicted class of every row. One parameter. The objective is convex in beta = 1 / T,

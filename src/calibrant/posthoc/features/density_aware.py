@@ -101,14 +101,8 @@ class DensityAwareCalibration(NeighbourCalibrator):
         notes = references.notes
         if not self.weights_.any():
             notes += ("distances say nothing of the temperature: it is the same for all rows",)
-        return FitReport(
-            rows.n,
-            f"penalised {self.loss}",
-            float(found.fun),
-            int(found.nit),
-            bool(found.success),
-            notes,
-        )
+        objective, value = f"penalised {self.loss}", float(found.fun)
+        return FitReport(rows.n, objective, value, int(found.nit), bool(found.success), notes)
 
     def temperatures(self, features: Array) -> FloatArray:
         """Return the (N,) temperatures of rows with these (N, D) features."""

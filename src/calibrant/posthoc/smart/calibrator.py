@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.arrays import Array, FloatArray
 from calibrant.errors import ImproperObjectiveWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, RowTemperature
+from calibrant.posthoc.base import FitReport, SummaryTemperature
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
 from calibrant.posthoc.smart.network import TemperatureNetwork
 from calibrant.posthoc.smart.objectives import (
@@ -30,7 +30,7 @@ LARGEST_RELATIVE_TEMPERATURE = 32.0
 
 
 @dataclass(eq=False)
-class SMART(RowTemperature):
+class SMART(SummaryTemperature):
     """Each row gets its own temperature, a learned function of its logit margin; 49 parameters.
 
     T(m) = T0 * (softplus(w2 . relu(W1 x + b1) + b2) + 0.1), with T0 the single temperature of

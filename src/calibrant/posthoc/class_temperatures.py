@@ -1,0 +1,183 @@
+"""A temperature for each class's own logit, by likelihood or by greedy search for a low ECE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray, like, namespace
+from calibrant.errors import ConvergenceWarning, warn_caller
+from calibrant.posthoc.arguments import argument
+from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.column_search import ColumnSearch
+from calibrant.posthoc.odir import SMALL_GRADIENT
+from calibrant.posthoc.structured import likelihood
+from calibrant.posthoc.temperature import TemperatureFit, fit_temperature
+from calibrant.predictions import Predictions
+from calibrant.rows import centred, centred_copy, map_rows, remasked, softmax_chunk, summarize
+
+# A change of ECE, or of a count of rows, smaller than this is rounding.
+ROUNDING = 1e-12
+
+
+@dataclass(eq=False)
+class _ClassTemperatures(Calibrator):
+    """Family: softmax(z_k / T_k) of centred logits z."""
+
+    keeps_prediction: ClassVar[bool] = False
+
+    temperatures_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """K."""
+        return self.classes_
+
+    def _start(self, predictions: Predictions) -> TemperatureFit:
+        base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
+        self.temperatures_ = np.full(self.classes_, 1 / base.beta)
+        return base
+
+    def _apply(self, logits: Array, features: Array | None) -> Array:
+        betas = like(1 / self.temperatures_, logits)
+        xp = namespace(logits)
+
+        def scale(chunk: Array, part: slice) -> Array:
+            values, masked = centred(chunk)
+            scores = remasked(values * xp.astype(betas, chunk.dtype), masked)
+            return softmax_chunk(scores - xp.max(scores, axis=1, keepdims=True), part)
+
+        return map_rows(logits, scale)
+
+
+@dataclass(eq=False)
+class ClassTemperatureScaling(_ClassTemperatures):
+    """softmax(z_k / T_k) with T_k found class by class, each lowering the ECE; K temperatures.
+
+    All start at the single temperature T of greatest likelihood. Then, class by class from the one
+    with most probability to the one with least, T_k takes the value out of T times a geometric grid
+    with which the ECE of all calibration rows is lowest, if that is lower than before and accuracy
+    stays within `accuracy_loss` of what it was at the start. Sweeps over the classes go on until
+    one changes nothing. A class that is no row's label keeps T.
+
+    The map depends on the origin of the logits: dividing only z_k moves it against the others. Here
+    each row's mean is taken off first. Hence a class below the mean gains by a larger T_k. The
+    predicted class may change. ECE is a step function of binned rows and no proper score, and K
+    temperatures searched for it fit its noise: judge it on other rows, and prefer 'cts-gradient' or
+    'predicted-class' where rows are few. Where the single temperature isn't identified, all classes
+    take it as it is.
+
+    The search keeps of every row what doesn't depend on class k, so a candidate costs N, not N K.
+
+    Args:
+        bins: equal-width bins of the ECE.
+        span: the grid goes from T / span to T * span.
+        candidates: values on the grid.
+        sweeps: bound on sweeps over the classes.
+        accuracy_loss: accuracy, as a fraction of rows, that may be lost from the start; 1 for any.
+
+    Attributes:
+        temperatures_: (K,) T_k.
+
+    References:
+        Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021.
+        There the grid is 0.1 to 10 whatever T is, and T itself the one of lowest ECE.
+    """
+
+    method: ClassVar[str] = "cts"
+
+    bins: int = argument(15, at_least=1)
+    span: float = argument(4.0, above=1)
+    candidates: int = argument(45, at_least=2)
+    sweeps: int = argument(5, at_least=1)
+    accuracy_loss: float = argument(0.0, at_least=0, at_most=1)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        base = self._start(predictions)
+        notes = base.report(predictions.n).notes
+        if base.warning is not None:
+            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+        search = ColumnSearch(
+            centred_copy(predictions.scores), predictions.labels, 1 / self.temperatures_, self.bins
+        )
+        ratios = self.span ** np.linspace(-1.0, 1.0, self.candidates)
+        present = np.flatnonzero(np.bincount(predictions.labels, minlength=self.classes_))
+        shares = search.shares()[present]
+        order = present[np.argsort(-shares, kind="stable")]
+        best, accuracy = search.error()
+        lowest = accuracy - self.accuracy_loss - ROUNDING
+        sweep, changed = 0, True
+        while changed and sweep < self.sweeps:
+            sweep, changed = sweep + 1, False
+            for k in order:
+                betas = base.beta / ratios
+                errors, accuracies = search.try_class(k, betas)
+                errors[accuracies < lowest] = np.inf
+                chosen = int(errors.argmin())
+                if errors[chosen] < best - ROUNDING:
+                    best, changed = float(errors[chosen]), True
+                    search.take(k, float(betas[chosen]))
+        self.temperatures_ = 1 / search.betas
+        # Ending at the planned number of sweeps is no failure.
+        return FitReport(predictions.n, "ece", best, sweep, True, notes)
+
+
+@dataclass(eq=False)
+class GradientClassTemperatureScaling(_ClassTemperatures):
+    """softmax(z_k / T_k) with T_k > 0 by penalised likelihood; K temperatures.
+
+    With T_k = T exp(u_k) and T the single temperature of greatest likelihood, it minimises
+
+        mean NLL + shrinkage / N |u|^2
+
+    over u from 0 by L-BFGS with the analytic gradient. It is vector scaling without a bias whose
+    weights stay positive. Like `ClassTemperatureScaling` it depends on the origin of the logits,
+    which here is the mean of each row, and may change the predicted class.
+
+    Args:
+        shrinkage: pull towards the single temperature, in units of one row's likelihood.
+        max_iterations: bound on L-BFGS steps.
+
+    Attributes:
+        temperatures_: (K,) T_k.
+
+    References:
+        Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021,
+        with likelihood for ECE; shrinkage is this package's.
+    """
+
+    method: ClassVar[str] = "cts-gradient"
+
+    shrinkage: float = argument(1.0, above=0)
+    max_iterations: int = argument(500, at_least=1)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        from scipy.optimize import minimize
+
+        base = self._start(predictions)
+        notes = base.report(predictions.n).notes
+        rows, bias = predictions.n, np.zeros(self.classes_)
+        logits = centred_copy(predictions.scores)
+
+        def loss(logs: FloatArray) -> tuple[float, FloatArray]:
+            ratios = np.exp(-logs)
+            value, by_ratio, _ = likelihood(logits, predictions.labels, base.beta, ratios - 1, bias)
+            pull = self.shrinkage / rows
+            gradient = 2 * pull * logs - by_ratio * ratios / rows
+            return value / rows + pull * float(logs @ logs), gradient
+
+        found: Any = minimize(
+            loss,
+            np.zeros(self.classes_),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": self.max_iterations, "gtol": 1e-7, "ftol": 1e-13},
+        )
+        converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
+        if not converged:
+            message = f"class temperatures stopped after {found.nit} steps: {found.message}"
+            warn_caller(ConvergenceWarning(message))
+        self.temperatures_ = np.exp(found.x) / base.beta
+        return FitReport(rows, "penalised nll", float(found.fun), int(found.nit), converged, notes)

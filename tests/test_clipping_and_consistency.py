@@ -1,0 +1,208 @@
+"""Logit clipping against a plain search; consistency against drawn noise and known integrals."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.special import ndtr
+from scipy.stats import norm
+
+from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
+from calibrant.metrics.binned import expected_calibration_error
+from calibrant.metrics.proper import negative_log_likelihood
+from calibrant.posthoc.binned_gap import binned_gap, binned_gaps
+from calibrant.posthoc.consistency import (
+    COARSE_STEP,
+    FINE_STEP,
+    GUMBEL_DEVIATION,
+    ConsistencyCalibration,
+    vote_shares,
+)
+from calibrant.posthoc.logit_clipping import LogitClipping, clipped_rows
+from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.rows import softmax
+
+
+def fitted(calibrator, logits, labels):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        return calibrator.fit(logits, labels)
+
+
+def centred(logits):
+    return logits - logits.mean(axis=1, keepdims=True)
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10_000), st.integers(1, 20), st.booleans())
+def test_quick_ece_is_the_ece(seed, bins, edges):
+    rng = np.random.default_rng(seed)
+    confidence, correct = rng.random((3, 50)), (rng.random((3, 50)) < 0.7).astype(float)
+    if edges:
+        confidence = rng.integers(0, bins + 1, size=(3, 50)) / bins
+    # Two classes, of which the first is said with the confidence, right or not.
+    for i, value in enumerate(binned_gaps(confidence, correct, bins)):
+        cell = np.clip(np.ceil(confidence[i] * bins - 1e-12) - 1, 0, bins - 1)
+        plain = sum(abs((confidence[i] - correct[i])[cell == b].sum()) / 50 for b in range(bins))
+        np.testing.assert_allclose(value, plain, atol=1e-12)
+        assert binned_gap(confidence[i], correct[i], bins) == value
+
+
+# --- logit clipping
+
+
+@pytest.mark.parametrize("criterion", ["ece", "nll"])
+@pytest.mark.parametrize("kept", [0.0, 0.95, 0.999])
+def test_the_clip_is_that_of_a_plain_search(criterion, kept, labelled_logits):
+    logits, labels = labelled_logits(300, 5, temperature=3.0)
+    calibrator = LogitClipping(criterion=criterion, candidates=40, accuracy_kept=kept)
+    calibrator.fit(logits, labels)
+    z = centred(logits)
+    grid = np.geomspace(np.abs(z).max(), np.quantile(z, 0.8), 40)
+    scores = []
+    for clip in grid:
+        clipped = np.clip(z, -clip, clip)
+        probs = softmax(clipped)
+        tied = clipped == clipped.max(axis=1, keepdims=True)
+        right = tied[np.arange(300), labels] / tied.sum(axis=1)
+        edges = np.ceil(probs.max(axis=1) * 15)
+        gaps = [(probs.max(axis=1) - right)[edges == b].sum() for b in range(1, 16)]
+        ece, nll = np.abs(gaps).sum() / 300, negative_log_likelihood(probs, labels)
+        start = (z.argmax(axis=1) == labels).mean()
+        allowed = clip == grid[0] or right.mean() > kept * start
+        scores.append((ece if criterion == "ece" else nll) if allowed else np.inf)
+    assert calibrator.clip_ == pytest.approx(grid[int(np.argmin(scores))], rel=1e-12)
+    assert calibrator.clip_ < grid[0]
+    np.testing.assert_allclose(calibrator.fit_report_.value, min(scores), atol=1e-12)
+    clipped = np.clip(z, -calibrator.clip_, calibrator.clip_)
+    np.testing.assert_allclose(calibrator.predict_proba(logits), softmax(clipped), atol=1e-12)
+
+
+def test_ties_count_by_their_share():
+    logits = np.array([[5.0, 4.0, 0.0, 0.0], [3.0, 1.0, 0.0, 0.0]])
+    confidence, correct, nll = clipped_rows(logits, np.array([1, 1]), 2.0)
+    top = np.exp(2) / np.array([2 * np.exp(2) + 2, np.exp(2) + np.exp(1) + 2])
+    np.testing.assert_allclose(confidence, top)
+    np.testing.assert_allclose(correct, [0.5, 0.0])
+    np.testing.assert_allclose(nll, -np.log([top[0], np.exp(1) / np.exp(2) * top[1]]))
+
+
+def test_confidence_is_bounded_and_masks_stay(labelled_logits):
+    logits, labels = labelled_logits(300, 5, temperature=3.0)
+    calibrator = fitted(LogitClipping(), logits, labels)
+    sure = np.array([[1e6, 0.0, 0.0, 0.0, 0.0], [1e6, 0.0, -np.inf, 0.0, 0.0]])
+    probs = calibrator.predict_proba(sure)
+    bound = 1 / (1 + 4 * np.exp(-2 * calibrator.clip_))
+    np.testing.assert_allclose(probs[0, 0], bound)
+    assert probs[1, 2] == 0
+    scaled = fitted(LogitClipping(), 100 * logits, labels)
+    np.testing.assert_allclose(scaled.clip_, 100 * calibrator.clip_, rtol=0.5)
+
+
+def test_constant_logits_are_not_clipped():
+    with pytest.warns(NotIdentifiedWarning, match="logits are constant"):
+        calibrator = LogitClipping().fit(np.ones((4, 3)), [0, 1, 2, 0])
+    np.testing.assert_allclose(calibrator.predict_proba(np.ones((1, 3))), 1 / 3)
+
+
+# --- consistency
+
+
+def test_shares_are_those_of_drawn_noise():
+    rng = np.random.default_rng(0)
+    logits = np.array([[0.0, 1.0, 2.5, -1.0], [0.3, 0.2, 0.1, 0.0], [9.0, 0.0, 0.0, 8.0]])
+    for noise in (0.5, 1.5, 6.0):
+        shaken = logits + noise * rng.normal(size=(200_000, 1, 4))
+        votes = np.stack([(shaken.argmax(axis=2) == k).mean(axis=0) for k in range(4)], axis=1)
+        np.testing.assert_allclose(vote_shares(logits, noise, FINE_STEP), votes, atol=0.005)
+
+
+def test_two_classes_are_a_probit():
+    logits = np.array([[0.0, gap] for gap in (0.0, 0.1, 1.0, 4.0, 8.0)])
+    wanted = ndtr(logits[:, 1] / (0.8 * np.sqrt(2)))
+    for step, tolerance in ((FINE_STEP, 1e-9), (COARSE_STEP, 1e-5)):
+        shares = vote_shares(logits, 0.8, step)
+        np.testing.assert_allclose(shares[:, 1], wanted, atol=tolerance)
+
+
+@pytest.mark.parametrize("classes", [3, 50, 1000])
+def test_shares_are_the_integral(classes):
+    logits = np.random.default_rng(classes).normal(size=(1, classes))
+    shares = vote_shares(logits, 0.7, FINE_STEP)[0]
+    gaps = (logits.max() - logits[0]) / 0.7
+    top = int(logits.argmax())
+
+    def integrand(t):
+        return norm.pdf(t) * np.prod(ndtr(t + np.delete(gaps, top)))
+
+    wanted = quad(integrand, -8, 9, epsabs=1e-12, limit=200)[0]
+    np.testing.assert_allclose(shares[top], wanted, rtol=1e-6)
+    coarse = vote_shares(logits, 0.7, COARSE_STEP)[0, top]
+    np.testing.assert_allclose(coarse, wanted, rtol=5e-3)
+
+
+def test_ties_masks_and_far_classes():
+    shares = vote_shares(np.array([[1.0, 1.0, -np.inf, -1e9]]), 1.0, FINE_STEP)[0]
+    np.testing.assert_allclose(shares, [0.5, 0.5, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(vote_shares(np.zeros((1, 7)), 3.0, FINE_STEP), 1 / 7)
+
+
+@pytest.mark.parametrize("criterion", ["ece", "nll"])
+def test_the_noise_found_is_about_the_best(criterion, labelled_logits):
+    logits, labels = labelled_logits(400, 4)
+    calibrator = fitted(ConsistencyCalibration(criterion=criterion), logits, labels)
+    near = GUMBEL_DEVIATION * TemperatureScaling().fit(logits, labels).temperature_
+    scores = []
+    for noise in near * np.geomspace(1 / 8, 8, 60):
+        probs = vote_shares(logits, noise, FINE_STEP) * 400 / 401 + 1 / 4 / 401
+        nll = negative_log_likelihood(probs, labels)
+        ece = expected_calibration_error(probs, labels)
+        scores.append(ece if criterion == "ece" else nll)
+    # A step function may have a narrow notch that one grid hits and another misses.
+    slack = 1e-4 if criterion == "nll" else 0.01
+    assert calibrator.fit_report_.value <= min(scores) + slack
+    assert 0.5 * near < calibrator.noise_ < 2 * near
+
+
+def test_no_probability_is_zero_and_scale_does_not_matter(labelled_logits):
+    logits, labels = labelled_logits(300, 5)
+    calibrator = fitted(ConsistencyCalibration(), logits, labels)
+    far = np.array([[1e4, 0.0, 1.0, -1e4, 5.0]])
+    np.testing.assert_allclose(calibrator.predict_proba(far)[0, 1:], 1 / 301 / 5, rtol=1e-6)
+    scaled = fitted(ConsistencyCalibration(), 100 * logits, labels)
+    np.testing.assert_allclose(
+        scaled.predict_proba(100 * logits), calibrator.predict_proba(logits), atol=1e-6
+    )
+
+
+def test_rows_that_say_nothing_take_the_noise_like_their_temperature(labelled_logits):
+    logits, labels = labelled_logits(60, 4)
+    with pytest.warns(BoundaryWarning):
+        sure = ConsistencyCalibration().fit(logits, logits.argmax(axis=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BoundaryWarning)
+        base = TemperatureScaling().fit(logits, logits.argmax(axis=1))
+    np.testing.assert_allclose(sure.noise_, GUMBEL_DEVIATION * base.temperature_)
+    with pytest.warns(NotIdentifiedWarning):
+        ConsistencyCalibration().fit(np.zeros_like(logits), labels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (LogitClipping, {"criterion": "brier"}),
+        (LogitClipping, {"bins": 0}),
+        (LogitClipping, {"candidates": 1}),
+        (LogitClipping, {"accuracy_kept": 1.0}),
+        (ConsistencyCalibration, {"criterion": "brier"}),
+        (ConsistencyCalibration, {"bins": 0}),
+    ],
+)
+def test_arguments_out_of_range(kind, arguments, overconfident):
+    with pytest.raises(InputError, match=next(iter(arguments))):
+        kind(**arguments).fit(*overconfident)

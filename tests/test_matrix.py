@@ -1,0 +1,257 @@
+"""Matrix scaling and Dirichlet calibration against optima and derivatives worked out apart."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from calibrant.comparison import compare
+from calibrant.errors import (
+    BoundaryWarning,
+    CalibrationWarning,
+    ConvergenceWarning,
+    InputError,
+    NotIdentifiedWarning,
+)
+from calibrant.posthoc.odir import (
+    PULLS,
+    Block,
+    Strengths,
+    cross_validate,
+    curvatures,
+    deal_folds,
+    fit_matrix,
+    likelihood,
+)
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.predictions import Predictions
+
+both = pytest.mark.parametrize("method", ["matrix", "dirichlet"])
+
+
+def fitted(method: str, logits, labels, **arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        return make_calibrator(method, **arguments).fit(logits, labels)
+
+
+def inputs_of(method: str, logits):
+    if method == "dirichlet":
+        return log_softmax(logits, axis=1)
+    return logits - logits.mean(axis=1, keepdims=True)
+
+
+def drawn(method: str, rows: int, weight, bias, seed: int = 0):
+    """Logits, labels and true log probabilities of softmax(W x + b)."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2.0, size=(rows, len(bias)))
+    scores = inputs_of(method, logits) @ np.asarray(weight).T + bias
+    return logits, (scores + rng.gumbel(size=scores.shape)).argmax(axis=1), log_softmax(scores, 1)
+
+
+CONFUSED = np.eye(3) + np.array([[0, 0.4, 0], [0, 0.2, 0], [-0.3, 0, -0.2]])
+
+
+def random_block(rows: int = 40, classes: int = 4) -> Block:
+    rng = np.random.default_rng(0)
+    return Block(rng.normal(size=(rows, classes)), rng.integers(classes, size=rows))
+
+
+def test_gradient_and_curvature():
+    block, rng = random_block(), np.random.default_rng(1)
+    change, bias = rng.normal(scale=0.3, size=(4, 4)), rng.normal(size=4)
+
+    def value(vector):
+        return likelihood(block, vector[:16].reshape(4, 4), vector[16:])[0]
+
+    vector = np.concatenate([change.ravel(), bias])
+    _, by_change, by_bias = likelihood(block, change, bias)
+    gradient = np.concatenate([by_change.ravel(), by_bias])
+    second = curvatures([block]) * 40
+    for i, step in enumerate(1e-4 * np.eye(20)):
+        np.testing.assert_allclose(
+            gradient[i], (value(vector + step) - value(vector - step)) / 2e-4, atol=1e-5
+        )
+        differences = value(step) + value(-step) - 2 * value(0 * step)
+        np.testing.assert_allclose(second[i], differences / 1e-8, atol=1e-4)
+
+
+@both
+@pytest.mark.parametrize("penalty", [0.01, 1.0, 100.0])
+def test_optimum_is_that_of_the_objective_written_out(method, penalty):
+    rows, k = 60, 3
+    logits, labels, _ = drawn(method, rows, CONFUSED, np.array([0.5, 0, 0]), seed=1)
+    calibrator = fitted(method, logits, labels, penalty=penalty, bias_penalty=0.3)
+    beta = TemperatureScaling().fit(logits, labels).beta_
+    x = beta * inputs_of(method, logits)
+    off = ~np.eye(k, dtype=bool)
+
+    def objective(vector):
+        change, bias = vector[:9].reshape(k, k), vector[9:]
+        scores = x + x @ change.T + bias
+        nll = -log_softmax(scores, 1)[np.arange(rows), labels].mean()
+        nll += penalty / (k * (k - 1)) * (change[off] ** 2).sum() + 0.3 / k * (bias @ bias)
+        return nll + (np.diag(change) ** 2).sum() / rows
+
+    brute = minimize(objective, np.zeros(12), method="BFGS", options={"gtol": 1e-9})
+    change = calibrator.weight_ / beta - np.eye(k)
+    ours = np.concatenate([change.ravel(), calibrator.bias_])
+    np.testing.assert_allclose(ours, brute.x, atol=2e-3)
+    assert objective(ours) <= brute.fun + 1e-8
+    np.testing.assert_allclose(calibrator.fit_report_.value, objective(ours), rtol=1e-9)
+    np.testing.assert_array_equal(calibrator.penalties_, [penalty, 0.3])
+    probs = np.exp(log_softmax(x + x @ change.T + calibrator.bias_, 1))
+    np.testing.assert_allclose(calibrator.predict_proba(logits), probs, atol=1e-12)
+
+
+@both
+def test_strengths_are_those_of_plain_cross_validation(method):
+    logits, labels, _ = drawn(method, 80, CONFUSED, np.array([0.5, 0, 0]), seed=2)
+    calibrator = fitted(method, logits, labels)
+    beta = TemperatureScaling().fit(logits, labels).beta_
+    x = beta * inputs_of(method, logits)
+    # Folds by rank of the loss at the temperature.
+    loss = -log_softmax(x, 1)[np.arange(80), labels]
+    fold = np.argsort(np.argsort(loss)) % 5
+    scores = []
+    for pull in PULLS:
+        strengths = Strengths(pull * 6 / 80, pull * 3 / 80)
+        held_out = 0.0
+        for i in range(5):
+            block = Block(x[fold != i], labels[fold != i])
+            fit = fit_matrix([block], strengths, np.zeros(12), max_iterations=500)
+            left = Block(x[fold == i], labels[fold == i])
+            held_out += likelihood(left, *fit.parts(3))[0]
+        scores.append(held_out)
+    best = PULLS[int(np.argmin(scores))]
+    np.testing.assert_allclose(calibrator.penalties_, [best * 6 / 80, best * 3 / 80])
+
+
+def test_folds_share_the_rows_and_the_hard_ones():
+    block = random_block(53)
+    folds = deal_folds(block)
+    assert sorted(len(fold.labels) for fold in folds) == [10, 10, 11, 11, 11]
+    together = np.concatenate([fold.inputs for fold in folds])
+    np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(block.inputs, axis=0))
+    losses = [
+        np.sort(-log_softmax(fold.inputs, 1)[np.arange(len(fold.labels)), fold.labels])
+        for fold in folds
+    ]
+    # The hardest row of any fold is harder than the second hardest of every other.
+    assert min(loss[-1] for loss in losses) >= max(loss[-2] for loss in losses)
+    assert len(deal_folds(random_block(3))) == 3
+
+
+def test_one_row_takes_the_strongest_penalty():
+    path = [Strengths(1e6, 1e6), Strengths(1.0, 1.0)]
+    chosen, start = cross_validate(deal_folds(random_block(1)), path, 10)
+    assert chosen is path[0]
+    assert not start.any()
+
+
+@both
+def test_a_known_map_is_recovered(method):
+    logits, labels, truth = drawn(method, 10_000, CONFUSED, np.array([0.5, 0, 0]))
+    probs = fitted(method, logits, labels, penalty=1e-4).predict_proba(logits)
+    base = fitted("temperature", logits, labels).predict_proba(logits)
+    assert np.abs(base - np.exp(truth)).mean() > 0.02
+    assert np.abs(probs - np.exp(truth)).mean() < 0.01
+
+
+@both
+def test_strong_penalties_leave_the_diagonal(method):
+    logits, labels, _ = drawn(method, 400, CONFUSED, np.array([0.5, 0, 0]))
+    calibrator = fitted(method, logits, labels, penalty=1e9, bias_penalty=1e9)
+    off = calibrator.weight_[~np.eye(3, dtype=bool)]
+    np.testing.assert_allclose(off, 0, atol=1e-6)
+    np.testing.assert_allclose(calibrator.bias_, 0, atol=1e-6)
+    assert np.ptp(np.diag(calibrator.weight_)) > 0.02
+
+
+def test_a_class_that_is_no_label_keeps_its_column():
+    logits, labels, _ = drawn("matrix", 300, CONFUSED, np.zeros(3))
+    some = labels != 1
+    for method in ("matrix", "dirichlet"):
+        calibrator = fitted(method, logits[some], labels[some])
+        probs = calibrator.predict_proba(logits)
+        assert probs.shape == logits.shape
+        assert 0 < probs[:, 1].mean() < 0.05
+
+
+@both
+def test_scale_and_origin_do_not_matter(method):
+    logits, labels, _ = drawn("matrix", 150, CONFUSED, np.array([0.5, 0, 0]))
+    plain = fitted(method, logits, labels).predict_proba(logits)
+    moved = logits + np.linspace(-30, 30, 150)[:, None]
+    np.testing.assert_allclose(fitted(method, moved, labels).predict_proba(moved), plain, atol=1e-6)
+    if method == "matrix":
+        scaled = fitted(method, 50 * logits, labels).predict_proba(50 * logits)
+        np.testing.assert_allclose(scaled, plain, atol=1e-5)
+
+
+@both
+def test_masked_classes_leave_the_others_their_map(method):
+    logits, labels, _ = drawn("matrix", 300, CONFUSED, np.zeros(3))
+    calibrator = fitted(method, logits, labels)
+    probs = calibrator.predict_proba(np.array([[1.0, 3.0, -np.inf]]))
+    x = np.array([-1.0, 1.0, 0.0])
+    if method == "dirichlet":  # the mean ln p of the others stands in for the masked class
+        x = x - np.log(np.exp(-1) + np.exp(1))
+    scores = calibrator.weight_ @ x + calibrator.bias_
+    np.testing.assert_allclose(probs[0], [*np.exp(log_softmax(scores[:2])), 0.0], rtol=1e-12)
+
+
+@both
+def test_degenerate_rows_are_named(method, labelled_logits):
+    logits, labels = labelled_logits(60, 4)
+    with pytest.warns(BoundaryWarning):
+        sure = make_calibrator(method).fit(logits, logits.argmax(axis=1))
+    base = fitted("temperature", logits, logits.argmax(axis=1)).predict_proba(logits)
+    np.testing.assert_allclose(sure.predict_proba(logits), base, atol=1e-12)
+    with pytest.warns(NotIdentifiedWarning):
+        make_calibrator(method).fit(np.zeros_like(logits), labels)
+    with pytest.warns(ConvergenceWarning, match="stopped after 1 steps"):
+        make_calibrator(method, max_iterations=1, penalty=1e-3).fit(logits, labels)
+
+
+@both
+def test_too_many_classes_are_refused(method):
+    logits = np.random.default_rng(0).normal(size=(3, 201))
+    with pytest.raises(InputError, match="201 x 201 numbers many times over; beyond most_classes"):
+        make_calibrator(method).fit(logits, [0, 1, 2])
+    assert fitted(method, logits, [0, 1, 2], most_classes=300, penalty=1e3).classes_ == 201
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rows = Predictions.from_logits(logits, np.array([0, 1, 2]))
+        found = compare(["none", method], fit=rows, test=rows, resamples=10)
+    assert "take 'svs'" in found.skipped[method]
+
+
+@pytest.mark.parametrize("arguments", [{"penalty": -1.0}, {"bias_penalty": -1.0}])
+@both
+def test_arguments_out_of_range(method, arguments, overconfident):
+    with pytest.raises(InputError, match=next(iter(arguments))):
+        make_calibrator(method, **arguments).fit(*overconfident)
+
+
+@both
+def test_number_of_parameters(method, overconfident):
+    assert fitted(method, *overconfident, penalty=1.0).n_parameters == 30
+
+
+@both
+def test_better_than_one_temperature_on_a_published_network(method, real_predictions):
+    val, test = (
+        real_predictions(f"cifar10-resnet50-cross-entropy-{part}.npz") for part in ("val", "test")
+    )
+
+    def nll(name):
+        probs = fitted(name, val.logits, val.labels).predict_proba(test.logits)
+        return -np.log(probs[np.arange(test.n), test.labels]).mean()
+
+    assert nll(method) < nll("temperature") - 0.005

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, row_chunks, to_numpy
-from calibrant.errors import InputError
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.posthoc.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, Penalised

@@ -42,6 +42,15 @@ ARGUMENTS = {
     "top-rest": st.fixed_dictionaries(
         {"knots": st.integers(1, 12), "penalty": st.sampled_from([0.0, 1.0, 1e3])}
     ),
+    "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "ridge": st.floats(0.1, 9)}),
+    "auto": st.fixed_dictionaries(
+        {
+            "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "smart"]),
+            "score": st.sampled_from(["nll", "brier"]),
+            "same_prediction": st.booleans(),
+            "folds": st.integers(2, 3),
+        }
+    ),
     "smart": st.fixed_dictionaries(
         {
             "objective": st.sampled_from(objective_names()),

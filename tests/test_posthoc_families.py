@@ -36,7 +36,7 @@ from calibrant.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
 # Linear maps of the logits, which may change the predicted class.
-LINEAR = ["vector", "svs", "sms"]
+LINEAR = ["vector", "svs", "sms", "svs-top-rest"]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
 
@@ -72,7 +72,12 @@ def test_constructor_only_stores_and_parameters_can_be_read_and_set(method):
 def test_learnt_attributes_end_in_an_underscore(method, overconfident):
     calibrator = fitted(method, *overconfident)
     learnt = set(vars(calibrator)) - set(calibrator.get_params())
-    assert learnt == {*calibrator.state_names(), "classes_", "fit_report_"}
+    assert learnt == {
+        *calibrator.state_names(),
+        *calibrator.part_names,
+        "classes_",
+        "fit_report_",
+    }
     assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
     assert all(not name.endswith("_") for name in calibrator.get_params())
     assert calibrator.classes_ == 5
@@ -83,7 +88,7 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
 def test_class_attributes(method):
     kind = METHODS[method]
     assert kind.method == method
-    assert kind.keeps_prediction is (method not in LINEAR)
+    assert kind.keeps_prediction is (method not in [*LINEAR, "auto"])
     assert kind.needs_features is False
     assert "method" not in {f.name for f in fields(kind)}
 
@@ -115,7 +120,7 @@ def test_fit_returns_itself_and_starts_afresh(method, overconfident, labelled_lo
 def test_number_of_parameters(method, overconfident):
     calibrator = fitted(method, *overconfident)
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
-    wanted |= {"temperature-laplace": 1, "predicted-class": 5}
+    wanted |= {"temperature-laplace": 1, "predicted-class": 5, "auto": 1}
     if method in wanted:
         assert calibrator.n_parameters == wanted[method]
     else:

@@ -56,6 +56,8 @@ class Calibrator(ABC):
         method: its name on the command line and in files.
         keeps_prediction: whether the predicted class of every row is kept by construction.
         needs_features: whether `fit` and `predict_proba` need the penultimate features.
+        part_names: learnt attributes that are fitted calibrators themselves; a file holds them with
+            their own method and arguments.
 
     Attributes:
         classes_: number of classes K it was fitted for.
@@ -65,6 +67,7 @@ class Calibrator(ABC):
     method: ClassVar[str]
     keeps_prediction: ClassVar[bool]
     needs_features: ClassVar[bool] = False
+    part_names: ClassVar[tuple[str, ...]] = ()
 
     classes_: int = field(init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
@@ -162,13 +165,17 @@ class Calibrator(ABC):
 
     @classmethod
     def state_names(cls) -> tuple[str, ...]:
-        """Return the names of the learnt attributes that a file must hold."""
-        kept = {"classes_", "fit_report_"}
+        """Return the names of the learnt attributes that a file must hold as arrays."""
+        kept = {"classes_", "fit_report_", *cls.part_names}
         return tuple(f.name for f in fields(cls) if not f.init and f.name not in kept)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, as arrays by name."""
         return {name: np.asarray(getattr(self, name)) for name in self.state_names()}
+
+    def parts(self) -> dict[str, Calibrator]:
+        """Return the fitted calibrators that this one is made of, by name."""
+        return {name: getattr(self, name) for name in self.part_names}
 
     def restore(self, state: dict[str, NDArray[Any]], classes: int, report: FitReport) -> Self:
         """Take over what another calibrator of this kind had learnt, and return self."""

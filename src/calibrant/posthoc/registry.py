@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
+from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator, Uncalibrated
 from calibrant.posthoc.confidence import (
     BayesianBinning,
@@ -23,6 +24,7 @@ from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
+from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling
 
@@ -46,6 +48,8 @@ METHODS: dict[str, type[Calibrator]] = {
         MulticlassIsotonic,
         SMART,
         TopRestScaling,
+        StructuredTopRestScaling,
+        AutoCalibrator,
     )
 }
 

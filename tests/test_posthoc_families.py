@@ -20,7 +20,7 @@ from calibrant.errors import (
     PredictionsError,
     UnknownMethodError,
 )
-from calibrant.posthoc import linear
+from calibrant.posthoc import auto, linear
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import (
     ConfidenceMap,
@@ -39,6 +39,13 @@ KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
 LINEAR = ["vector", "svs", "sms", "svs-top-rest"]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(autouse=True)
+def _quick_choices(monkeypatch):
+    """What every calibrator promises doesn't rest on how often `auto` divides the rows."""
+    monkeypatch.setattr(auto, "MOST_REPEATS", 1)
+    monkeypatch.setattr(auto, "FEWEST_ROWS", 300)
 
 
 def fitted(method: str, logits, labels, **arguments) -> Calibrator:

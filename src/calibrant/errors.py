@@ -53,3 +53,7 @@ class ConvergenceWarning(CalibrationWarning):
 
 class ImproperObjectiveWarning(CalibrationWarning):
     """The chosen objective is known to damage calibration; it is there to be studied."""
+
+
+class PlugInWarning(UserWarning):
+    """A method of another package could not be taken in; the message names it and says why."""

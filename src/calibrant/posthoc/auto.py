@@ -25,8 +25,8 @@ FALLBACK = "temperature"
 DEFAULT_CANDIDATES = (
     "temperature, temperature-laplace, ets, top-rest, smart, predicted-class, svs, svs-top-rest"
 )
-# With fewer wrong, or fewer right, calibration rows there is nothing to choose by.
-FEWEST_OF_EITHER = 10
+# With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
+FEWEST_ROWS, FEWEST_OF_EITHER = 100, 5
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
 
@@ -58,10 +58,11 @@ class AutoCalibrator(Calibrator):
     class, then what has fewer parameters, then what was named first. A candidate that is not
     temperature scaling must also score better than it, whatever the standard error.
 
-    Temperature scaling is always a candidate. With fewer than 10 wrong or fewer than 10 right rows
-    it is taken without a contest: such a contest would be decided by two or three rows, which no
-    standard error warns of. So the choice costs at most noise, and gains where rows are many. It
-    knows only what the calibration rows show; of a shift of the data it knows nothing.
+    Temperature scaling is always a candidate. With fewer than 100 rows, or fewer than 5 that are
+    wrong or 5 that are right, it is taken without a contest: such a contest would be decided by two
+    or three rows, which no standard error warns of. So the choice costs at most noise, and gains
+    where rows are many. It knows only what the calibration rows show; of a shift of the data it
+    knows nothing.
     `fit_report_.notes` gives the scores, the runner-up and the rule in words.
 
     Args:
@@ -87,7 +88,7 @@ class AutoCalibrator(Calibrator):
 
     candidates: str = DEFAULT_CANDIDATES
     score: Score = argument("nll", choices=("nll", "brier"))
-    same_prediction: bool = False
+    same_prediction: bool = argument(False)
     folds: int = argument(5, at_least=2)
     repeats: int = argument(0, at_least=0)
     seed: int = argument(0, at_least=0)
@@ -162,6 +163,8 @@ class AutoCalibrator(Calibrator):
 
 def _too_few(predictions: Predictions) -> str:
     """Return why the rows can't choose a method, or nothing."""
+    if predictions.n < FEWEST_ROWS:
+        return f"{predictions.n} rows are too few to choose by, which takes {FEWEST_ROWS}"
     scores = predictions.scores
     predicted = to_numpy(namespace(scores).argmax(scores, axis=1))
     right = int((predicted == predictions.labels).sum())

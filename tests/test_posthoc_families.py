@@ -195,6 +195,12 @@ def test_settings_as_text():
         "binning": "equal-width",
     }
     assert parse_arguments("vector", ["ridge=1e-3"]) == {"ridge": 1e-3}
+    for text, value in (("true", True), ("True", True), ("false", False), ("FALSE", False)):
+        found = parse_arguments("auto", [f"same_prediction={text}", "candidates=a,b"])
+        assert found == {"same_prediction": value, "candidates": "a,b"}
+    for text in ("", "1", "no", "truee"):
+        with pytest.raises(InputError, match=f"must be true or false, not '{text}'"):
+            parse_arguments("auto", [f"same_prediction={text}"])
     for bad in ("bins", "bins=many", "bins=2.5", "depth=3", "=3"):
         with pytest.raises(InputError):
             parse_arguments("histogram", [bad])

@@ -49,7 +49,7 @@ class StructuredTopRestScaling(Calibrator):
     part_names: ClassVar[tuple[str, ...]] = ("vector_", "top_rest_")
 
     ridge: float = argument(1.0, above=0)
-    knots: int = argument(8, at_least=1)
+    knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
     folds: int = argument(5, at_least=1)
     seed: int = argument(0, at_least=0)

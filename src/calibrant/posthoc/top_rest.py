@@ -79,7 +79,7 @@ class TopRestScaling(Calibrator):
     method: ClassVar[str] = "top-rest"
     keeps_prediction: ClassVar[bool] = True
 
-    knots: int = argument(8, at_least=1)
+    knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
 
     beta_: float = field(init=False, repr=False)

@@ -63,11 +63,12 @@ class Source:
         return Draw(fit, rest)
 
 
-def synthetic(rows: int, seed: int, classes: int = 20) -> Draw:
+def synthetic(rows: int, seed: int, classes: int = 20, bias: float = 0.6) -> Draw:
     """Return rows of a network that is too sure at middling margins and favours some classes.
 
     The true probabilities are softmax(z) with the top class's log odds multiplied by 0.8 and
-    lowered by a bump at margins near 1.3. The network says 1.5 (z + b), with b fixed by class.
+    lowered by a bump at margins near 1.3. The network says 1.5 (z + b), with a normal b of
+    deviation `bias` that is fixed by class.
     """
     rng = np.random.default_rng(seed)
     honest = rng.normal(scale=2.5, size=(rows + MOST_TEST_ROWS, classes))
@@ -82,7 +83,7 @@ def synthetic(rows: int, seed: int, classes: int = 20) -> Draw:
     truth *= ((1 - new) / truth.sum(axis=1))[:, None]
     truth[index, top] = new
     labels = (truth.cumsum(axis=1) > rng.random((len(truth), 1))).argmax(axis=1)
-    bias = 0.6 * np.random.default_rng(12345).normal(size=classes)
-    whole = Predictions.from_logits(1.5 * (honest + bias), labels, source="synthetic")
+    favour = bias * np.random.default_rng(12345).normal(size=classes)
+    whole = Predictions.from_logits(1.5 * (honest + favour), labels, source="synthetic")
     fit, test = np.arange(rows), np.arange(rows, len(truth))
     return Draw(whole.take(fit), whole.take(test), truth[test])

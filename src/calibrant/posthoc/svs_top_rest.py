@@ -31,9 +31,9 @@ class StructuredTopRestScaling(Calibrator):
 
     The predicted class may change, since SVS may change it. With few rows beside classes SVS is
     temperature scaling, and this method is top-rest scaling, less well informed. The second step
-    must not see rows that the first was fitted to, so the folds are drawn with a seed. With 1 000 and
-    5 000 rows of CIFAR-10 and CIFAR-100 its NLL is below those of temperature scaling, SVS and SMART,
-    and its ECE can't be told apart from SMART's (`scripts/study_beyond_smart.py`, 5 draws;
+    must not see rows that the first was fitted to, so the folds are drawn with a seed. With 1 000
+    and 5 000 rows of CIFAR-10 and CIFAR-100 its NLL is below those of temperature scaling, SVS and
+    SMART, and its ECE can't be told apart from SMART's (`scripts/study_beyond_smart.py`, 5 draws;
     docs/beyond-smart.md has the table, and where it is not better).
 
     Args:

@@ -7,8 +7,9 @@
 For each size and seed all methods are fitted to the same rows and measured on the same others. A
 table shows the mean and 95 % t-interval over seeds of a method's value minus that of temperature
 scaling. Where a set holds no more rows than the size there is one draw, and no interval. Draws of
-one file overlap, so intervals of large sizes are somewhat narrow. The figure has the same numbers.
-Methods that take more than --slowest processor seconds at one size sit out the larger ones.
+one file overlap, so intervals of large sizes are somewhat narrow. The figure has the same numbers,
+with a band for the interval of auto. Methods that take more than --slowest processor seconds at one
+size sit out the larger ones.
 """
 
 from __future__ import annotations
@@ -161,10 +162,10 @@ def draw_figure(
                 style = {"color": COLOURS.get(method, "0.75"), "lw": 1.8 if loud else 0.8}
                 (line,) = axis.plot(sizes, value, **style, zorder=3 if loud else 1)
                 handles[method if loud else "others"] = line
-                if loud:
+                if method == "auto":  # a band for each would hide the lines
                     band = np.nan_to_num(reach)
                     axis.fill_between(
-                        sizes, value - band, value + band, color=style["color"], alpha=0.12, lw=0
+                        sizes, value - band, value + band, color="black", alpha=0.12, lw=0
                     )
                 low.append(float(np.nanmin(value)))
             axis.axhline(0, color="tab:red", lw=1)
@@ -179,8 +180,8 @@ def draw_figure(
             if row == 1:
                 axis.set_xlabel("rows fitted to")
     order = [*(m for m in COLOURS if m in handles), *(["others"] if "others" in handles else [])]
-    figure.legend([handles[m] for m in order], order, ncols=len(order), loc="lower center")
-    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.legend([handles[m] for m in order], order, ncols=3, loc="lower center")
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
     figure.savefig(path, dpi=110)
     print(f"\nwrote {path}")
 

@@ -202,7 +202,7 @@ def test_falls_back_where_rows_can_not_choose(kind, labelled_logits):
     assert calibrator.chosen_.method == "temperature"
     note = calibrator.fit_report_.notes[0]
     assert note.startswith("took temperature without a contest: ")
-    assert note.endswith({"few rows": "100", "all right": "least 5", "all wrong": "least 5"}[kind])
+    assert note.endswith({"few rows": "150", "all right": "least 5", "all wrong": "least 5"}[kind])
 
 
 @dataclass(eq=False)

@@ -26,7 +26,7 @@ DEFAULT_CANDIDATES = (
     "temperature, temperature-laplace, ets, top-rest, smart, predicted-class, svs, svs-top-rest"
 )
 # With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
-FEWEST_ROWS, FEWEST_OF_EITHER = 100, 5
+FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
 
@@ -58,7 +58,7 @@ class AutoCalibrator(Calibrator):
     class, then what has fewer parameters, then what was named first. A candidate that is not
     temperature scaling must also score better than it, whatever the standard error.
 
-    Temperature scaling is always a candidate. With fewer than 100 rows, or fewer than 5 that are
+    Temperature scaling is always a candidate. With fewer than 150 rows, or fewer than 5 that are
     wrong or 5 that are right, it is taken without a contest: such a contest would be decided by two
     or three rows, which no standard error warns of. So the choice costs at most noise, and gains
     where rows are many. It knows only what the calibration rows show; of a shift of the data it

@@ -14,8 +14,8 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions import Predictions
 
-# Twenty partitions would only take longer.
-QUICK = {"group": {"partitions": 4}}
+# More partitions, folds and noise would only take longer.
+QUICK = {"group": {"partitions": 4}, "auto": {"folds": 2, "repeats": 1}}
 
 
 def features_of(logits):

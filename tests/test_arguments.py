@@ -22,6 +22,7 @@ from calibrant.posthoc.registry import make_calibrator
         ("vector", {"ridge": "1"}, "ridge must be a finite number of at least 0, not '1'"),
         ("bbq", {"prior_strength": 0}, "prior_strength must be a finite number above 0, not 0"),
         ("smart", {"smoothing": 1.5}, "of at least 0 and of at most 1, not 1.5"),
+        ("auto", {"same_prediction": 1}, "same_prediction must be True or False, not 1"),
         ("smart", {"seed": None}, "seed must be a whole number of at least 0, not None"),
     ],
 )

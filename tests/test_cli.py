@@ -23,6 +23,7 @@ from calibrant.posthoc.registry import METHODS
 from calibrant.predictions import Predictions
 from calibrant.sample import load_sample
 
+SMART = ["fit", "val.npz", "--method", "smart"]
 FEW = ["--resamples", "20"]
 
 
@@ -218,6 +219,32 @@ def test_fit_with_settings(run, folder, tmp_path):
     assert params == {"form": "top-label", "bins": 4, "binning": "equal-width"}
 
 
+def test_fit_chooses_a_method_and_says_why(run, folder, tmp_path):
+    out, settings = tmp_path / "a.safetensors", ["--set", "candidates=ets, top-rest,svs"]
+    settings += ["--set", "same_prediction=True"]
+    outcome = run("fit", folder / "val.npz", *settings, "--out", out)
+    assert outcome.code == 0, outcome.err
+    words, chosen = " ".join(outcome.out.split()), load(out)
+    method = chosen.parts()["chosen_"].method
+    assert f"Chose {method}, nll" in words
+    assert "one standard error" in words
+    assert "Left out svs: it may change the predicted class" in words
+    assert plain(outcome.out)
+    assert chosen.get_params()["candidates"] == "ets, top-rest,svs"
+    assert chosen.get_params()["same_prediction"] is True
+    document = json.loads(
+        run("fit", folder / "val.npz", *settings, "--out", out, "--json", "-").out
+    )
+    assert document["method"] == "auto"
+    assert document["parts"] == {"chosen_": method}
+    assert run("apply", out, folder / "test.npz", "--out", tmp_path / "b.npz").code == 0
+    test, written = (
+        read_predictions(folder / "test.npz"),
+        read_predictions(tmp_path / "b.npz"),
+    )
+    np.testing.assert_array_equal(written.scores, chosen.predict_proba(test.logits))
+
+
 def test_warnings_go_to_stderr_in_one_line(run, folder, tmp_path, labelled_logits):
     logits, _ = labelled_logits(50, 3)
     write_predictions(Predictions.from_logits(logits, logits.argmax(axis=1)), tmp_path / "easy.npz")
@@ -372,10 +399,18 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
         ),
         (["fit", "val.npz", "--set", "luck=3", "--out", "x.safetensors"], ["no argument 'luck'"]),
         (["fit", "val.npz", "--set", "bins", "--out", "x.safetensors"], ["key=value"]),
-        (["fit", "val.npz", "--set", "bins=x", "--out", "x.safetensors"], ["'bins'", "int"]),
-        (["fit", "val.npz", "--set", "bins=0", "--out", "x.safetensors"], ["bins"]),
-        (["fit", "val.npz", "--set", "objective=x", "--out", "x.safetensors"], ["objective"]),
-        (["fit", "val.npz", "--set", "width=nan", "--out", "x.safetensors"], ["width"]),
+        (
+            [*SMART, "--set", "bins=x", "--out", "x.safetensors"],
+            ["'bins'", "int"],
+        ),
+        ([*SMART, "--set", "bins=0", "--out", "x.safetensors"], ["bins"]),
+        (
+            [*SMART, "--set", "objective=x", "--out", "x.safetensors"],
+            ["objective"],
+        ),
+        ([*SMART, "--set", "width=nan", "--out", "x.safetensors"], ["width"]),
+        (["fit", "val.npz", "--set", "same_prediction=1", "--out", "x.safetensors"], ["true or"]),
+        (["fit", "val.npz", "--set", "candidates=ets,x", "--out", "x.safetensors"], ["'x'"]),
         (["fit", "val.npz", "--set", "seed=-1", "--out", "x.safetensors"], ["seed"]),
         (["fit", "val.npz", "--out", "missing/x.safetensors"], ["folder", "missing"]),
         (["fit", "val.npz", "--out", "x.pkl"], [".safetensors"]),

@@ -62,6 +62,15 @@ ARGUMENTS = {
         {"scaling": st.sampled_from(["none", "temperature"]), "accuracy": st.floats(0, 1)}
     ),
     "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
+    "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "ridge": st.floats(0.1, 9)}),
+    "auto": st.fixed_dictionaries(
+        {
+            "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "smart"]),
+            "score": st.sampled_from(["nll", "brier"]),
+            "same_prediction": st.booleans(),
+            "folds": st.integers(2, 3),
+        }
+    ),
     "smart": st.fixed_dictionaries(
         {
             "objective": st.sampled_from(objective_names()),

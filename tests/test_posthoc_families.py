@@ -22,7 +22,7 @@ from calibrant.errors import (
     PredictionsError,
     UnknownMethodError,
 )
-from calibrant.posthoc import linear
+from calibrant.posthoc import auto, linear
 from calibrant.posthoc.confidence import (
     ConfidenceMap,
     HistogramBinning,
@@ -41,6 +41,8 @@ CHANGING = [
     "vector",
     "svs",
     "sms",
+    "svs-top-rest",
+    "auto",
     "matrix",
     "dirichlet",
     "cts",
@@ -50,6 +52,13 @@ CHANGING = [
 ]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
+
+
+@pytest.fixture(autouse=True)
+def _quick_choices(monkeypatch):
+    """What every calibrator promises doesn't rest on how often `auto` divides the rows."""
+    monkeypatch.setattr(auto, "MOST_REPEATS", 1)
+    monkeypatch.setattr(auto, "FEWEST_ROWS", 300)
 
 
 # --- the contract
@@ -77,7 +86,12 @@ def test_constructor_only_stores_and_parameters_can_be_read_and_set(method):
 def test_learnt_attributes_end_in_an_underscore(method, overconfident):
     calibrator = fitted(method, *overconfident)
     learnt = set(vars(calibrator)) - set(calibrator.get_params())
-    assert learnt == {*calibrator.state_names(), "classes_", "fit_report_"}
+    assert learnt == {
+        *calibrator.state_names(),
+        *calibrator.part_names,
+        "classes_",
+        "fit_report_",
+    }
     assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
     assert all(not name.endswith("_") for name in calibrator.get_params())
     assert calibrator.classes_ == 5
@@ -113,6 +127,7 @@ def test_number_of_parameters(method, overconfident):
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
     wanted |= {"temperature-laplace": 1, "predicted-class": 5, "matrix": 30, "dirichlet": 30}
     wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 1, "consistency": 1}
+    wanted |= {"temperature-laplace": 1, "predicted-class": 5, "auto": 1}
     if method in wanted:
         assert calibrator.n_parameters == wanted[method]
     else:
@@ -201,6 +216,12 @@ def test_settings_as_text():
         "binning": "equal-width",
     }
     assert parse_arguments("vector", ["ridge=1e-3"]) == {"ridge": 1e-3}
+    for text, value in (("true", True), ("True", True), ("false", False), ("FALSE", False)):
+        found = parse_arguments("auto", [f"same_prediction={text}", "candidates=a,b"])
+        assert found == {"same_prediction": value, "candidates": "a,b"}
+    for text in ("", "1", "no", "truee"):
+        with pytest.raises(InputError, match=f"must be true or false, not '{text}'"):
+            parse_arguments("auto", [f"same_prediction={text}"])
     for bad in ("bins", "bins=many", "bins=2.5", "depth=3", "=3"):
         with pytest.raises(InputError):
             parse_arguments("histogram", [bad])

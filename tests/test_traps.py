@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from feature_rows import QUICK
 
 from calibrant import synthetic
 from calibrant.errors import (
@@ -68,7 +69,7 @@ def fitted(method: str, logits, labels) -> tuple[Calibrator, set[type[Warning]]]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            calibrator = make_calibrator(method).fit(logits, labels)
+            calibrator = make_calibrator(method, **QUICK.get(method, {})).fit(logits, labels)
         except NotApplicableError as reason:
             pytest.skip(str(reason))
     assert all(issubclass(w.category, CalibrationWarning) for w in caught)

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from calibrant.metrics.streaming import MetricSums
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
+    from calibrant.posthoc.auto import AutoCalibrator
     from calibrant.posthoc.base import Calibrator, Uncalibrated
     from calibrant.posthoc.class_temperatures import (
         ClassTemperatureScaling,
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
     from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
+    from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
     from calibrant.posthoc.temperature import TemperatureScaling
     from calibrant.posthoc.top_rest import TopRestScaling
     from calibrant.power import SampleSize, rows_needed
@@ -172,6 +174,7 @@ _HOMES = {
     "metrics.streaming": ("MetricSums",),
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
+    "posthoc.auto": ("AutoCalibrator",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
     "posthoc.class_temperatures": ("ClassTemperatureScaling", "GradientClassTemperatureScaling"),
     "posthoc.confidence": (
@@ -201,6 +204,7 @@ _HOMES = {
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
     "posthoc.structured": ("StructuredMatrixScaling", "StructuredVectorScaling"),
+    "posthoc.svs_top_rest": ("StructuredTopRestScaling",),
     "posthoc.temperature": ("TemperatureScaling",),
     "posthoc.top_rest": ("TopRestScaling",),
     "power": ("SampleSize", "rows_needed"),
@@ -216,6 +220,7 @@ __all__ = [
     "CORE_METRICS",
     "METRICS",
     "SMART",
+    "AutoCalibrator",
     "BayesianBinning",
     "BinMeanShift",
     "BinSums",
@@ -257,6 +262,7 @@ __all__ = [
     "ScoreDecomposition",
     "SplineCalibration",
     "StructuredMatrixScaling",
+    "StructuredTopRestScaling",
     "StructuredVectorScaling",
     "TemperatureScaling",
     "TopRestScaling",

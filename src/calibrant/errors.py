@@ -58,6 +58,10 @@ class ImproperObjectiveWarning(CalibrationWarning):
     """The chosen objective is known to damage calibration; it is there to be studied."""
 
 
+class PlugInWarning(UserWarning):
+    """A method of another package could not be taken in; the message names it and says why."""
+
+
 def warn_caller(warning: CalibrationWarning) -> None:
     """Issue `warning` for the line that called into this package, however deep it was found."""
     frame, level = inspect.currentframe(), 1

@@ -155,7 +155,9 @@ def _groups(file: Path, by: str) -> Any:
 def fit(
     file: File,
     out: Annotated[Path, typer.Option(help="Where to save the calibrator (.safetensors).")],
-    method: Annotated[str, typer.Option(help="Name of the method.")] = "smart",
+    method: Annotated[
+        str, typer.Option(help="Name of the method; auto chooses one by cross-validation.")
+    ] = "auto",
     settings: Settings = None,
     kind: Kind = None,
     labels: Labels = None,
@@ -185,6 +187,12 @@ def fit(
         f"{method} fitted on {predictions.n} rows of {file} and saved to {out}\n"
         f"{calibrator.n_parameters} parameters, {report.iterations} iterations"
     )
+    parts = {name: part.method for name, part in calibrator.parts().items()}
+    if parts:
+        document["parts"] = parts
+    for note in report.notes:
+        if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
+            text += f"\n\n{wrap(note[:1].upper() + note[1:])}"
     emit(text, document, json)
 
 

@@ -15,6 +15,7 @@ _LIMITS = "limits"
 
 @dataclass(frozen=True)
 class _Limits:
+    truth: bool
     whole: bool
     at_least: float
     above: float
@@ -23,6 +24,8 @@ class _Limits:
     choices: tuple[str, ...]
 
     def expectation(self) -> str:
+        if self.truth:
+            return "True or False"
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         bounds = (
@@ -36,6 +39,8 @@ class _Limits:
         return " ".join([kind, " and ".join(words)]).rstrip()
 
     def allow(self, value: object) -> bool:
+        if self.truth:
+            return isinstance(value, bool)
         if self.choices:
             return value in self.choices
         if isinstance(value, bool) or not isinstance(value, Integral if self.whole else Real):
@@ -57,12 +62,12 @@ def argument(
     below: float = inf,
     choices: Sequence[str] = (),
 ) -> Any:
-    """Return a dataclass field for a number within limits, or for a word out of several.
+    """Return a dataclass field for a number within limits, a word out of several, or a truth value.
 
     A number is whole if its default is an int, and always finite.
     """
-    whole = isinstance(default, int)
-    limits = _Limits(whole, at_least, above, at_most, below, tuple(choices))
+    truth, whole = isinstance(default, bool), isinstance(default, int)
+    limits = _Limits(truth, whole, at_least, above, at_most, below, tuple(choices))
     return field(default=default, metadata={_LIMITS: limits})
 
 

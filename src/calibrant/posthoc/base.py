@@ -74,6 +74,8 @@ class Calibrator(ABC):
             needs as well, and "head", the last layer. See `NEEDS`.
         fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
             keeps probability 0 and changes nothing for the others.
+        part_names: learnt attributes that are fitted calibrators themselves; a file holds them with
+            their own method and arguments.
 
     Attributes:
         classes_: number of classes K it was fitted for.
@@ -84,6 +86,7 @@ class Calibrator(ABC):
     keeps_prediction: ClassVar[bool]
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
+    part_names: ClassVar[tuple[str, ...]] = ()
 
     classes_: int = field(init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
@@ -278,13 +281,17 @@ class Calibrator(ABC):
 
     @classmethod
     def state_names(cls) -> tuple[str, ...]:
-        """Return the names of the learnt attributes that a file must hold."""
-        kept = {"classes_", "fit_report_"}
+        """Return the names of the learnt attributes that a file must hold as arrays."""
+        kept = {"classes_", "fit_report_", *cls.part_names}
         return tuple(f.name for f in fields(cls) if not f.init and f.name not in kept)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, as arrays by name."""
         return {name: np.asarray(getattr(self, name)) for name in self.state_names()}
+
+    def parts(self) -> dict[str, Calibrator]:
+        """Return the fitted calibrators that this one is made of, by name."""
+        return {name: getattr(self, name) for name in self.part_names}
 
     def restore(self, state: dict[str, NDArray[Any]], classes: int, report: FitReport) -> Self:
         """Take over what another calibrator of this kind had learnt, and return self."""

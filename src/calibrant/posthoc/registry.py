@@ -1,12 +1,13 @@
-"""Every calibrator by name."""
+"""Every calibrator by name: those of the package, and those that other packages plug in."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
+from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator, Uncalibrated
 from calibrant.posthoc.class_temperatures import (
     ClassTemperatureScaling,
@@ -35,13 +36,15 @@ from calibrant.posthoc.logit_clipping import LogitClipping
 from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.parameterised import ParameterisedTemperature
+from calibrant.posthoc.plug_ins import plugged_in
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
+from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling
 
-METHODS: dict[str, type[Calibrator]] = {
+BUILT_IN: dict[str, type[Calibrator]] = {
     calibrator.method: calibrator
     for calibrator in (
         Uncalibrated,
@@ -73,8 +76,29 @@ METHODS: dict[str, type[Calibrator]] = {
         BinMeanShift,
         FeatureClipping,
         DensityAwareCalibration,
+        StructuredTopRestScaling,
+        AutoCalibrator,
     )
 }
+
+
+class _Methods(Mapping[str, type[Calibrator]]):
+    """The built-in methods and, once anything else is asked for, those of plug-ins."""
+
+    def __getitem__(self, method: str) -> type[Calibrator]:
+        return BUILT_IN[method] if method in BUILT_IN else self._plugged_in()[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*BUILT_IN, *self._plugged_in()])
+
+    def __len__(self) -> int:
+        return len(BUILT_IN) + len(self._plugged_in())
+
+    def _plugged_in(self) -> Mapping[str, type[Calibrator]]:
+        return plugged_in(tuple(BUILT_IN))
+
+
+METHODS: Mapping[str, type[Calibrator]] = _Methods()
 
 
 def calibrator_class(method: str) -> type[Calibrator]:
@@ -118,12 +142,20 @@ def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
             known = ", ".join(defaults) or "none"
             raise InputError(f"method '{method}' has no argument '{key}'; it has: {known}")
         wanted = cast(Callable[[str], Any], type(defaults[key]))
+        # bool("false") is True.
+        convert = _as_bool if wanted is bool else wanted
         try:
-            arguments[key] = text if wanted is str else wanted(text)
+            arguments[key] = convert(text)
         except ValueError:
+            expected = "true or false" if wanted is bool else f"of type {wanted.__name__}"
             raise InputError(
-                f"argument '{key}' of method '{method}' must be of type "
-                f"{type(defaults[key]).__name__}, "
-                f"not '{text}'"
+                f"argument '{key}' of method '{method}' must be {expected}, not '{text}'"
             ) from None
     return arguments
+
+
+def _as_bool(text: str) -> bool:
+    """Return what ``true`` and ``false`` say, in any case; anything else raises `ValueError`."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"

@@ -85,7 +85,7 @@ class TopRestScaling(Calibrator):
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 
-    knots: int = argument(8, at_least=1)
+    knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
 
     beta_: float = field(init=False, repr=False)
@@ -201,6 +201,11 @@ class TopRestScaling(Calibrator):
         normal in log odds: how far the confidence would move with other calibration rows of the
         same number. It doesn't know of a shift of the data, and where
         fifty rows can't show that the truth differs from temperature scaling, it is too narrow.
+        Nor does it know of a truth that isn't of the model's form, logit(c) and the margin each
+        with a part of their own: that bias stays as the interval shrinks. On synthetic rows with
+        such a truth, 95 % intervals held it for 93, 96 and 91 % of the rows at 300, 1 000 and 5 000
+        calibration rows; with 8 knots instead of 16, where the spline can't bend enough, for 93, 95
+        and 86 % (`scripts/study_row_intervals.py`, 10 draws, standard errors 1 to 3 %).
 
         Args:
             logits: (N, K) logits.

@@ -1,0 +1,89 @@
+"""Rows to fit on and rows to measure on, for studies: files, or synthetic rows with known truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.files import read_predictions
+from calibrant.predictions import Predictions
+from calibrant.rows import softmax
+
+MOST_TEST_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw: `fit` and `test` share no row; `truth` is (N, K) true probabilities, if known."""
+
+    fit: Predictions
+    test: Predictions
+    truth: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where draws come from: one file to split, two files, or (without any) synthetic rows."""
+
+    name: str
+    pool: Predictions | None = None
+    test: Predictions | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Source:
+        """Read ``synthetic``, ``NAME=FILE`` or ``NAME=FIT_FILE:TEST_FILE``."""
+        name, _, files = text.partition("=")
+        if not files:
+            return cls(name)
+        pool, _, test = files.partition(":")
+        return cls(
+            name, read_predictions(Path(pool)), read_predictions(Path(test)) if test else None
+        )
+
+    def draws(self, rows: int, seeds: int) -> int:
+        """Return how many draws of so many rows differ: one, if they are all there are."""
+        return 1 if self.pool is not None and rows >= self.pool.n else seeds
+
+    def draw(self, rows: int, seed: int) -> Draw:
+        """Return the draw of a seed."""
+        if self.pool is None:
+            return synthetic(rows, seed)
+        fit, rest = self.pool, self.test
+        if rows < self.pool.n:
+            fit, others = self.pool.split(rows, seed)
+            rest = self.test or others
+        if rest is None:
+            raise SystemExit(f"{self.name}: {rows} rows leave none to measure on")
+        if rest.n > MOST_TEST_ROWS:
+            index = np.random.default_rng(seed).permutation(rest.n)[:MOST_TEST_ROWS]
+            rest = rest.take(np.sort(index))
+        return Draw(fit, rest)
+
+
+def synthetic(rows: int, seed: int, classes: int = 20, bias: float = 0.6) -> Draw:
+    """Return rows of a network that is too sure at middling margins and favours some classes.
+
+    The true probabilities are softmax(z) with the top class's log odds multiplied by 0.8 and
+    lowered by a bump at margins near 1.3. The network says 1.5 (z + b), with a normal b of
+    deviation `bias` that is fixed by class.
+    """
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=2.5, size=(rows + MOST_TEST_ROWS, classes))
+    truth = softmax(honest)
+    index, top = np.arange(len(truth)), honest.argmax(axis=1)
+    second, first = np.sort(honest, axis=1)[:, -2:].T
+    bump = np.exp(-(((np.log(first - second + 1e-3) - 0.3) / 0.6) ** 2))
+    confidence = truth[index, top]
+    log_odds = 0.8 * np.log(confidence / (1 - confidence)) - 1.2 * bump
+    new = 1 / (1 + np.exp(-log_odds))
+    truth[index, top] = 0
+    truth *= ((1 - new) / truth.sum(axis=1))[:, None]
+    truth[index, top] = new
+    labels = (truth.cumsum(axis=1) > rng.random((len(truth), 1))).argmax(axis=1)
+    favour = bias * np.random.default_rng(12345).normal(size=classes)
+    whole = Predictions.from_logits(1.5 * (honest + favour), labels, source="synthetic")
+    fit, test = np.arange(rows), np.arange(rows, len(truth))
+    return Draw(whole.take(fit), whole.take(test), truth[test])

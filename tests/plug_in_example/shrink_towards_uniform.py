@@ -1,0 +1,28 @@
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant import Calibrator, Predictions, softmax
+from calibrant.posthoc.base import FitReport
+
+
+@dataclass(eq=False)
+class ShrinkTowardsUniform(Calibrator):
+    """Mixes with the uniform distribution until the mean confidence is the accuracy."""
+
+    method: ClassVar[str] = "shrink-uniform"
+    keeps_prediction: ClassVar[bool] = True
+    n_parameters = 1
+
+    weight_: float = field(init=False, repr=False)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        probs = np.asarray(softmax(predictions.scores))
+        confidence, accuracy = probs.max(1), np.mean(probs.argmax(1) == predictions.labels)
+        room = max(confidence.mean() - 1 / self.classes_, 1e-12)
+        self.weight_ = float(np.clip((confidence.mean() - accuracy) / room, 0, 0.999))
+        return FitReport(predictions.n, "closed form")
+
+    def _apply(self, logits, features=None):
+        return (1 - self.weight_) * softmax(logits) + self.weight_ / self.classes_

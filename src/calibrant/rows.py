@@ -23,16 +23,18 @@ from calibrant.arrays import (
     like,
     namespace,
     pick,
+    put,
+    row_sums,
     to_numpy,
-    with_picked,
     working_dtype,
 )
 from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
 from calibrant.errors import InputError, PredictionsError
 from calibrant.predictions import check_labels
 
-# Up to this many classes the rows themselves are cheaper to evaluate than a table of their curves.
-DENSE_CLASSES = 64
+# Up to this many classes the rows themselves are as quick to evaluate as a table of their curves,
+# in float64, and a table would be larger than they are.
+DENSE_CLASSES = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,7 @@ def summarize(
         top[part], predicted[part] = to_numpy(first), to_numpy(index)
         margin[part] = to_numpy(first - second)
         label_gap[part] = to_numpy(first - pick(chunk, like(truth[part], logits)))
-        mean_gap[part] = to_numpy(first - xp.mean(chunk, axis=1))
+        mean_gap[part] = to_numpy(first - row_sums(chunk) / classes)
 
     for_row_chunks(logits, work)
     if curve == "dense" or (curve == "auto" and classes <= DENSE_CLASSES):
@@ -168,9 +170,10 @@ def summarize(
 def top_two(chunk: Array) -> tuple[Array, Array, Array]:
     """Return the largest and second largest entry of each row and the index of the largest."""
     xp = namespace(chunk)
+    # NumPy finds where the maximum is sooner than what it is.
     index = xp.argmax(chunk, axis=1)
-    others = with_picked(chunk, index, -xp.inf)
-    return pick(chunk, index), xp.max(others, axis=1), index
+    others = put(xp.asarray(chunk, copy=True), index, -xp.inf)
+    return pick(chunk, index), pick(others, xp.argmax(others, axis=1)), index
 
 
 def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:

@@ -188,9 +188,9 @@ def top_label(scores: Array, labels: Array) -> TopLabel:
     values = as_array(scores)
     if len(values.shape) == 2:
         from calibrant.predictions import Predictions
-        from calibrant.scoring import score_rows
+        from calibrant.scoring import score_top
 
-        rows = score_rows(Predictions.from_probs(values, labels))
+        rows = score_top(Predictions.from_probs(values, labels))
         return TopLabel.sort(rows.confidence, rows.correct)
     confidence = to_numpy(values).astype(np.float64)
     if confidence.ndim != 1 or len(confidence) == 0:

@@ -13,7 +13,7 @@ import calibrant as cb
 from benchmarks import peers
 from benchmarks.cases import OURS, Bench, Line
 from benchmarks.clock import in_turn
-from benchmarks.processes import peak_memory, start_up
+from benchmarks.processes import every_method, peak_memory, start_up
 from benchmarks.report import keep, machine, table, today, versions
 
 SIZES = ((10_000, 10), (10_000, 100), (10_000, 1000), (50_000, 1000))
@@ -50,6 +50,7 @@ def main() -> None:
     """Run everything, print the table and keep it."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two small sizes, two repeats")
+    parser.add_argument("--limit", type=float, default=60, help="seconds for each method's one fit")
     parser.add_argument("--out", type=Path, help="where to keep the results as JSON")
     arguments = parser.parse_args()
     peers.prepare()
@@ -71,13 +72,16 @@ def main() -> None:
         "million_rows": large_metrics(),
         "start_up": start_up(2 if arguments.quick else 5),
         "peak_memory_over_input": peak_memory(10_000, 100 if arguments.quick else 1000),
+        "every_method": every_method(10_000, 100 if arguments.quick else 1000, arguments.limit),
         "seconds_in_all": time.perf_counter() - began,
     }
     for part in ("million_rows", "start_up"):
         for name, timing in results[part].items():
-            print(f"{name}: {timing['seconds']:.3f} s")
+            print(f"{name}: {timing['seconds']:.3f} s{timing.get('error', '')}")
     for method, share in results["peak_memory_over_input"].items():
         print(f"memory beyond the input, fit {method}: {share}")
+    for method, took in results["every_method"].items():
+        print(f"one fit of {method}: {took if isinstance(took, str) else f'{took:.2f} s'}")
     print(f"{results['seconds_in_all']:.0f} s in all")
     if arguments.out:
         keep(arguments.out, results)

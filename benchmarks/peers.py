@@ -122,7 +122,7 @@ def _probmetrics_fit(name: str) -> Fit:
     from probmetrics.calibrators import get_calibrator
     from probmetrics.distributions import CategoricalLogits
 
-    options: dict[str, Any] = {"svs_print_init_info": False} if name == "svs" else {}
+    options: dict[str, Any] = {f"{name}_print_init_info": False} if name != "temp-scaling" else {}
 
     def fit(rows: Rows) -> Any:
         model = get_calibrator(name, **options).fit_torch(
@@ -226,10 +226,9 @@ FITS: dict[str, dict[str, Callable[[], Fit]]] = {
         "netcal": _netcal_temperature,
         "torch-uncertainty": lambda: _torch_uncertainty_fit("TemperatureScaler"),
     },
-    "vector": {
-        "probmetrics (SVS)": lambda: _probmetrics_fit("svs"),
-        "torch-uncertainty": lambda: _torch_uncertainty_fit("VectorScaler"),
-    },
+    "vector": {"torch-uncertainty": lambda: _torch_uncertainty_fit("VectorScaler")},
+    "svs": {"probmetrics": lambda: _probmetrics_fit("svs")},
+    "sms": {"probmetrics": lambda: _probmetrics_fit("sms")},
     "isotonic": {"scikit-learn": _sklearn_isotonic},
     "histogram": {"uncertainty-calibration": _uncertainty_calibration_histogram},
 }

@@ -82,7 +82,8 @@ def _line(
     done = {name: timing for name, timing in timings.items() if not timing.error}
     return Line(
         kernel,
-        *rows.logits.shape,
+        len(rows.labels),
+        int(rows.logits.shape[1]),
         unit,
         timings[OURS].spread[0] / timings[unit].spread[0],
         {name: timing.median for name, timing in done.items()},
@@ -276,7 +277,7 @@ def far_from_optimum(model: Any, rows: Rows) -> str:
 def far_from_exact(model: Any, rows: Rows, test: Rows) -> str:
     """Return by how much SMART misses its fit on exact float64 curves, if that is noticeable.
 
-    Noticeable is a tenth of the half-width of the bootstrap interval of ECE or NLL.
+    Noticeable is a tenth of the bootstrap interval of ECE or NLL.
     """
     exact = cb.SMART().fit_rows(
         summarize(rows.logits.astype(np.float64), rows.labels, curve="dense")
@@ -287,9 +288,9 @@ def far_from_exact(model: Any, rows: Rows, test: Rows) -> str:
     )
     for name in ("ece", "nll"):
         off = abs(ours[name].value - wanted[name].value)
-        width = (wanted[name].high - wanted[name].low) / 2
+        width = wanted[name].high - wanted[name].low
         if off > width / 10:
-            return f"{name} {off:.1e} from that of the exact fit, whose interval is +-{width:.1e}"
+            return f"{name} {off:.1e} from the exact fit's, whose interval is {width:.1e} wide"
     return ""
 
 

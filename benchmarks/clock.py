@@ -29,7 +29,9 @@ class Timing:
     @property
     def spread(self) -> tuple[float, float]:
         """Quickest and slowest repeat in seconds."""
-        return (min(self.seconds), max(self.seconds)) if self.seconds else (self.median,) * 2
+        if not self.seconds:
+            return float("nan"), float("nan")
+        return min(self.seconds), max(self.seconds)
 
 
 def in_turn(

@@ -191,10 +191,12 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
     """
     betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))
 
+    shared = float(betas[0]) if len(betas) > 0 and bool((betas == betas[0]).all()) else None
+
     def temper(chunk: Array, part: slice) -> Array:
         with np.errstate(invalid="ignore"):  # infinity minus infinity, refused below
-            scaled = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
-        scaled *= like_column(betas[part], chunk, chunk.dtype)
+            scaled = chunk - pick(chunk, namespace(chunk).argmax(chunk, axis=1))[:, None]
+        scaled *= like_column(betas[part], chunk, chunk.dtype) if shared is None else shared
         return softmax_chunk(scaled, part)
 
     return map_rows(logits, temper)
@@ -224,7 +226,7 @@ def softmax_chunk(scores: Array, part: slice) -> Array:
     """
     xp = namespace(scores)
     weights = xp.exp(scores)
-    total = xp.sum(weights, axis=1, keepdims=True)
+    total = row_sums(weights)[:, None]
     usable = xp.isfinite(total)
     if not bool(xp.all(usable)):
         row = part.start + int(to_numpy(usable)[:, 0].argmin())

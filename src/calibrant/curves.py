@@ -175,7 +175,8 @@ class TabulatedCurve:
     @property
     def span(self) -> tuple[float, float]:
         """The smallest and largest beta of the table; others are clamped to it."""
-        return self.reference * 2.0**-OCTAVES_BELOW, self.reference * 2.0**OCTAVES_ABOVE
+        above = (self.table.shape[1] - 1) // self.per_octave - OCTAVES_BELOW
+        return self.reference * 2.0**-OCTAVES_BELOW, self.reference * 2.0**above
 
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
         """See `ConfidenceCurve.evaluate`. A beta outside `span` is clamped to it."""
@@ -212,10 +213,15 @@ class TabulatedCurve:
         )
 
     @classmethod
-    def build(cls, logits: Array, top: FloatArray, reference: float = 1.0) -> TabulatedCurve:
-        """Tabulate the curves of (N, K) logits whose row maxima are `top`."""
+    def build(
+        cls, logits: Array, top: FloatArray, reference: float = 1.0, above: int = OCTAVES_ABOVE
+    ) -> TabulatedCurve:
+        """Tabulate the curves of (N, K) logits whose row maxima are `top`.
+
+        `above` octaves beyond `reference` are tabulated; the last is for f(2 beta) alone.
+        """
         per_octave = knots_per_octave(int(logits.shape[1]))
-        knots = (OCTAVES_BELOW + OCTAVES_ABOVE) * per_octave + 1
+        knots = (OCTAVES_BELOW + above) * per_octave + 1
         table = np.empty((len(top), knots, 3), dtype=np.float32)
 
         def work(part: slice) -> None:
@@ -241,7 +247,8 @@ def _tabulate(
     """Return the (n, knots, 3) table of one chunk."""
     xp, dtype = namespace(chunk), working_dtype(chunk)
     gaps = xp.astype(chunk, dtype) - like_column(top, chunk, dtype)
-    gaps = xp.clip(gaps, FARTHEST / reference, None)
+    if float(xp.min(gaps)) < FARTHEST / reference:
+        gaps = xp.clip(gaps, FARTHEST / reference, None)
     gaps_squared = gaps * gaps
     ones = xp.ones_like(gaps)  # a dot product with ones is a faster sum
     sums = xp.empty((3, knots, len(top)), dtype=dtype, **_on_device_of(chunk))

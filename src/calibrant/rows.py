@@ -28,7 +28,13 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
+from calibrant.curves import (
+    OCTAVES_ABOVE,
+    ConfidenceCurve,
+    DenseCurve,
+    TabulatedCurve,
+    like_column,
+)
 from calibrant.errors import InputError, PredictionsError
 from calibrant.predictions import check_labels
 
@@ -77,11 +83,14 @@ class RowSummary:
         """Return (N,) probabilities of the predicted labels at inverse temperature `beta`."""
         return np.exp(-self.curve.evaluate(beta).value)
 
-    def tabulated(self, reference: float) -> RowSummary:
-        """Return the summary with its dense curves tabulated around `reference`."""
+    def tabulated(self, reference: float, above: int = OCTAVES_ABOVE) -> RowSummary:
+        """Return the summary with its dense curves tabulated around `reference`.
+
+        See `TabulatedCurve.build` for `above`.
+        """
         if not isinstance(self.curve, DenseCurve):
             return self
-        table = TabulatedCurve.build(self.curve.logits, self.top, reference)
+        table = TabulatedCurve.build(self.curve.logits, self.top, reference, above)
         return replace(self, curve=table)
 
     def take(self, index: NDArray[Any]) -> RowSummary:

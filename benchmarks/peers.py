@@ -10,6 +10,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _ece_torchmetrics() -> Measure:
     import torch
-    from torchmetrics.functional.classification import multiclass_calibration_error as error
+
+    error = import_module("torchmetrics.functional.classification").multiclass_calibration_error
 
     return lambda p, y: float(
         error(torch.from_numpy(p), torch.from_numpy(y), num_classes=p.shape[1], n_bins=BINS)
@@ -57,30 +59,26 @@ def _ece_torchmetrics() -> Measure:
 
 
 def _ece_netcal() -> Measure:
-    from netcal.metrics import ECE
-
-    return lambda p, y: float(ECE(BINS).measure(p, y))
+    metric = import_module("netcal.metrics").ECE(BINS)
+    return lambda p, y: float(metric.measure(p, y))
 
 
 def _ece_uncertainty_calibration() -> Measure:
-    import calibration
-
-    return lambda p, y: float(calibration.get_ece(p, y, num_bins=BINS))
+    get_ece = import_module("calibration").get_ece
+    return lambda p, y: float(get_ece(p, y, num_bins=BINS))
 
 
 def _probmetrics(name: str) -> Measure:
     import torch
-    from probmetrics.metrics import Metrics
 
-    metrics = Metrics.from_names([name])
+    metrics = import_module("probmetrics.metrics").Metrics.from_names([name])
     return lambda p, y: float(
         metrics.compute_all_from_labels_probs(torch.from_numpy(y), torch.from_numpy(p))[name]
     )
 
 
 def _relplot(name: str, **options: int) -> Measure:
-    import relplot
-
+    relplot = import_module("relplot")
     function = relplot.metrics.binnedECE if name == "binnedECE" else relplot.smECE
 
     def measure(p: Floats, y: Labels) -> float:
@@ -92,7 +90,8 @@ def _relplot(name: str, **options: int) -> Measure:
 
 def _torch_uncertainty_metric(name: str) -> Measure:
     import torch
-    import torch_uncertainty.metrics as metrics
+
+    metrics = import_module("torch_uncertainty.metrics")
 
     def measure(p: Floats, y: Labels) -> float:
         if name == "ece":
@@ -107,11 +106,11 @@ def _torch_uncertainty_metric(name: str) -> Measure:
 
 
 def _netcal_temperature() -> Fit:
-    from netcal.scaling import TemperatureScaling
+    scaling = import_module("netcal.scaling")
 
     def fit(rows: Rows) -> float:
         probs = softmax(rows.logits.astype(np.float64))  # in float32 it returns T = 1
-        model = TemperatureScaling().fit(probs, rows.labels)
+        model = scaling.TemperatureScaling().fit(probs, rows.labels)
         return float(1 / np.asarray(model.temperature).ravel()[0])
 
     return fit
@@ -119,30 +118,30 @@ def _netcal_temperature() -> Fit:
 
 def _probmetrics_fit(name: str) -> Fit:
     import torch
-    from probmetrics.calibrators import get_calibrator
-    from probmetrics.distributions import CategoricalLogits
 
-    options: dict[str, Any] = {"svs_print_init_info": False} if name == "svs" else {}
+    get_calibrator = import_module("probmetrics.calibrators").get_calibrator
+    logits_of = import_module("probmetrics.distributions").CategoricalLogits
+
+    options: dict[str, Any] = {f"{name}_print_init_info": False} if name != "temp-scaling" else {}
 
     def fit(rows: Rows) -> Any:
         model = get_calibrator(name, **options).fit_torch(
-            CategoricalLogits(torch.from_numpy(rows.logits)), torch.from_numpy(rows.labels)
+            logits_of(torch.from_numpy(rows.logits)), torch.from_numpy(rows.labels)
         )
         if name == "temp-scaling":
             return float(1 / model.invtemp_)
         return lambda z: (
-            model.predict_proba_torch(CategoricalLogits(torch.from_numpy(z))).get_probs().numpy()
+            model.predict_proba_torch(logits_of(torch.from_numpy(z))).get_probs().numpy()
         )
 
     return fit
 
 
 def _sklearn_temperature() -> Fit:
-    from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.frozen import FrozenEstimator
+    base, frozen = import_module("sklearn.base"), import_module("sklearn.frozen")
+    cross_validated = import_module("sklearn.calibration").CalibratedClassifierCV
 
-    class Given(ClassifierMixin, BaseEstimator):
+    class Given(base.ClassifierMixin, base.BaseEstimator):
         """A classifier whose scores are its inputs."""
 
         def fit(self, scores: Floats, labels: Labels) -> Given:
@@ -156,8 +155,8 @@ def _sklearn_temperature() -> Fit:
             return scores.argmax(axis=1)
 
     def fit(rows: Rows) -> float:
-        given = FrozenEstimator(Given().fit(rows.logits, rows.labels))
-        model = CalibratedClassifierCV(given, method="temperature").fit(rows.logits, rows.labels)
+        given = frozen.FrozenEstimator(Given().fit(rows.logits, rows.labels))
+        model = cross_validated(given, method="temperature").fit(rows.logits, rows.labels)
         return float(1 / model.calibrated_classifiers_[0].calibrators[0].beta_)
 
     return fit
@@ -165,8 +164,9 @@ def _sklearn_temperature() -> Fit:
 
 def _torch_uncertainty_fit(name: str) -> Fit:
     import torch
-    import torch_uncertainty.post_processing as post
     from torch.utils.data import DataLoader, TensorDataset
+
+    post = import_module("torch_uncertainty.post_processing")
 
     def fit(rows: Rows) -> Any:
         options = {"num_classes": rows.logits.shape[1]} if name == "VectorScaler" else {}
@@ -181,12 +181,12 @@ def _torch_uncertainty_fit(name: str) -> Fit:
 
 
 def _sklearn_isotonic() -> Fit:
-    from sklearn.isotonic import IsotonicRegression
+    isotonic = import_module("sklearn.isotonic").IsotonicRegression
 
     def fit(rows: Rows) -> Any:
         probs = softmax(rows.logits)
         confidence = probs.max(axis=1)
-        model = IsotonicRegression(out_of_bounds="clip")
+        model = isotonic(out_of_bounds="clip")
         model.fit(confidence, probs.argmax(axis=1) == rows.labels)
         return lambda z: model.predict(softmax(z).max(axis=1))
 
@@ -194,7 +194,7 @@ def _sklearn_isotonic() -> Fit:
 
 
 def _uncertainty_calibration_histogram() -> Fit:
-    import calibration
+    calibration = import_module("calibration")
 
     def fit(rows: Rows) -> Any:
         model = calibration.HistogramTopCalibrator(len(rows.labels), num_bins=BINS)
@@ -226,10 +226,9 @@ FITS: dict[str, dict[str, Callable[[], Fit]]] = {
         "netcal": _netcal_temperature,
         "torch-uncertainty": lambda: _torch_uncertainty_fit("TemperatureScaler"),
     },
-    "vector": {
-        "probmetrics (SVS)": lambda: _probmetrics_fit("svs"),
-        "torch-uncertainty": lambda: _torch_uncertainty_fit("VectorScaler"),
-    },
+    "vector": {"torch-uncertainty": lambda: _torch_uncertainty_fit("VectorScaler")},
+    "svs": {"probmetrics": lambda: _probmetrics_fit("svs")},
+    "sms": {"probmetrics": lambda: _probmetrics_fit("sms")},
     "isotonic": {"scikit-learn": _sklearn_isotonic},
     "histogram": {"uncertainty-calibration": _uncertainty_calibration_histogram},
 }

@@ -10,7 +10,16 @@ from typing import Any
 
 from benchmarks.clock import in_turn
 
-METHODS = ("temperature", "vector", "isotonic", "histogram", "smart", "ets")
+MEMORY_METHODS = ("temperature", "vector", "svs", "isotonic", "histogram", "smart", "ets")
+IMPORTS = (
+    "numpy",
+    "calibrant",
+    "sklearn.calibration",
+    "relplot",
+    "torchmetrics",
+    "netcal.scaling",
+    "probmetrics.calibrators",
+)
 
 # Linux only: VmHWM is the most memory that was ever resident since it was last reset.
 MEMORY_PROBE = """
@@ -37,13 +46,59 @@ print((kilobytes("VmHWM") - before) * 1024 / rows.logits.nbytes)
 def peak_memory(rows: int, classes: int) -> dict[str, float | str]:
     """Return the peak memory of each fit beyond its input, as a share of the input."""
     found: dict[str, float | str] = {}
-    for method in METHODS:
+    for method in MEMORY_METHODS:
         command = [sys.executable, "-c", MEMORY_PROBE, method, str(rows), str(classes)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             found[method] = float(done.stdout)
         else:
             found[method] = (done.stderr.strip().splitlines() or ["failed"])[-1]
+    return found
+
+
+FIT_PROBE = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+from benchmarks.data import synthetic
+from calibrant.errors import CalibrantError
+from calibrant.posthoc.registry import make_calibrator
+
+rows = synthetic(int(sys.argv[2]), int(sys.argv[3]), 1)
+calibrator = make_calibrator(sys.argv[1])
+try:
+    calibrator.fit(*synthetic(500, int(sys.argv[3]), 2))  # loads what is loaded late
+    began = time.process_time()
+    calibrator.fit(*rows)
+    print(time.process_time() - began)
+except CalibrantError as refusal:
+    print("refused:", refusal)
+"""
+
+
+def every_method(rows: int, classes: int, limit: float) -> dict[str, float | str]:
+    """Return the processor's seconds that the fit of every method takes, or why there are none.
+
+    Args:
+        rows: N; classes: K.
+        limit: seconds after which a process is given up, with its start and its data.
+    """
+    from calibrant.posthoc.registry import METHODS
+
+    found: dict[str, float | str] = {}
+    for method in METHODS:
+        command = [sys.executable, "-c", FIT_PROBE, method, str(rows), str(classes)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            found[method] = f"more than {limit:g} s"
+            continue
+        said = (done.stdout or done.stderr).strip().splitlines() or ["failed"]
+        try:
+            found[method] = float(said[-1])
+        except ValueError:
+            found[method] = said[-1]
     return found
 
 
@@ -70,8 +125,7 @@ def start_up(repeats: int = 5) -> dict[str, dict[str, Any]]:
             )
         commands = {
             "python": [sys.executable, "-c", "pass"],
-            "import numpy": [sys.executable, "-c", "import numpy"],
-            "import calibrant": [sys.executable, "-c", "import calibrant"],
+            **{f"import {name}": [sys.executable, "-c", f"import {name}"] for name in IMPORTS},
             "calibrant --version": [program, "--version"],
             "calibrant measure (sample)": [program, "measure", str(logits)],
             "calibrant measure (50 000-row CSV)": [program, "measure", str(table)],

@@ -22,7 +22,7 @@ from calibrant.errors import (
     PredictionsError,
     UnknownMethodError,
 )
-from calibrant.posthoc import auto, linear
+from calibrant.posthoc import auto
 from calibrant.posthoc.confidence import (
     ConfidenceMap,
     HistogramBinning,
@@ -295,23 +295,6 @@ def test_mixture_of_equal_parts(loss):
 
 
 # --- vector scaling
-
-
-@pytest.mark.parametrize("classes", [2, 4])
-def test_gradient_of_the_vector_likelihood(classes):
-    rng = np.random.default_rng(2)
-    logits, labels = rng.normal(size=(50, classes)), rng.integers(classes, size=50)
-    weight, bias = rng.normal(1, 0.3, size=classes), rng.normal(size=classes)
-    value, by_weight, by_bias = linear._likelihood(logits, labels, weight, bias)
-    centred = logits - logits.mean(axis=1, keepdims=True)
-    probs = softmax(centred * weight + bias)
-    np.testing.assert_allclose(value, -np.log(probs[np.arange(50), labels]).sum(), rtol=1e-12)
-    for k in range(classes):
-        step = 1e-6 * np.eye(classes)[k]
-        up, down = (linear._likelihood(logits, labels, weight + s, bias)[0] for s in (step, -step))
-        np.testing.assert_allclose(by_weight[k], (up - down) / 2e-6, rtol=1e-6, atol=1e-6)
-        up, down = (linear._likelihood(logits, labels, weight, bias + s)[0] for s in (step, -step))
-        np.testing.assert_allclose(by_bias[k], (up - down) / 2e-6, rtol=1e-6, atol=1e-6)
 
 
 def vector_objective(

@@ -130,7 +130,7 @@ def test_the_cheaper_curve_is_chosen():
     def kind(classes: int) -> str:
         return type(summarize(np.zeros((2, classes)), [0, 1]).curve).__name__
 
-    assert (kind(64), kind(65)) == ("DenseCurve", "TabulatedCurve")
+    assert (kind(128), kind(129)) == ("DenseCurve", "TabulatedCurve")
 
 
 def test_tabulating_later_is_tabulating_at_once():

@@ -16,6 +16,7 @@ from calibrant.errors import (
     ImproperObjectiveWarning,
     InputError,
 )
+from calibrant.evaluation import evaluate
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.posthoc.smart import calibrator as smart_module
 from calibrant.posthoc.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, SMART
@@ -422,6 +423,36 @@ def test_a_table_and_the_rows_fit_alike(objective, labelled_logits):
         found.append((expected_calibration_error(probs, labels), calibrator.fit_report_.value))
     assert abs(found[0][0] - found[1][0]) < 0.003
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=2e-2)
+
+
+def test_many_classes_measure_as_the_exact_fit_does(labelled_logits):
+    """Within a tenth of the bootstrap interval of ECE and NLL.
+
+    Twenty steps on a broken line may part two fits that begin 1e-6 apart, so it is the median of
+    five data sets that has to hold.
+    """
+    apart = []
+    for seed in range(5):
+        logits, labels = labelled_logits(8000, 200, seed=seed, spread=3.0)
+        logits = logits.astype(np.float32)
+        fit, test = slice(4000), slice(4000, None)
+        exact = summarize(logits[fit].astype(np.float64), labels[fit], curve="dense")
+        ours, wanted = (
+            evaluate(
+                calibrator.predict_proba(logits[test]),
+                labels[test],
+                metrics=["ece", "nll"],
+                resamples=100,
+            )
+            for calibrator in (fitted(logits[fit], labels[fit]), SMART().fit_rows(exact))
+        )
+        apart.append(
+            [
+                abs(ours[name].value - wanted[name].value) / (wanted[name].high - wanted[name].low)
+                for name in ("ece", "nll")
+            ]
+        )
+    assert (np.median(apart, axis=0) < 0.1).all(), apart
 
 
 def test_shards_fit_as_the_whole_does(overconfident):

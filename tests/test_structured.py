@@ -23,7 +23,6 @@ from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.structured import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
-    likelihood,
 )
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.predictions import Predictions
@@ -44,24 +43,6 @@ def drawn(rows: int, weight, bias, seed: int = 0):
     centred = logits - logits.mean(axis=1, keepdims=True)
     scores = centred + centred @ np.asarray(weight).T + bias
     return logits, (scores + rng.gumbel(size=scores.shape)).argmax(axis=1), log_softmax(scores, 1)
-
-
-@pytest.mark.parametrize("shape", [(4,), (4, 4)])
-def test_gradient(shape):
-    rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(30, 4)), rng.integers(4, size=30)
-    change, bias = rng.normal(scale=0.3, size=shape), rng.normal(size=4)
-    _, by_change, by_bias = likelihood(logits, labels, 0.7, change, bias)
-    step = 1e-6
-    for place in np.ndindex(shape):
-        away = np.zeros(shape)
-        away[place] = step
-        up, down = (likelihood(logits, labels, 0.7, change + s * away, bias)[0] for s in (1, -1))
-        np.testing.assert_allclose(by_change[place], (up - down) / (2 * step), atol=1e-6)
-    for k in range(4):
-        away = step * np.eye(4)[k]
-        up, down = (likelihood(logits, labels, 0.7, change, bias + s * away)[0] for s in (1, -1))
-        np.testing.assert_allclose(by_bias[k], (up - down) / (2 * step), atol=1e-6)
 
 
 @both

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeGuard, cast
 
 import array_api_compat
+import array_api_compat.numpy
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
@@ -56,6 +57,8 @@ def device_of(array: Array) -> Any:
 
 def namespace(array: Array) -> Any:
     """Return the array-API namespace of `array`."""
+    if is_numpy(array):  # the general look-up costs as much as a chunk's arithmetic
+        return array_api_compat.numpy
     return array_namespace(array)
 
 
@@ -143,8 +146,26 @@ def pick(rows: Array, columns: Array) -> Array:
     return xp.take_along_axis(rows, columns[:, None], axis=1)[:, 0]
 
 
-def with_picked(rows: Array, columns: Array, value: float) -> Array:
-    """Return (N, K) `rows` with `value` in place of `rows[i, columns[i]]` for every row i."""
+def put(rows: Array, columns: Array, value: float) -> Array:
+    """Return (N, K) `rows` with `value` in place of `rows[i, columns[i]]` for every row i.
+
+    Where the library can write into an array, that is done in place: pass rows of your own.
+    """
     xp = namespace(rows)
+    if is_numpy(rows):
+        rows[np.arange(len(rows)), columns] = value  # a mask of all entries takes 20 times as long
+        return rows
     every = xp.arange(rows.shape[1], dtype=columns.dtype, device=getattr(rows, "device", None))
     return xp.where(every[None, :] == columns[:, None], value, rows)
+
+
+def row_sums(rows: Array) -> Array:
+    """Return the (N,) sums of the rows of an (N, K) array of floats.
+
+    A dot product with ones takes half the time of a sum. That of a row doesn't depend on the other
+    rows, which a matrix product with ones wouldn't promise.
+    """
+    xp = namespace(rows)
+    if is_numpy(rows):
+        return xp.vecdot(rows, np.ones((1, rows.shape[1]), dtype=rows.dtype))
+    return xp.sum(rows, axis=1)

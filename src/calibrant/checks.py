@@ -14,11 +14,14 @@ from calibrant.arrays import (
     Array,
     IntArray,
     as_array,
+    for_row_chunks,
     like,
     namespace,
     pick,
     row_chunks,
+    row_sums,
     to_numpy,
+    working_dtype,
 )
 from calibrant.errors import PredictionsError
 
@@ -46,10 +49,32 @@ def check_scores(
         if kind == "probs":
             raise PredictionsError(f"{source}: 'probs' must be fractions, not {scores.dtype}")
         return
-    for part in row_chunks(scores):
-        check_finite(scores[part], kind, source, part.start, masks=masks)
-        if kind == "probs":
-            _check_simplex(scores[part], source, part.start)
+
+    def check(part: slice) -> None:
+        if not _surely_usable(scores[part], kind):
+            check_finite(scores[part], kind, source, part.start, masks=masks)
+            if kind == "probs":
+                _check_simplex(scores[part], source, part.start)
+
+    for_row_chunks(scores, check)
+
+
+def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
+    """Return whether the sums of the rows alone show that nothing is wrong with them.
+
+    NaN or infinity anywhere makes a sum so; a sum can also overflow, which decides nothing.
+    """
+    xp = namespace(chunk)
+    with np.errstate(over="ignore", invalid="ignore"):
+        totals = row_sums(xp.astype(chunk, working_dtype(chunk), copy=False))
+    if kind == "logits":
+        return bool(xp.all(xp.isfinite(totals)))
+    off = float(xp.max(xp.abs(totals - 1)))
+    return off <= _tolerance(chunk) / 2 and bool(xp.min(chunk) >= 0)
+
+
+def _tolerance(chunk: Array) -> float:
+    return ROW_SUM_TOLERANCE.get(str(chunk.dtype).removeprefix("torch."), 1e-4)
 
 
 def check_finite(chunk: Array, key: str, source: str, offset: int, *, masks: bool = False) -> None:
@@ -93,7 +118,6 @@ def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
 
 def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     xp = namespace(chunk)
-    tolerance = ROW_SUM_TOLERANCE.get(str(chunk.dtype).removeprefix("torch."), 1e-4)
     if not bool(xp.all(chunk >= 0)):
         row, column = (int(i[0]) for i in np.nonzero(to_numpy(chunk < 0)))
         raise PredictionsError(
@@ -101,7 +125,7 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
             f"holds {float(chunk[row, column])}; name the array 'logits' if these are logits"
         )
     wide = xp.astype(chunk, xp.float64)
-    off = xp.abs(xp.sum(wide, axis=1) - 1) > tolerance
+    off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance(chunk)
     if bool(xp.any(off)):
         row = int(to_numpy(off).argmax())
         raise PredictionsError(

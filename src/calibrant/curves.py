@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -32,6 +33,7 @@ from calibrant.arrays import (
     like,
     namespace,
     on_cpu,
+    row_sums,
     to_numpy,
     working_dtype,
 )
@@ -71,8 +73,9 @@ class ConfidenceCurve(Protocol):
 # A class masked with -1e30 has no weight, but the square of its gap would overflow in float32, and
 # that of one masked with minus infinity in any case.
 FARTHEST, FARTHEST_DOUBLE = -1e15, -1e150
-# Narrow rows are evaluated in float64: it costs little there and spares optimisers the noise.
-DOUBLE_PRECISION_CLASSES = 64
+# Narrow rows are evaluated in float64. It costs little there and spares optimisers the noise, which
+# twenty steps on a broken line turn into another fit.
+DOUBLE_PRECISION_CLASSES = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,13 +103,18 @@ class DenseCurve:
             dtype = xp.float64
         value, slope, curvature = (np.empty(len(self.top)) for _ in range(3))
 
+        shared = float(beta) if np.ndim(beta) == 0 else None
+        farthest = FARTHEST if dtype == xp.float32 else FARTHEST_DOUBLE
+
         def work(part: slice) -> None:
-            gaps = xp.astype(self.logits[part], dtype) - like_column(
+            gaps = xp.astype(self.logits[part], dtype, copy=False) - like_column(
                 self.top[part], self.logits, dtype
             )
-            gaps = xp.clip(gaps, FARTHEST if dtype == xp.float32 else FARTHEST_DOUBLE, None)
-            weights = xp.exp(gaps * like_column(betas[part], self.logits, dtype))
-            total = xp.sum(weights, axis=1)
+            if self._lowest_gap < farthest:
+                gaps = xp.clip(gaps, farthest, None)
+            own = like_column(betas[part], self.logits, dtype) if shared is None else shared
+            weights = xp.exp(gaps * own)
+            total = row_sums(weights)
             mean = xp.vecdot(weights, gaps) / total
             gaps *= gaps
             value[part] = to_numpy(xp.log(total))
@@ -115,6 +123,12 @@ class DenseCurve:
 
         for_row_chunks(self.logits, work)
         return CurvePoint(value, slope, np.maximum(curvature, 0.0))
+
+    @cached_property
+    def _lowest_gap(self) -> float:
+        """A bound that no gap lies below."""
+        lowest = float(namespace(self.logits).min(self.logits))
+        return lowest - float(self.top.max(initial=0.0))
 
     def take(self, index: NDArray[Any]) -> DenseCurve:
         """See `ConfidenceCurve.take`."""
@@ -163,7 +177,8 @@ class TabulatedCurve:
     @property
     def span(self) -> tuple[float, float]:
         """The smallest and largest beta of the table; others are clamped to it."""
-        return self.reference * 2.0**-OCTAVES_BELOW, self.reference * 2.0**OCTAVES_ABOVE
+        above = (self.table.shape[1] - 1) // self.per_octave - OCTAVES_BELOW
+        return self.reference * 2.0**-OCTAVES_BELOW, self.reference * 2.0**above
 
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
         """See `ConfidenceCurve.evaluate`. A beta outside `span` is clamped to it."""
@@ -200,10 +215,15 @@ class TabulatedCurve:
         )
 
     @classmethod
-    def build(cls, logits: Array, top: FloatArray, reference: float = 1.0) -> TabulatedCurve:
-        """Tabulate the curves of (N, K) logits whose row maxima are `top`."""
+    def build(
+        cls, logits: Array, top: FloatArray, reference: float = 1.0, above: int = OCTAVES_ABOVE
+    ) -> TabulatedCurve:
+        """Tabulate the curves of (N, K) logits whose row maxima are `top`.
+
+        `above` octaves beyond `reference` are tabulated; the last is for f(2 beta) alone.
+        """
         per_octave = knots_per_octave(int(logits.shape[1]))
-        knots = (OCTAVES_BELOW + OCTAVES_ABOVE) * per_octave + 1
+        knots = (OCTAVES_BELOW + above) * per_octave + 1
         table = np.empty((len(top), knots, 3), dtype=np.float32)
 
         def work(part: slice) -> None:
@@ -229,7 +249,8 @@ def _tabulate(
     """Return the (n, knots, 3) table of one chunk."""
     xp, dtype = namespace(chunk), working_dtype(chunk)
     gaps = xp.astype(chunk, dtype) - like_column(top, chunk, dtype)
-    gaps = xp.clip(gaps, FARTHEST / reference, None)
+    if float(xp.min(gaps)) < FARTHEST / reference:
+        gaps = xp.clip(gaps, FARTHEST / reference, None)
     gaps_squared = gaps * gaps
     ones = xp.ones_like(gaps)  # a dot product with ones is a faster sum
     sums = xp.empty((3, knots, len(top)), dtype=dtype, **_on_device_of(chunk))

@@ -23,17 +23,25 @@ from calibrant.arrays import (
     like,
     namespace,
     pick,
-    row_chunks,
+    put,
+    row_sums,
     to_numpy,
-    with_picked,
     working_dtype,
 )
 from calibrant.checks import check_labels
-from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
+from calibrant.curves import (
+    OCTAVES_ABOVE,
+    ConfidenceCurve,
+    DenseCurve,
+    TabulatedCurve,
+    like_column,
+)
 from calibrant.errors import InputError, PredictionsError
+from calibrant.masks import unmasked_mean
 
-# Up to this many classes the rows themselves are cheaper to evaluate than a table of their curves.
-DENSE_CLASSES = 64
+# Up to this many classes the rows themselves are as quick to evaluate as a table of their curves,
+# in float64, and a table would be larger than they are.
+DENSE_CLASSES = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +86,14 @@ class RowSummary:
         """Return (N,) probabilities of the predicted labels at inverse temperature `beta`."""
         return np.exp(-self.curve.evaluate(beta).value)
 
-    def tabulated(self, reference: float) -> RowSummary:
-        """Return the summary with its dense curves tabulated around `reference`."""
+    def tabulated(self, reference: float, above: int = OCTAVES_ABOVE) -> RowSummary:
+        """Return the summary with its dense curves tabulated around `reference`.
+
+        See `TabulatedCurve.build` for `above`.
+        """
         if not isinstance(self.curve, DenseCurve):
             return self
-        table = TabulatedCurve.build(self.curve.logits, self.top, reference)
+        table = TabulatedCurve.build(self.curve.logits, self.top, reference, above)
         return replace(self, curve=table)
 
     def take(self, index: NDArray[Any]) -> RowSummary:
@@ -180,60 +191,13 @@ def summarize(
     )
 
 
-def masked_classes(chunk: Array) -> Array | None:
-    """Return where (n, K) logits mask a class with minus infinity, or None if nowhere."""
-    xp = namespace(chunk)
-    masked = chunk == -xp.inf
-    return masked if bool(xp.any(masked)) else None
-
-
-def unmasked_mean(chunk: Array) -> tuple[Array, Array | None]:
-    """Return the (n, 1) means of the unmasked logits of each row, and `masked_classes`."""
-    xp = namespace(chunk)
-    mean = xp.mean(chunk, axis=1, keepdims=True)
-    if bool(xp.all(xp.isfinite(mean))):
-        return mean, None
-    masked = chunk == -xp.inf
-    kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
-    return xp.sum(xp.where(masked, 0.0, chunk), axis=1, keepdims=True) / kept, masked
-
-
-def centred(chunk: Array) -> tuple[Array, Array | None]:
-    """Return (n, K) logits less their unmasked mean, 0 where masked, and `masked_classes`."""
-    xp = namespace(chunk)
-    mean, masked = unmasked_mean(chunk)
-    return chunk - mean if masked is None else xp.where(masked, 0.0, chunk - mean), masked
-
-
-def centred_copy(logits: Array) -> FloatArray:
-    """Return (N, K) logits less their unmasked means, 0 where masked, as float64 NumPy."""
-    rows = to_numpy(logits).astype(np.float64)
-    for part in row_chunks(rows):
-        rows[part] = centred(rows[part])[0]
-    return rows
-
-
-def remasked(scores: Array, masked: Array | None) -> Array:
-    """Return (n, K) scores with minus infinity where `masked_classes` says so."""
-    xp = namespace(scores)
-    return scores if masked is None else xp.where(masked, -xp.inf, scores)
-
-
-def uniform(chunk: Array) -> Array | float:
-    """Return the uniform distribution over the classes that (n, K) logits leave unmasked."""
-    xp, masked = namespace(chunk), masked_classes(chunk)
-    if masked is None:
-        return 1 / int(chunk.shape[1])
-    free = xp.astype(~masked, chunk.dtype)
-    return free / xp.sum(free, axis=1, keepdims=True)
-
-
 def top_two(chunk: Array) -> tuple[Array, Array, Array]:
     """Return the largest and second largest entry of each row and the index of the largest."""
     xp = namespace(chunk)
+    # NumPy finds where the maximum is sooner than what it is.
     index = xp.argmax(chunk, axis=1)
-    others = with_picked(chunk, index, -xp.inf)
-    return pick(chunk, index), xp.max(others, axis=1), index
+    others = put(xp.asarray(chunk, copy=True), index, -xp.inf)
+    return pick(chunk, index), pick(others, xp.argmax(others, axis=1)), index
 
 
 def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
@@ -251,10 +215,12 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
     """
     betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))
 
+    shared = float(betas[0]) if len(betas) > 0 and bool((betas == betas[0]).all()) else None
+
     def temper(chunk: Array, part: slice) -> Array:
         with np.errstate(invalid="ignore"):  # infinity minus infinity, refused below
-            scaled = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
-        scaled *= like_column(betas[part], chunk, chunk.dtype)
+            scaled = chunk - pick(chunk, namespace(chunk).argmax(chunk, axis=1))[:, None]
+        scaled *= like_column(betas[part], chunk, chunk.dtype) if shared is None else shared
         return softmax_chunk(scaled, part)
 
     return map_rows(logits, temper)
@@ -284,7 +250,7 @@ def softmax_chunk(scores: Array, part: slice) -> Array:
     """
     xp = namespace(scores)
     weights = xp.exp(scores)
-    total = xp.sum(weights, axis=1, keepdims=True)
+    total = row_sums(weights)[:, None]
     usable = xp.isfinite(total)
     if not bool(xp.all(usable)):
         row = part.start + int(to_numpy(usable)[:, 0].argmin())

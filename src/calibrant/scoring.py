@@ -1,4 +1,4 @@
-"""One pass over the rows that leaves what every metric needs: five numbers a row."""
+"""One pass over the rows that leaves what metrics need: a few numbers a row."""
 
 from __future__ import annotations
 
@@ -15,28 +15,42 @@ from calibrant.arrays import (
     like,
     namespace,
     pick,
+    put,
+    row_sums,
     to_numpy,
-    with_picked,
     working_dtype,
 )
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
 
+# Between these, exp of a logit and its square are normal float32 numbers, so that the largest logit
+# of the row needn't be taken off first, which would take as long as the exponentials.
+SAFE_LOGITS = 30.0
+
 
 @dataclass(frozen=True, eq=False)
-class RowScores:
-    """N rows of predictions, scored; all arrays (N,).
+class TopScores:
+    """N predicted labels and how sure they are; all arrays (N,).
 
     Attributes:
         confidence: probability of the predicted label.
         predicted: the label of the largest score (the first one if tied), or the given one.
         correct: whether it is the true one.
-        nll: -log p_y; NaN for the top-label form, which doesn't say.
-        brier: sum_k (p_k - onehot_k)^2; NaN for the top-label form.
     """
 
     confidence: FloatArray
     predicted: IntArray
     correct: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class RowScores(TopScores):
+    """N rows of predictions, scored; all arrays (N,).
+
+    Attributes:
+        nll: -log p_y; NaN for the top-label form, which doesn't say.
+        brier: sum_k (p_k - onehot_k)^2; NaN for the top-label form.
+    """
+
     nll: FloatArray
     brier: FloatArray
 
@@ -49,10 +63,9 @@ class RowScores:
 def score_rows(predictions: Predictions) -> RowScores:
     """Score predictions of any kind, in bounded memory, where their scores live."""
     if predictions.kind == "toplabel":
-        assert predictions.predicted is not None
+        top = score_top(predictions)
         unknown = np.full(predictions.n, np.nan)
-        correct = predictions.predicted == predictions.labels
-        return RowScores(predictions.scores, predictions.predicted, correct, unknown, unknown)
+        return RowScores(top.confidence, top.predicted, top.correct, unknown, unknown)
     scores, labels = predictions.scores, predictions.labels
     xp, dtype = namespace(scores), working_dtype(scores)
     confidence, nll, brier = (np.empty(predictions.n) for _ in range(3))
@@ -62,17 +75,18 @@ def score_rows(predictions: Predictions) -> RowScores:
         chunk = xp.astype(scores[part], dtype, copy=False)
         label = like(labels[part], scores)
         if predictions.kind == "logits":
-            best, shifted, others, rest = exponentials(chunk)
-            log_of_label = to_numpy(pick(shifted, label)).astype(np.float64) - np.log1p(rest)
+            best, others, scale, rest = exponentials(chunk)
+            gap = to_numpy(pick(chunk, label) - pick(chunk, best)).astype(np.float64)
+            log_of_label = gap - np.log1p(rest)
             of_label = np.exp(log_of_label)
             confidence[part] = 1 / (1 + rest)
-            squares = (1 + _sums(others * others)) / (1 + rest) ** 2
+            squares = (1 + _squares(others) / scale**2) / (1 + rest) ** 2
         else:
             best = xp.argmax(chunk, axis=1)
             of_label = to_numpy(pick(chunk, label)).astype(np.float64)
             log_of_label = np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
             confidence[part] = to_numpy(pick(chunk, best))
-            squares = _sums(chunk * chunk)
+            squares = _squares(chunk)
         predicted[part] = to_numpy(best)
         nll[part] = -log_of_label
         brier[part] = squares - 2 * of_label + 1
@@ -81,23 +95,50 @@ def score_rows(predictions: Predictions) -> RowScores:
     return RowScores(confidence, predicted, predicted == labels, nll, brier)
 
 
-def exponentials(chunk: Array) -> tuple[Array, Array, Array, FloatArray]:
+def score_top(predictions: Predictions) -> TopScores:
+    """Return what top-label metrics need, in half the time of `score_rows`."""
+    if predictions.kind == "toplabel":
+        assert predictions.predicted is not None
+        correct = predictions.predicted == predictions.labels
+        return TopScores(predictions.scores, predictions.predicted, correct)
+    scores = predictions.scores
+    xp, dtype = namespace(scores), working_dtype(scores)
+    confidence, predicted = np.empty(predictions.n), np.empty(predictions.n, dtype=np.int64)
+
+    def work(part: slice) -> None:
+        chunk = xp.astype(scores[part], dtype, copy=False)
+        if predictions.kind == "logits":
+            predicted[part], confidence[part] = top_confidence(chunk)
+        else:
+            best = xp.argmax(chunk, axis=1)
+            predicted[part], confidence[part] = to_numpy(best), to_numpy(pick(chunk, best))
+
+    for_row_chunks(scores, work)
+    return TopScores(confidence, predicted, predicted == predictions.labels)
+
+
+def exponentials(chunk: Array) -> tuple[Array, Array, FloatArray, FloatArray]:
     """Return what the softmax of (n, K) logits is made of, apart from the largest entry.
 
-    With r = sum of the others, the confidence is 1 / (1 + r). Taking the largest entry's exp(0) = 1
-    into a float32 sum would round r away where it matters most, next to a confidence of 1.
+    With r = sum of the others over the largest, the confidence is 1 / (1 + r). Taking the largest
+    entry into a float32 sum would round r away where it matters most, next to a confidence of 1.
 
     Returns:
         best: (n,) index of the largest logit.
-        shifted: (n, K) logits less the largest.
-        others: (n, K) exp(shifted), with 0 for the largest.
+        others: (n, K) exp(z) of the others and 0 for the largest, over a common factor of the row.
+        scale: (n,) what exp(z) of the largest would be among them.
         rest: (n,) r in float64; NaN for a row whose largest logit isn't finite.
     """
     xp = namespace(chunk)
     best = xp.argmax(chunk, axis=1)
-    shifted = chunk - pick(chunk, best)[:, None]
-    others = with_picked(xp.exp(shifted), best, 0.0)
-    return best, shifted, others, _sums(others) + to_numpy(pick(shifted, best))
+    top = pick(chunk, best)
+    if bool(xp.all(xp.abs(top) <= SAFE_LOGITS)):
+        shifted, scale = chunk, np.exp(to_numpy(top).astype(np.float64))
+    else:
+        shifted = chunk - top[:, None]
+        scale = 1.0 + to_numpy(top - top).astype(np.float64)
+    others = put(xp.exp(shifted), best, 0.0)
+    return best, others, scale, to_numpy(row_sums(others)).astype(np.float64) / scale
 
 
 def top_confidence(chunk: Array) -> tuple[IntArray, FloatArray]:
@@ -106,5 +147,5 @@ def top_confidence(chunk: Array) -> tuple[IntArray, FloatArray]:
     return to_numpy(best).astype(np.int64), 1 / (1 + rest)
 
 
-def _sums(rows: Array) -> FloatArray:
-    return to_numpy(namespace(rows).sum(rows, axis=1)).astype(np.float64)
+def _squares(rows: Array) -> FloatArray:
+    return to_numpy(namespace(rows).vecdot(rows, rows)).astype(np.float64)

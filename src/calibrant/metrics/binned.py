@@ -8,8 +8,13 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, IntArray
 from calibrant.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, equal_mass_cuts
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, bin_index, equal_mass_cuts
+from calibrant.metrics.top_label import (
+    ResidualCurves,
+    TopLabel,
+    confidence_and_correct,
+    top_label,
+)
 
 __all__ = [
     "DEFAULT_BINS",
@@ -51,9 +56,12 @@ def expected_calibration_error(
     References:
         Naeini, Cooper, Hauskrecht, AAAI 2015. Guo, Pleiss, Sun, Weinberger, ICML 2017.
     """
-    rows = top_label(scores, labels)
-    if edges == "right-closed":
-        return float(ece_of_curves(rows.curves(), bins)[0])
+    confidence, correct = confidence_and_correct(scores, labels)
+    if edges == "right-closed":  # sums over bins need no sorted rows
+        index = bin_index(confidence, bin_edges(bins))
+        residual = np.bincount(index, np.minimum(confidence, 1.0) - correct)
+        return float(np.abs(residual).sum() / len(confidence))
+    rows = TopLabel.sort(confidence, correct)
     return float(np.abs(rows.curves().between(_left_closed_cuts(rows, bins, edges))).sum() / rows.n)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calibrant.arrays import Array
 from calibrant.predictions import Predictions
-from calibrant.scoring import RowScores, score_rows
+from calibrant.scoring import RowScores, score_rows, score_top
 
 
 def negative_log_likelihood(probs: Array, labels: Array) -> float:
@@ -36,7 +36,7 @@ def accuracy(probs: Array, labels: Array) -> float:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
     """
-    return float(_scores(probs, labels).correct.mean())
+    return float(score_top(Predictions.from_probs(probs, labels)).correct.mean())
 
 
 def _scores(probs: Array, labels: Array) -> RowScores:

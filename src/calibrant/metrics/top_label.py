@@ -185,13 +185,23 @@ def top_label(scores: Array, labels: Array) -> TopLabel:
     Raises:
         PredictionsError: other shapes, values outside [0, 1], or an empty set.
     """
+    return TopLabel.sort(*confidence_and_correct(scores, labels))
+
+
+def confidence_and_correct(
+    scores: Array, labels: Array
+) -> tuple[FloatArray, NDArray[np.bool_ | np.int64]]:
+    """Return the checked (N,) confidences and correctness of a metric's arguments, unsorted.
+
+    See `top_label`.
+    """
     values = as_array(scores)
     if len(values.shape) == 2:
         from calibrant.predictions import Predictions
-        from calibrant.scoring import score_rows
+        from calibrant.scoring import score_top
 
-        rows = score_rows(Predictions.from_probs(values, labels))
-        return TopLabel.sort(rows.confidence, rows.correct)
+        rows = score_top(Predictions.from_probs(values, labels))
+        return rows.confidence, rows.correct
     confidence = to_numpy(values).astype(np.float64)
     if confidence.ndim != 1 or len(confidence) == 0:
         raise PredictionsError(
@@ -208,4 +218,4 @@ def top_label(scores: Array, labels: Array) -> TopLabel:
         raise PredictionsError(
             f"correctness has shape {hits.shape}, but the confidences {confidence.shape}"
         )
-    return TopLabel.sort(confidence, hits)
+    return confidence, hits

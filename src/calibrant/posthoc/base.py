@@ -27,9 +27,10 @@ from calibrant.arrays import (
 )
 from calibrant.checks import check_features
 from calibrant.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
+from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, masked_classes, softmax, summarize
+from calibrant.rows import RowSummary, softmax, summarize
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {

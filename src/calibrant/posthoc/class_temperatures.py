@@ -7,16 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, like, namespace
+from calibrant.arrays import Array, FloatArray, like, namespace, to_numpy
 from calibrant.errors import ConvergenceWarning, warn_caller
+from calibrant.masks import centred, centred_copy, remasked
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.column_search import ColumnSearch
+from calibrant.posthoc.linear_fit import LinearLikelihood
 from calibrant.posthoc.odir import SMALL_GRADIENT
-from calibrant.posthoc.structured import likelihood
 from calibrant.posthoc.temperature import TemperatureFit, fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import centred, centred_copy, map_rows, remasked, softmax_chunk, summarize
+from calibrant.rows import map_rows, softmax_chunk, summarize
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12
@@ -159,11 +160,13 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
         base = self._start(predictions)
         notes = base.report(predictions.n).notes
         rows, bias = predictions.n, np.zeros(self.classes_)
-        logits = centred_copy(predictions.scores)
+        likelihood = LinearLikelihood(
+            to_numpy(predictions.scores), predictions.labels, base.beta, square=False
+        )
 
         def loss(logs: FloatArray) -> tuple[float, FloatArray]:
             ratios = np.exp(-logs)
-            value, by_ratio, _ = likelihood(logits, predictions.labels, base.beta, ratios - 1, bias)
+            value, by_ratio, _ = likelihood.nll(ratios - 1, bias)
             pull = self.shrinkage / rows
             gradient = 2 * pull * logs - by_ratio * ratios / rows
             return value / rows + pull * float(logs @ logs), gradient

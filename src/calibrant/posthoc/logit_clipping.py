@@ -9,11 +9,12 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, IntArray, namespace, row_chunks
 from calibrant.errors import NotIdentifiedWarning, warn_caller
+from calibrant.masks import centred, centred_copy, remasked
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.binned_gap import binned_gap
 from calibrant.predictions import Predictions
-from calibrant.rows import centred, centred_copy, map_rows, remasked, softmax_chunk
+from calibrant.rows import map_rows, softmax_chunk
 
 # The search never goes below this quantile of the logits, nor this fraction of the largest.
 LOWEST_QUANTILE, LOWEST_FRACTION = 0.8, 0.01

@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace
 from calibrant.errors import BoundaryWarning, ConvergenceWarning, NotApplicableError, warn_caller
+from calibrant.masks import centred, centred_copy, remasked
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.odir import (
@@ -22,7 +23,7 @@ from calibrant.posthoc.odir import (
 )
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import centred, centred_copy, map_rows, remasked, softmax_chunk, summarize
+from calibrant.rows import map_rows, softmax_chunk, summarize
 
 
 @dataclass(eq=False)

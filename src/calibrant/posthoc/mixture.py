@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from calibrant.arrays import Array, namespace
+from calibrant.masks import uniform
 from calibrant.posthoc.base import Calibrator
-from calibrant.rows import map_rows, softmax_chunk, uniform
+from calibrant.rows import map_rows, softmax_chunk
 
 
 @dataclass(eq=False)

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
+from calibrant.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION, mixed_with_uniform
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, masked_classes, softmax_chunk
+from calibrant.rows import map_rows, softmax_chunk
 
 # Slope of the line that is added to the steps: equal only where the probabilities were.
 TILT = 1e-9

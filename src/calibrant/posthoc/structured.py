@@ -9,27 +9,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from calibrant.arrays import (
     Array,
     FloatArray,
-    IntArray,
     like,
     namespace,
-    row_chunks,
     to_numpy,
 )
-from calibrant.errors import ConvergenceWarning, NotApplicableError, warn_caller
+from calibrant.errors import NotApplicableError
+from calibrant.masks import centred
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.linear_fit import LinearLikelihood, fit_linear
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import centred, map_rows, softmax_chunk, summarize
-
-SMALL_GRADIENT = 1e-5
+from calibrant.rows import map_rows, softmax_chunk, summarize
 
 
 @dataclass(eq=False)
@@ -61,41 +59,20 @@ class _StructuredScaling(Calibrator):
         """Return A - I: (K,) if it is diagonal, else (K, K)."""
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        from scipy.optimize import minimize
-
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
-        base = fit_temperature(rows)
-        notes = base.report(rows.n).notes
+        summary = summarize(predictions.scores, predictions.labels, curve="dense")
+        base = fit_temperature(summary)
+        notes = base.report(summary.n).notes
         self.beta_ = base.beta
-        logits, classes = to_numpy(predictions.scores), rows.classes
-        penalties = self._penalties(rows.n, classes)
-        size = len(penalties) - classes
-        shape = (classes,) if size == classes else (classes, classes)
-
-        def loss(vector: FloatArray) -> tuple[float, FloatArray]:
-            change, bias = vector[:size].reshape(shape), vector[size:]
-            value, by_change, by_bias = likelihood(
-                logits, predictions.labels, self.beta_, change, bias
-            )
-            gradient = np.concatenate([by_change.ravel(), by_bias]) / rows.n
-            pull = penalties * vector
-            return value / rows.n + float(pull @ vector), gradient + 2 * pull
-
-        found: Any = minimize(
-            loss,
-            np.zeros(len(penalties)),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": self.max_iterations, "gtol": 1e-7, "ftol": 1e-13},
+        penalties = self._penalties(summary.n, summary.classes)
+        square = len(penalties) > 2 * summary.classes
+        rows = LinearLikelihood(
+            to_numpy(predictions.scores), predictions.labels, self.beta_, square
         )
-        converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
-        if not converged:
-            message = f"structured scaling stopped after {found.nit} steps: {found.message}"
-            warn_caller(ConvergenceWarning(message))
-        self._take(found.x[:size].reshape(shape))
-        self.bias_ = found.x[size:]
+        found = fit_linear(rows, penalties, self.max_iterations)
+        self._take(found.change)
+        self.bias_ = found.bias
         return FitReport(
-            rows.n, "penalised nll", float(found.fun), int(found.nit), converged, notes
+            summary.n, "penalised nll", found.value, found.iterations, found.converged, notes
         )
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
@@ -118,36 +95,6 @@ class _StructuredScaling(Calibrator):
 
 def _product(change: Array, inputs: Array) -> Array:
     return inputs * change if len(change.shape) == 1 else inputs @ change.T
-
-
-def likelihood(
-    logits: Array, labels: IntArray, beta: float, change: FloatArray, bias: FloatArray
-) -> tuple[float, FloatArray, FloatArray]:
-    """Return the summed NLL of softmax((I + change) z' + b), and its gradients by change and b.
-
-    Sums are float64, whatever the logits are; `change` is (K,) for a diagonal, or (K, K).
-    """
-    value, by_change, by_bias = 0.0, np.zeros(change.shape), np.zeros(len(bias))
-    for part in row_chunks(logits):
-        inputs, masked = centred(logits[part].astype(np.float64))
-        inputs *= beta
-        scores = inputs + _product(change, inputs) + bias
-        if masked is not None:
-            scores[masked] = -np.inf
-        scores -= scores.max(axis=1, keepdims=True)
-        rows = np.arange(len(scores))
-        value -= float(scores[rows, labels[part]].sum())
-        weights = np.exp(scores, out=scores)
-        total = weights.sum(axis=1, keepdims=True)
-        value += float(np.log(total).sum())
-        weights /= total
-        weights[rows, labels[part]] -= 1.0
-        by_bias += weights.sum(axis=0)
-        if change.ndim == 1:
-            by_change += np.einsum("ij,ij->j", weights, inputs)
-        else:
-            by_change += weights.T @ inputs
-    return value, by_change, by_bias
 
 
 @dataclass(eq=False)

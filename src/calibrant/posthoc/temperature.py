@@ -19,7 +19,10 @@ from calibrant.errors import (
 from calibrant.posthoc.base import FitReport, SummaryTemperature
 from calibrant.rows import RowSummary
 
-# A Newton step this small leaves an error of about its square; a bisection step leaves its size.
+# Newton's error is about a constant times the square of that before; two steps tell the constant.
+# The search ends when the step to come is foreseen to be this small, judged once the last but one
+# was a close one; or when so small a step was taken.
+FORESEEN_TOLERANCE, CLOSE = 1e-7, 0.1
 NEWTON_TOLERANCE, BISECTION_TOLERANCE = 1e-5, 1e-10
 MAX_STEPS = 100
 # Rows on which to find a first value; from there all rows need two or three passes.
@@ -183,17 +186,21 @@ def find_root(
     bracket, the middle of the bracket otherwise, so it always converges; without a sign change it
     ends at the bound where the root would lie beyond.
     """
-    point = min(max(start, low), high)
+    point, before = min(max(start, low), high), 0.0
     for step in range(1, MAX_STEPS + 1):
         value, derivative = function(point)
         low, high = (low, point) if value > 0 else (point, high)
         proposal = point - value / derivative if derivative > 0 else np.inf
-        tolerance = NEWTON_TOLERANCE
-        if not low <= proposal <= high:
-            proposal, tolerance = (low + high) / 2, BISECTION_TOLERANCE
-        if abs(proposal - point) < tolerance:
+        newton = low <= proposal <= high
+        if not newton:
+            proposal = (low + high) / 2
+        size = abs(proposal - point)
+        foreseen = size * (size / before) ** 2 if newton and 0 < before < CLOSE else np.inf
+        if size < (NEWTON_TOLERANCE if newton else BISECTION_TOLERANCE):
             return proposal, step
-        point = proposal
+        if foreseen < FORESEEN_TOLERANCE:
+            return proposal, step
+        point, before = proposal, size if newton else 0.0
     return point, MAX_STEPS
 
 

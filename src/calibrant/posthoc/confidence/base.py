@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.errors import PredictionsError
+from calibrant.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, masked_classes, softmax_chunk
-from calibrant.scoring import score_rows, top_confidence
+from calibrant.rows import map_rows, softmax_chunk
+from calibrant.scoring import score_top, top_confidence
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
 SEPARATION = 1e-6
@@ -45,7 +46,7 @@ class ConfidenceMap(Calibrator):
         """Learn the map from confidences in ascending order and their 0/1 correctness."""
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        scores = score_rows(predictions)
+        scores = score_top(predictions)
         order = np.argsort(scores.confidence, kind="stable")
         return self._fit_map(scores.confidence[order], scores.correct[order].astype(np.float64))
 
@@ -74,7 +75,7 @@ class ConfidenceMap(Calibrator):
         checked = self._checked(logits)
         unknown = np.zeros(checked.shape[0], dtype=np.int64)
         with np.errstate(invalid="ignore"):
-            scores = score_rows(Predictions("logits", checked, unknown))
+            scores = score_top(Predictions("logits", checked, unknown))
         usable = np.isfinite(scores.confidence)
         if not usable.all():
             raise PredictionsError(f"logits: row {int(usable.argmin())} holds NaN or infinity")

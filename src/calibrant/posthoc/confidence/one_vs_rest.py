@@ -10,11 +10,12 @@ from typing import ClassVar, Literal, Self, cast
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, IntArray, like, to_numpy
+from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap
 from calibrant.predictions import Predictions
-from calibrant.rows import masked_classes, softmax
+from calibrant.rows import softmax
 
 Form = Literal["top-label", "one-vs-rest"]
 # A class has a map of its own, so a block of rows must be long enough to be worth K calls.

@@ -18,13 +18,14 @@ from calibrant.arrays import (
     working_dtype,
 )
 from calibrant.errors import PredictionsError
+from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import rebuild_rows
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.temperature import fit_temperature, warn_of
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, masked_classes, softmax_chunk
+from calibrant.rows import map_rows, softmax_chunk
 from calibrant.scoring import top_confidence
 
 ProximityKind = Literal["paper", "released"]

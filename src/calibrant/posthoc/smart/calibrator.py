@@ -127,7 +127,9 @@ class SMART(SummaryTemperature):
         rows = summarize(logits, labels, curve="dense")
         start = fit_temperature(rows)
         if rows.classes > DENSE_CLASSES:
-            rows = rows.tabulated(start.beta)
+            # T >= T0 / 10 ends within four octaves; the Brier score needs one more, at 2 beta.
+            squares = self.objective in ("brier", "mse")
+            rows = rows.tabulated(start.beta, above=5 if squares else 4)
         if self.indicator == "margin":  # the summary holds it already
             indicator = rows.margin[:, None] * start.beta
         else:

@@ -7,8 +7,16 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy, working_dtype
-from calibrant.rows import top_two, unmasked_mean
+from calibrant.arrays import (
+    Array,
+    FloatArray,
+    for_row_chunks,
+    namespace,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.masks import unmasked_mean
+from calibrant.rows import top_two
 
 IndicatorName = Literal["margin", "entropy", "confidence", "max", "max-mean", "logits"]
 
@@ -65,9 +73,11 @@ INDICATORS: dict[IndicatorName, Callable[[Array], Array]] = {
 def indicator_values(name: IndicatorName, logits: Array) -> FloatArray:
     """Return the (N, d) values of an indicator, d = 1 for all but ``"logits"`` (d = K)."""
     xp, dtype, function = namespace(logits), working_dtype(logits), INDICATORS[name]
-    parts = [
-        to_numpy(function(xp.astype(logits[part], dtype, copy=False))).astype(np.float64)
-        for part in row_chunks(logits)
-    ]
-    values = np.concatenate(parts) if parts else np.empty(0)
-    return values.reshape(logits.shape[0], logits.shape[1] if name == "logits" else 1)
+    values = np.empty((logits.shape[0], logits.shape[1] if name == "logits" else 1))
+
+    def work(part: slice) -> None:
+        found = to_numpy(function(xp.astype(logits[part], dtype, copy=False)))
+        values[part] = found.reshape(len(found), -1)
+
+    for_row_chunks(logits, work)
+    return values

@@ -24,7 +24,7 @@ class Tape(NamedTuple):
 
     inputs: FloatArray
     hidden: FloatArray
-    raw: FloatArray
+    softplus: FloatArray
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,19 @@ class TemperatureNetwork:
 
     def forward(self, inputs: FloatArray) -> tuple[FloatArray, Tape]:
         """Return (N,) temperatures for (N, d) `inputs`, and the tape for `backward`."""
-        hidden = np.maximum(inputs @ self.w1.T + self.b1, 0.0)
+        hidden = inputs @ self.w1.T
+        hidden += self.b1
+        np.maximum(hidden, 0.0, out=hidden)
         raw = hidden @ self.w2 + self.b2[0]
-        return np.logaddexp(raw, 0.0) + TEMPERATURE_FLOOR, Tape(inputs, hidden, raw)
+        # What logaddexp(raw, 0) is, without its scalar loop.
+        softplus = np.maximum(raw, 0.0) + np.log1p(np.exp(-np.abs(raw)))
+        return softplus + TEMPERATURE_FLOOR, Tape(inputs, hidden, softplus)
 
     def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
         """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""
-        by_raw = by_temperature * np.exp(-np.logaddexp(0.0, -tape.raw))
-        by_hidden = by_raw[:, None] * self.w2 * (tape.hidden > 0)
+        by_raw = by_temperature * -np.expm1(-tape.softplus)
+        by_hidden = (tape.hidden > 0) * by_raw[:, None]
+        by_hidden *= self.w2
         return np.concatenate(
             [
                 (by_hidden.T @ tape.inputs).ravel(),

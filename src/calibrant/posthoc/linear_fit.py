@@ -1,0 +1,250 @@
+"""Penalised likelihood of a linear map of the logits, and its optimum.
+
+The map is softmax((I + C) x + b) with x the centred logits in units of a fitted temperature; C is a
+diagonal, given by its (K,) entries, or a (K, K) matrix. The objective,
+
+    mean NLL + sum of penalty * parameter^2
+
+is convex. Its curvature differs by orders of magnitude between common and rare classes, and a
+weight and the bias of its class pull together. L-BFGS sees it through variables in which the
+curvature at the start is 1, by 2 x 2 blocks for a diagonal and parameter by parameter for a matrix.
+At 10 000 x 100 that took 15 steps instead of 33 for vector scaling, 7 instead of 30 for SMS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
+from calibrant.errors import ConvergenceWarning, warn_caller
+from calibrant.masks import centred
+
+# Where the objective counts as flat: the largest slope in its own curvature's units.
+SMALL_SLOPE = 1e-6
+# The same in the units of the parameters, for a line search that ends in rounding noise.
+SMALL_GRADIENT = 1e-5
+
+
+class LinearFit(NamedTuple):
+    """Outcome of `fit_linear`: the map, its penalised objective and how it was found."""
+
+    change: FloatArray
+    bias: FloatArray
+    value: float
+    iterations: int
+    converged: bool
+
+
+class _Rows(NamedTuple):
+    """A chunk: (n, K) centred inputs, 0 where a class is masked; where that is, or None; labels."""
+
+    inputs: FloatArray
+    masked: BoolArray | None
+    labels: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLikelihood:
+    """The summed NLL of (N, K) NumPy `logits` with (N,) `labels` as a function of the map.
+
+    Sums are float64, whatever the logits are, and don't depend on the number of threads.
+
+    Attributes:
+        logits: (N, K); labels: (N,); beta: inverse of the temperature that logits are measured in.
+        square: whether C is a (K, K) matrix rather than a diagonal.
+    """
+
+    logits: NDArray[Any]
+    labels: IntArray
+    beta: float
+    square: bool
+
+    def nll(self, change: FloatArray, bias: FloatArray) -> tuple[float, FloatArray, FloatArray]:
+        """Return the summed NLL of C = `change` and b = `bias`, and its gradients by both."""
+
+        def sums(rows: _Rows) -> tuple[FloatArray, ...]:
+            top, weights = self._exponentials(rows, change, bias)
+            total = row_sums(weights)
+            value = np.log(total).sum() + top.sum()
+            share = 1 / total
+            by_bias = share @ weights
+            if self.square:
+                weights *= share[:, None]
+                return value, weights.T @ rows.inputs, by_bias
+            weights *= rows.inputs
+            return value, share @ weights, by_bias
+
+        value, by_change, by_bias = self._over_chunks(sums)
+        own, at_labels, count = self._of_labels
+        value -= own + (at_labels * change).sum() + count @ bias
+        return float(value), by_change - at_labels, by_bias - count
+
+    @cached_property
+    def _of_labels(self) -> tuple[FloatArray, ...]:
+        """The sum of x at the true labels, and what C and b are multiplied by in their scores."""
+
+        def sums(rows: _Rows) -> tuple[FloatArray, ...]:
+            inputs, labels, classes = rows.inputs, rows.labels, rows.inputs.shape[1]
+            own = inputs[np.arange(len(labels)), labels]
+            count = np.bincount(labels, minlength=classes).astype(np.float64)
+            if self.square:
+                at_labels = np.zeros((classes, classes))
+                np.add.at(at_labels, labels, inputs)
+            else:
+                at_labels = np.bincount(labels, own, classes).astype(np.float64)
+            return own.sum(), at_labels, count
+
+        return self._over_chunks(sums)
+
+    def curvature(self, change: FloatArray, bias: FloatArray) -> tuple[FloatArray, ...]:
+        """Return the second derivatives by each entry of C, by each of b, and by both of a class.
+
+        The last is 0 for a matrix.
+        """
+
+        def sums(rows: _Rows) -> tuple[FloatArray, ...]:
+            inputs = rows.inputs
+            _, weights = self._exponentials(rows, change, bias)
+            weights /= row_sums(weights)[:, None]
+            weights *= 1 - weights
+            by_bias = weights.sum(axis=0)
+            if self.square:
+                return weights.T @ (inputs * inputs), by_bias, np.zeros(len(by_bias))
+            weights *= inputs
+            mixed = weights.sum(axis=0)
+            weights *= inputs
+            return weights.sum(axis=0), by_bias, mixed
+
+        return self._over_chunks(sums)
+
+    def _exponentials(
+        self, rows: _Rows, change: FloatArray, bias: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the (n,) largest scores and the (n, K) exponentials of the others less it."""
+        inputs = rows.inputs
+        scores = inputs @ change.T + inputs if self.square else inputs * (1 + change)
+        scores += bias
+        if rows.masked is not None:
+            scores[rows.masked] = -np.inf
+        top = pick(scores, scores.argmax(axis=1))
+        scores -= top[:, None]
+        return top, np.exp(scores, out=scores)
+
+    def _over_chunks(
+        self, sums: Callable[[_Rows], tuple[FloatArray, ...]]
+    ) -> tuple[FloatArray, ...]:
+        """Add up what `sums` returns for every chunk."""
+        found: dict[int, tuple[FloatArray, ...]] = {}
+
+        def work(part: slice) -> None:
+            inputs, masked = centred(self.logits[part].astype(np.float64))
+            inputs *= self.beta
+            found[part.start] = sums(_Rows(inputs, masked, self.labels[part]))
+
+        for_row_chunks(self.logits, work)
+        ordered = [found[start] for start in sorted(found)]
+        return tuple(np.sum(parts, axis=0) for parts in zip(*ordered, strict=True))
+
+
+def fit_linear(rows: LinearLikelihood, penalties: FloatArray, max_iterations: int) -> LinearFit:
+    """Minimise the penalised mean NLL from C = 0 and b = 0.
+
+    Args:
+        rows: the likelihood.
+        penalties: one for every parameter: those of C first, in rows, then those of b.
+        max_iterations: bound on L-BFGS steps.
+    """
+    from scipy.optimize import minimize
+
+    n, classes = rows.logits.shape
+    size = len(penalties) - classes
+    shape = (classes, classes) if rows.square else (classes,)
+    zero = np.zeros(shape), np.zeros(classes)
+    scaled = _Scaling.of(rows.curvature(*zero), n, penalties)
+
+    def loss(vector: FloatArray) -> tuple[float, FloatArray]:
+        parameters = scaled.parameters(vector)
+        change, bias = parameters[:size].reshape(shape), parameters[size:]
+        value, by_change, by_bias = rows.nll(change, bias)
+        pull = penalties * parameters
+        gradient = np.concatenate([by_change.ravel(), by_bias]) / n + 2 * pull
+        return value / n + float(pull @ parameters), scaled.gradient(gradient)
+
+    found: Any = minimize(
+        loss,
+        np.zeros(len(penalties)),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": max_iterations, "gtol": SMALL_SLOPE, "ftol": 1e-14, "maxcor": 15},
+    )
+    steepest = float(np.abs(scaled.in_parameters(found.jac)).max())
+    converged = bool(found.success) or steepest < SMALL_GRADIENT
+    if not converged:
+        message = f"the linear map stopped after {found.nit} steps: {found.message}"
+        warn_caller(ConvergenceWarning(message))
+    parameters = scaled.parameters(found.x)
+    return LinearFit(
+        parameters[:size].reshape(shape),
+        parameters[size:],
+        float(found.fun),
+        int(found.nit),
+        converged,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaling:
+    """Variables u in which the curvature at the start is 1: parameters = R u, R by class.
+
+    With the curvature [[a, m], [m, d]] of a weight and the bias of its class, R is the inverse of
+    the transposed Cholesky factor. A matrix has m = 0.
+
+    Attributes:
+        first: 1 / sqrt(a) of the entries of C; second: (K,) of b; mixed: (K,) what b adds to C.
+    """
+
+    first: FloatArray
+    second: FloatArray
+    mixed: FloatArray
+
+    @classmethod
+    def of(cls, curvature: tuple[FloatArray, ...], n: int, penalties: FloatArray) -> _Scaling:
+        by_change, by_bias, both = (part.ravel() / n for part in curvature)
+        size = len(by_change)
+        # A class that no row gives any weight, without a penalty, has no curvature at all.
+        least = np.finfo(float).eps * max(float(by_bias.max()), 1e-300)
+        first = by_change + 2 * penalties[:size] + least
+        second = by_bias + 2 * penalties[size:] + least
+        if size > len(second):
+            return cls(first**-0.5, second**-0.5, np.zeros(len(second)))
+        left = np.maximum(second - both**2 / first, least) ** -0.5
+        return cls(first**-0.5, left, -both / first * left)
+
+    def parameters(self, vector: FloatArray) -> FloatArray:
+        size = len(self.first)
+        change, bias = self.first * vector[:size], self.second * vector[size:]
+        if size == len(bias):
+            change += self.mixed * vector[size:]
+        return np.concatenate([change, bias])
+
+    def gradient(self, by_parameters: FloatArray) -> FloatArray:
+        size = len(self.first)
+        by_change, by_bias = by_parameters[:size], by_parameters[size:]
+        second = self.second * by_bias
+        if size == len(by_bias):
+            second += self.mixed * by_change
+        return np.concatenate([self.first * by_change, second])
+
+    def in_parameters(self, gradient: FloatArray) -> FloatArray:
+        """Undo `gradient`."""
+        size = len(self.first)
+        by_change, second = gradient[:size] / self.first, gradient[size:]
+        if size == len(second):
+            second = second - self.mixed * by_change
+        return np.concatenate([by_change, second / self.second])

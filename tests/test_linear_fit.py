@@ -1,0 +1,95 @@
+"""The likelihood of linear maps: value and derivatives as written out, and its optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from calibrant.errors import ConvergenceWarning
+from calibrant.posthoc.linear_fit import LinearLikelihood, fit_linear
+
+BETA = 0.7
+both_shapes = pytest.mark.parametrize("shape", [(4,), (4, 4)])
+
+
+def drawn(shape, rows=50, seed=0):
+    rng = np.random.default_rng(seed)
+    logits, labels = rng.normal(size=(rows, 4)), rng.integers(4, size=rows)
+    change, bias = rng.normal(scale=0.3, size=shape), rng.normal(size=4)
+    return LinearLikelihood(logits, labels, BETA, square=len(shape) == 2), change, bias
+
+
+def written_out(rows: LinearLikelihood, change, bias) -> float:
+    centred = BETA * (rows.logits - rows.logits.mean(axis=1, keepdims=True))
+    matrix = np.diag(change) if change.ndim == 1 else change
+    scores = centred + centred @ matrix.T + bias
+    return -log_softmax(scores, 1)[np.arange(len(scores)), rows.labels].sum()
+
+
+@both_shapes
+def test_value_and_gradient(shape):
+    rows, change, bias = drawn(shape)
+    value, by_change, by_bias = rows.nll(change, bias)
+    np.testing.assert_allclose(value, written_out(rows, change, bias), rtol=1e-12)
+    step = 1e-6
+    for place in np.ndindex(shape):
+        away = np.zeros(shape)
+        away[place] = step
+        up, down = (written_out(rows, change + s * away, bias) for s in (1, -1))
+        np.testing.assert_allclose(by_change[place], (up - down) / (2 * step), atol=1e-6)
+    for k in range(4):
+        away = step * np.eye(4)[k]
+        up, down = (written_out(rows, change, bias + s * away) for s in (1, -1))
+        np.testing.assert_allclose(by_bias[k], (up - down) / (2 * step), atol=1e-6)
+
+
+@both_shapes
+def test_curvature_is_the_slope_of_the_gradient(shape):
+    rows, change, bias = drawn(shape)
+    by_change, by_bias, mixed = rows.curvature(change, bias)
+    step = 1e-5
+    for place in np.ndindex(shape):
+        away = np.zeros(shape)
+        away[place] = step
+        up, down = (rows.nll(change + s * away, bias) for s in (1, -1))
+        np.testing.assert_allclose(
+            by_change[place], (up[1] - down[1])[place] / (2 * step), rtol=1e-5
+        )
+        if len(shape) == 1:
+            k = place[0]
+            np.testing.assert_allclose(mixed[k], (up[2] - down[2])[k] / (2 * step), rtol=1e-5)
+    for k in range(4):
+        away = step * np.eye(4)[k]
+        up, down = (rows.nll(change, bias + s * away)[2][k] for s in (1, -1))
+        np.testing.assert_allclose(by_bias[k], (up - down) / (2 * step), rtol=1e-5)
+
+
+@both_shapes
+def test_many_chunks_are_one(shape):
+    rows, change, bias = drawn(shape, rows=40_000)
+    np.testing.assert_allclose(
+        rows.nll(change, bias)[0], written_out(rows, change, bias), rtol=1e-11
+    )
+
+
+@both_shapes
+def test_gradient_is_zero_at_the_optimum_even_of_a_class_that_is_never_true(shape):
+    rng = np.random.default_rng(3)
+    logits = rng.normal(scale=2, size=(3000, 4)) + np.array([0, 0, 0, -12.0])
+    labels = rng.integers(3, size=3000)
+    rows = LinearLikelihood(logits, labels, BETA, square=len(shape) == 2)
+    penalties = np.full(np.prod(shape) + 4, 1e-3)
+    found = fit_linear(rows, penalties, 500)
+    assert found.converged
+    value, by_change, by_bias = rows.nll(found.change, found.bias)
+    parameters = np.concatenate([found.change.ravel(), found.bias])
+    gradient = np.concatenate([by_change.ravel(), by_bias]) / 3000 + 2e-3 * parameters
+    assert np.abs(gradient).max() < 1e-5
+    np.testing.assert_allclose(found.value, value / 3000 + 1e-3 * parameters @ parameters)
+
+
+def test_too_few_steps_are_said():
+    rows, _, _ = drawn((4,), rows=500)
+    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
+        assert not fit_linear(rows, np.full(8, 1e-4), 1).converged

@@ -16,8 +16,8 @@ from calibrant.training.losses.focal import rest
 class AdaFocal(CalibrationLoss):
     """Focal loss with a gamma per bin, moved by validation calibration (Ghosh et al. 2022).
 
-    A row takes the gamma of the bin of its p_y: (1 - p_y)^gamma CE for gamma >= 0, and the "inverse"
-    (1 + p_y)^|gamma| CE below, where the bin is underconfident. After each epoch call
+    A row takes the gamma of the bin of its p_y: (1 - p_y)^gamma CE for gamma >= 0, and the
+    "inverse" (1 + p_y)^|gamma| CE below, where the bin is underconfident. After each epoch call
     `update_from_validation`: bins become equal-mass bins of validation confidence, and with the
     gap E_b = mean confidence - accuracy of bin b
 

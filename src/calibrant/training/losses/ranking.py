@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import log
 from typing import Literal
 
@@ -95,7 +94,8 @@ class CRL(CalibrationLoss):
                 f"not {tuple(index.shape)}"
             )
         with torch.autocast(logits.device.type, enabled=False):
-            rows = replace(self._rows(logits, target, None), index=index.reshape(-1).long())
+            rows = self._rows(logits, target, None)
+            rows.index = index.reshape(-1).long()
             loss = self._reduce(rows, self._row_losses(rows), target.shape)
         if self.learning:
             self._count(rows)

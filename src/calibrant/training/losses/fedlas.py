@@ -149,7 +149,7 @@ class FeDLaS(CalibrationLoss):
             else None
         )
         mean, std = number("mean", initial_mean), number("std", initial_std, at_least=0)
-        # Of one element rather than none: torch.compile loses updates of a float64 scalar on the CPU.
+        # Shape (1,), not (): torch.compile loses updates of a float64 scalar on the CPU.
         self.register_buffer("running_mean", torch.tensor([mean]))
         self.register_buffer("running_std", torch.tensor([std]))
         self._last: GateState | None = None
@@ -212,8 +212,9 @@ class FeDLaS(CalibrationLoss):
         elif rows.features is None:
             raise InputError("FeDLaS needs features=, the input of the network's last layer")
         else:
-            norm: Any = torch.linalg.vector_norm
-            raw = cast(Tensor, norm(rows.features, self.norm, dim=1)).to(rows.logits.dtype)
+            linalg: Any = torch.linalg
+            norm = cast(Tensor, linalg.vector_norm(rows.features, self.norm, dim=1))
+            raw = norm.to(rows.logits.dtype)
         if self.learning:
             self._update_statistics(raw, rows)
         return (raw - self.running_mean) / (self.running_std + self.epsilon)

@@ -104,8 +104,15 @@ def focal_bins(rows: int) -> dict[str, Tensor]:
 
 
 def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    meeting, patience = f"file://{folder}/meeting", timedelta(minutes=2)
+    dist.init_process_group("gloo", meeting, patience, world_size=2, rank=rank)
+    try:
+        torch.save(everything(rank), f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def everything(rank: int) -> dict[str, Any]:
     part = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
     found: dict[str, Any] = {}
     for case in CASES:

@@ -75,7 +75,7 @@ def test_adafocal_looks_up_bins_with_the_lower_edge():
 def test_crl_over_epochs(batch, confidence):
     logits, target = batch
     loss = CRL(samples=40, weight=0.7, confidence=confidence).double()
-    counts, finished = np.zeros(40), 0
+    counts = np.zeros(40)
     draw = np.random.default_rng(0)
     for epoch in range(4):
         order = draw.permutation(40)
@@ -91,7 +91,7 @@ def test_crl_over_epochs(batch, confidence):
                 "margin": ranked[:, -1] - ranked[:, -2],
                 "entropy": (probs * np.log(probs)).sum(1) / np.log(CLASSES),
             }[confidence]
-            span = max(1, finished) - counts.min()
+            span = max(1, epoch) - counts.min()
             kappa = (counts[index] - counts.min()) / span if span > 0 else np.zeros(20)
             hinges = []
             for i in range(20):
@@ -104,7 +104,6 @@ def test_crl_over_epochs(batch, confidence):
             assert found.item() == pytest.approx(expected, rel=1e-12)
             counts[index] += probs.argmax(1) == y.numpy()
         loss.end_epoch()
-        finished += 1
     np.testing.assert_array_equal(loss.times_right, counts)
     assert np.mean(hinges) > 0.01
 
@@ -138,10 +137,8 @@ def test_rankmixup_by_margin(batch, legacy):
             hinges.append(max(0.0, (mixed_logits[v, i].max() - logits[i].max() + 1.5).item()))
             counts.append(mixed_target[v, i].max().item() < 1)
     assert 0 < sum(counts) < 120
-    if legacy:
-        term = np.mean(hinges) * np.mean(counts)
-    else:
-        term = np.mean(np.array(hinges) * counts)
+    kept = np.mean(counts) if legacy else np.array(counts)
+    term = np.mean(np.array(hinges) * kept)
     expected = CrossEntropy()(logits, target).item() + 0.3 * term
     assert found.item() == pytest.approx(expected, rel=1e-12)
 
@@ -152,10 +149,10 @@ def test_rankmixup_by_ndcg(batch):
     found = loss(logits, target, mixed_logits=mixed_logits, mixed_target=mixed_target)
     losses = []
     for i in range(40):
-        mixes = sorted(
-            ((mixed_target[v, i].max().item(), mixed_logits[v, i].softmax(0).max().item()))
-            for v in range(3)
-        )[::-1]
+        pairs = zip(mixed_target[:, i], mixed_logits[:, i].softmax(1), strict=True)
+        mixes = [(labels.max().item(), probs.max().item()) for labels, probs in pairs]
+        # Stable: mixtures that are equally one-sided stay in order.
+        mixes.sort(key=lambda mix: -mix[0])
         scores = [logits[i].softmax(0).max().item()] + [score for _, score in mixes]
         gains = [1.0] + [gain for gain, _ in mixes]
         gained = sum(s / log2(r + 2) for r, s in enumerate(scores))

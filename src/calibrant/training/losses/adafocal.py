@@ -102,7 +102,7 @@ class AdaFocal(CalibrationLoss):
         sizes.index_add_(0, band[inside], torch.ones_like(confidence)[inside])
         gamma = self.gammas.cpu().double()
         gamma = gamma * torch.exp(gamma.sign() * self.rate * gaps / sizes.clamp_min(1))
-        jump = torch.where(gamma > 0, -self.switch, self.switch)
+        jump = self.switch * torch.where(gamma > 0, -torch.ones_like(gamma), 1)
         gamma = torch.where(gamma.abs() < self.switch, jump, gamma)
         self.gammas.copy_(gamma.clamp(self.gamma_min, self.gamma_max))
         self.edges.copy_(edges)

@@ -243,7 +243,7 @@ class RankMixup(CalibrationLoss):
         return (hinge * counts).mean(0)
 
     def _ndcg_loss(self, rows: Rows, mixed_logits: Tensor, purity: Tensor) -> Tensor:
-        purity, order = purity.sort(0, descending=True)
+        purity, order = purity.sort(0, descending=True, stable=True)
         scores = mixed_logits.softmax(2).amax(2).gather(0, order)
         scores = torch.cat([rows.confidence[None], scores])
         gains = torch.cat([torch.ones_like(purity[:1]), purity])

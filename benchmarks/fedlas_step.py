@@ -2,8 +2,8 @@
 
 A ResNet-20 for 32 x 32 images, SGD, one thread. Steps with torch's cross-entropy and with FeDLaS
 take turns, so that both meet the same machine; times are processor time, which a busy machine
-disturbs less. Where the noise of a whole step exceeds the difference, the loss timed alone says what
-it adds.
+disturbs less. Where the noise of a whole step exceeds the difference, the loss timed alone says
+what it adds.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ def _cifar_rows(parts: Sequence[bytes], layout: _Layout, path: Path) -> ImageSet
     values = np.frombuffer(b"".join(parts), dtype=np.uint8)
     if len(values) == 0 or len(values) % width:
         raise InputError(
-            f"{path}: the binary files hold {len(values)} bytes, not a multiple of the {width} that "
-            "each image takes"
+            f"{path}: the binary files hold {len(values)} bytes, not a multiple of the {width} "
+            "that each image takes"
         )
     rows = values.reshape(-1, width)
     pixels = rows[:, layout.label_bytes :].reshape(-1, 3, SIDE, SIDE)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -22,15 +22,23 @@ if TYPE_CHECKING:
 ByteArray = NDArray[np.uint8]
 
 
-class Images(Protocol):
-    """N labelled images that can be had in batches.
+def tensor(array: NDArray[Any]) -> Tensor:
+    """Return an array as a tensor, copied only if its memory isn't in the usual order."""
+    # `Any`, because torch's types leave NumPy's arrays open.
+    return cast(Any, torch).from_numpy(np.ascontiguousarray(array))
 
-    Attributes:
-        labels: (N,) int64 class numbers.
-    """
+
+def _integers(index: Tensor) -> list[int]:
+    return cast(Any, index).tolist()
+
+
+class Images(Protocol):
+    """N labelled images that can be had in batches."""
 
     @property
-    def labels(self) -> Tensor: ...
+    def labels(self) -> Tensor:
+        """(N,) int64 class numbers."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -71,8 +79,7 @@ class ImageSet:
         """Wrap (N, H, W, 3) or (N, H, W) bytes, the order of image files; grey becomes RGB."""
         if rows.ndim == 3:
             rows = np.repeat(rows[..., None], 3, axis=3)
-        images = np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
-        return cls(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+        return cls(tensor(rows.transpose(0, 3, 1, 2)), tensor(labels.astype(np.int64)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,7 +115,7 @@ class ImageFiles:
 
     def batch(self, index: Tensor) -> Tensor:
         """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
-        wanted = [self.paths[row] for row in cast(list[int], index.tolist())]
+        wanted = [self.paths[row] for row in _integers(index)]
         # Pillow lets go of the interpreter while it decodes.
         with ThreadPoolExecutor() as pool:
             pixels = list(pool.map(self._decode, wanted))
@@ -116,12 +123,11 @@ class ImageFiles:
             raise InputError(
                 f"{wanted[0].parent}: the images differ in size; give the size to stretch them to"
             )
-        return torch.from_numpy(np.stack(pixels).transpose(0, 3, 1, 2).copy())
+        return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
 
     def take(self, index: Tensor) -> ImageFiles:
         """Return the images at an index, in its order."""
-        rows = cast(list[int], index.tolist())
-        paths = [self.paths[row] for row in rows]
+        paths = [self.paths[row] for row in _integers(index)]
         return ImageFiles(paths, self.labels[index], self.size, self.cut_bottom)
 
     def load(self) -> ImageSet:
@@ -178,7 +184,8 @@ class Normalisation:
     def __call__(self, images: Tensor) -> Tensor:
         """Return (B, 3, H, W) float32 of (B, 3, H, W) uint8, on the same device."""
         mean, std = (
-            torch.tensor(value, device=images.device)[:, None, None] for value in (self.mean, self.std)
+            torch.tensor(value, device=images.device)[:, None, None]
+            for value in (self.mean, self.std)
         )
         return (images / 255 - mean) / std
 

@@ -18,11 +18,12 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.errors import InputError
+from calibrant.files.keys import optional, readable
 from calibrant.training.data.images import ImageSet, decode
 
 IMAGE_COLUMNS = ("img", "image")
@@ -76,28 +77,19 @@ def read_parquet_images(files: Sequence[Path]) -> ParquetImages:
 
 
 def _read_columns(file: Path) -> tuple[list[bytes], Any, tuple[str, ...] | None]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingDependencyError(
-            "parquet files of images need pyarrow: pip install 'calibrant[train]'"
-        ) from error
-    try:
-        archive: Any = pq.ParquetFile(file)
+    parquet = optional("pyarrow.parquet", "pyarrow", "train")
+    with readable("the parquet file", str(file)):
+        archive: Any = parquet.ParquetFile(file)
         schema = archive.schema_arrow
         image = _column(schema.names, IMAGE_COLUMNS, "images", file)
         label = _column(schema.names, LABEL_COLUMNS, "labels", file)
         table = archive.read(columns=[image, label])
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{file}: can't be read as parquet ({error})") from error
-    cells: list[Any] = table[image].to_pylist()
-    contents = [cell["bytes"] if isinstance(cell, dict) else cell for cell in cells]
+    contents = [_encoded(cell) for cell in table[image].to_pylist()]
     for row, content in enumerate(contents):
         if not isinstance(content, bytes):
             raise InputError(f"{file}: row {row} of '{image}' holds no encoded image")
     truth = np.asarray(table[label].to_numpy())
-    return cast(list[bytes], contents), truth, _class_names(schema.metadata or {}, label)
+    return contents, truth, _class_names(schema.metadata or {}, label)
 
 
 def _column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -> str:
@@ -107,6 +99,11 @@ def _column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -
     raise InputError(
         f"{file}: no column of {what}; expected one of {', '.join(known)}, found {', '.join(names)}"
     )
+
+
+def _encoded(cell: Any) -> Any:
+    """Return the bytes of a cell, which in the Hub's files is a pair of bytes and path."""
+    return cell["bytes"] if hasattr(cell, "keys") else cell
 
 
 def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.training.data.images import tensor
 
 SHARE = 0.1
 
@@ -23,10 +23,10 @@ def shuffled_split(rows: int, seed: int, share: float = SHARE) -> tuple[Tensor, 
         InputError: no row would be left for one of the two.
     """
     order = np.arange(rows)
-    np.random.RandomState(seed).shuffle(order)  # noqa: NPY002
+    np.random.RandomState(seed).shuffle(order)
     held_out = int(np.floor(share * rows))
     _check(held_out, rows)
-    return torch.from_numpy(order[held_out:]), torch.from_numpy(order[:held_out])
+    return tensor(order[held_out:]), tensor(order[:held_out])
 
 
 def split_by_class(labels: Tensor, seed: int, share: float = SHARE) -> tuple[Tensor, Tensor]:
@@ -38,14 +38,14 @@ def split_by_class(labels: Tensor, seed: int, share: float = SHARE) -> tuple[Ten
         InputError: no row would be left for one of the two.
     """
     truth: NDArray[np.int64] = labels.numpy()
-    order = np.random.RandomState(seed).permutation(len(truth))  # noqa: NPY002
+    order = np.random.RandomState(seed).permutation(len(truth))
     by_class = order[np.argsort(truth[order], kind="stable")]
     counts = np.bincount(truth)
     rank = np.arange(len(truth)) - np.repeat(np.cumsum(counts) - counts, counts)
     held_out = rank < np.floor(share * np.repeat(counts, counts))
     _check(int(held_out.sum()), len(truth))
     kept, taken = np.sort(by_class[~held_out]), np.sort(by_class[held_out])
-    return torch.from_numpy(kept), torch.from_numpy(taken)
+    return tensor(kept), tensor(taken)
 
 
 def _check(held_out: int, rows: int) -> None:

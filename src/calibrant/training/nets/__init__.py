@@ -65,7 +65,9 @@ def build(name: str, num_classes: int) -> ImageClassifier:
     if name not in NETS:
         close = difflib.get_close_matches(name, NETS, n=1)
         hint = f" did you mean '{close[0]}'?" if close else ""
-        raise UnknownMethodError(f"no network is called '{name}';{hint} there are: {', '.join(NETS)}")
+        raise UnknownMethodError(
+            f"no network is called '{name}';{hint} there are: {', '.join(NETS)}"
+        )
     if num_classes < 2:
         raise InputError(f"a network needs at least 2 classes, not {num_classes}")
     return NETS[name](num_classes)

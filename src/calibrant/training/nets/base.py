@@ -57,9 +57,7 @@ class ImageClassifier(nn.Module):
     @overload
     def forward(self, images: Tensor, return_features: Literal[True]) -> tuple[Tensor, Tensor]: ...
     @overload
-    def forward(
-        self, images: Tensor, return_features: bool
-    ) -> Tensor | tuple[Tensor, Tensor]: ...
+    def forward(self, images: Tensor, return_features: bool) -> Tensor | tuple[Tensor, Tensor]: ...
     def forward(
         self, images: Tensor, return_features: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ Deep Neural Networks using Focal Loss, NeurIPS 2020, which later work on calibra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -52,42 +52,43 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
     return Residual(branch, inputs, EXPANSION * width, stride)
 
 
-def _stem(outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    padding = (kernel - stride) // 2
-    return nn.Sequential(conv_norm(3, outputs, kernel, stride, padding), nn.ReLU(inplace=True))
+def _stem(outputs: int) -> nn.Sequential:
+    return nn.Sequential(conv_norm(3, outputs, 3), nn.ReLU(inplace=True))
 
 
-def _basic_network(
-    num_classes: int, depths: Sequence[int], widths: Sequence[int], stem: nn.Sequential, inputs: int
-) -> ImageClassifier:
-    stages: list[nn.Module] = [stem]
-    for number, (depth, width) in enumerate(zip(depths, widths, strict=True)):
-        blocks: list[Residual] = []
-        for block in range(depth):
-            blocks.append(basic_block(inputs, width, 2 if number > 0 and block == 0 else 1))
-            inputs = width
-        stages.append(nn.Sequential(*blocks))
-    return ImageClassifier(stages, inputs, num_classes)
-
-
-def _bottleneck_network(
-    num_classes: int, depths: Sequence[int], cells: int = 1
-) -> ImageClassifier:
-    inputs = 64
+def _stages(
+    make_block: Callable[[int, int, int], Residual],
+    inputs: int,
+    depths: Sequence[int],
+    widths: Sequence[int],
+    strides: Sequence[int],
+    expansion: int = 1,
+) -> list[nn.Module]:
+    """Return the stem and the stages; the first block of each stage has its stride."""
     stages: list[nn.Module] = [_stem(inputs)]
-    for number, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512), strict=True)):
-        blocks: list[Residual] = []
-        for block in range(depth):
-            blocks.append(bottleneck(inputs, width, 2 if number > 0 and block == 0 else 1))
-            inputs = EXPANSION * width
-        stages.append(nn.Sequential(*blocks))
-    return ImageClassifier(stages, inputs, num_classes, cells)
+    for depth, width, stride in zip(depths, widths, strides, strict=True):
+        first = make_block(inputs, width, stride)
+        inputs = expansion * width
+        stages.append(
+            nn.Sequential(first, *(make_block(inputs, width, 1) for _ in range(depth - 1)))
+        )
+    return stages
 
 
-def resnet8(num_classes: int, width: int = 32) -> ImageClassifier:
-    """Return a small network for quick studies on a CPU."""
-    widths = (width, 2 * width, 4 * width)
-    return _basic_network(num_classes, (1, 1, 1), widths, _stem(width, 6, 2), width)
+def _bottlenecks(num_classes: int, depths: Sequence[int], cells: int = 1) -> ImageClassifier:
+    widths, strides = (64, 128, 256, 512), (1, 2, 2, 2)
+    stages = _stages(bottleneck, 64, depths, widths, strides, EXPANSION)
+    return ImageClassifier(stages, EXPANSION * widths[-1], num_classes, cells)
+
+
+def resnet8(num_classes: int) -> ImageClassifier:
+    """Return a network of eight layers for studies on a CPU; D = 192.
+
+    A basic block in each of three stages. Every stage halves the sides, the first too, which takes
+    most of the cost out of the large images.
+    """
+    stages = _stages(basic_block, 24, (1, 1, 1), (48, 96, 192), (2, 2, 2))
+    return ImageClassifier(stages, 192, num_classes)
 
 
 def resnet20(num_classes: int) -> ImageClassifier:
@@ -95,17 +96,18 @@ def resnet20(num_classes: int) -> ImageClassifier:
 
     Shortcuts that change the shape are 1x1 convolutions here; theirs pad with zeros.
     """
-    return _basic_network(num_classes, (3, 3, 3), (16, 32, 64), _stem(16), 16)
+    stages = _stages(basic_block, 16, (3, 3, 3), (16, 32, 64), (1, 2, 2))
+    return ImageClassifier(stages, 64, num_classes)
 
 
 def resnet50(num_classes: int) -> ImageClassifier:
     """Return ResNet-50 for 32x32 images; D = 2048."""
-    return _bottleneck_network(num_classes, (3, 4, 6, 3))
+    return _bottlenecks(num_classes, (3, 4, 6, 3))
 
 
 def resnet101(num_classes: int) -> ImageClassifier:
     """Return ResNet-101 for 32x32 images; D = 2048."""
-    return _bottleneck_network(num_classes, (3, 4, 23, 3))
+    return _bottlenecks(num_classes, (3, 4, 23, 3))
 
 
 def resnet110(num_classes: int) -> ImageClassifier:
@@ -114,7 +116,7 @@ def resnet110(num_classes: int) -> ImageClassifier:
     It has bottleneck blocks, (3, 4, 26, 3) of them, and 46 million parameters. He et al.'s CIFAR
     network of that name is another, with 1.7 million.
     """
-    return _bottleneck_network(num_classes, (3, 4, 26, 3))
+    return _bottlenecks(num_classes, (3, 4, 26, 3))
 
 
 def wide_resnet_26_10(num_classes: int) -> ImageClassifier:
@@ -122,20 +124,21 @@ def wide_resnet_26_10(num_classes: int) -> ImageClassifier:
 
     ReLU comes after the addition and there is no dropout, unlike in Zagoruyko & Komodakis.
     """
-    network = _basic_network(num_classes, (4, 4, 4), (160, 320, 640), _stem(16), 16)
+    stages = _stages(basic_block, 16, (4, 4, 4), (160, 320, 640), (1, 2, 2))
+    network = ImageClassifier(stages, 640, num_classes)
     initialise_by_outputs(network)
     return network
 
 
 def resnet50_tiny(num_classes: int) -> ImageClassifier:
     """Return ResNet-50 for 64x64 images; pooling leaves 2x2 cells, so D = 8192."""
-    network = _bottleneck_network(num_classes, (3, 4, 6, 3), cells=2)
+    network = _bottlenecks(num_classes, (3, 4, 6, 3), cells=2)
     initialise_by_outputs(network)
     return network
 
 
 def resnet101_tiny(num_classes: int) -> ImageClassifier:
     """Return ResNet-101 for 64x64 images; pooling leaves 2x2 cells, so D = 8192."""
-    network = _bottleneck_network(num_classes, (3, 4, 23, 3), cells=2)
+    network = _bottlenecks(num_classes, (3, 4, 23, 3), cells=2)
     initialise_by_outputs(network)
     return network

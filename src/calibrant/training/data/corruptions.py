@@ -106,7 +106,7 @@ def _zoom_blur(x: Pixels, most: float, rng: np.random.Generator) -> Pixels:
 
 def _zoom_grid(x: Pixels, factor: float) -> tuple[Pixels, Pixels]:
     rows, columns = _grid(x)
-    middle = rows.mean(), columns.mean()
+    middle = float(rows.mean()), float(columns.mean())
     return (rows - middle[0]) / factor + middle[0], (columns - middle[1]) / factor + middle[1]
 
 

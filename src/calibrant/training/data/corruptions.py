@@ -100,14 +100,14 @@ def _motion_blur(x: Pixels, length: int, rng: np.random.Generator) -> Pixels:
 
 def _zoom_blur(x: Pixels, most: float, rng: np.random.Generator) -> Pixels:
     """Average over views zoomed in by factors from 1 to `most`."""
-    zoomed = [_sample(x, *_zoom_grid(x, factor)) for factor in np.linspace(1, most, 7)]
-    return np.mean(zoomed, axis=0)
+    factors: list[float] = np.linspace(1, most, 7).tolist()
+    return np.mean([_sample(x, *_zoom_grid(x, factor)) for factor in factors], axis=0)
 
 
 def _zoom_grid(x: Pixels, factor: float) -> tuple[Pixels, Pixels]:
     rows, columns = _grid(x)
-    middle = float(rows.mean()), float(columns.mean())
-    return (rows - middle[0]) / factor + middle[0], (columns - middle[1]) / factor + middle[1]
+    row, column = (x.shape[1] - 1) / 2, (x.shape[2] - 1) / 2
+    return (rows - row) / factor + row, (columns - column) / factor + column
 
 
 def _fog(x: Pixels, strength: tuple[float, float], rng: np.random.Generator) -> Pixels:

@@ -13,25 +13,12 @@ from torch import Tensor
 from calibrant.training.data.images import Images
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.objective import Objective
+from calibrant.training.run.observer import Observer
 from calibrant.training.run.outputs import Outputs, network_outputs
 from calibrant.training.run.protocols import MOMENTUM, rate_at
+from calibrant.training.run.seeding import seed_everything
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import Progress, read_checkpoint, save_checkpoint
-
-LAST, BEST = "last.ckpt", "best.ckpt"
-
-
-class Observer:
-    """Told what happens in a run; a base to derive from. It must not change the run.
-
-    An exception raised in here ends the run, which `resume` can then take up again.
-    """
-
-    def on_step(self, progress: Progress) -> None:
-        """A step is done, `progress.step` is the next one."""
-
-    def on_epoch(self, progress: Progress) -> None:
-        """An epoch is done; its row is the last of the history."""
+from calibrant.training.run.state import BEST, LAST, Progress, read_checkpoint, save_checkpoint
 
 
 @dataclass(eq=False)
@@ -88,6 +75,7 @@ class Loop:
 
     def run(self) -> Progress:
         """Train until the last epoch is done; return the history with the progress."""
+        self._tell(lambda observer: observer.on_start(len(self.batches)))
         while self.progress.epoch < self.settings.total_epochs:
             self._finish_epoch()
         return self.progress
@@ -130,7 +118,7 @@ class Loop:
         batch = self.batches.get(order, epoch, step)
         seed = self.batches.step_seed(epoch, step)
         # Whatever else draws numbers, such as dropout, then follows from the place in the run too.
-        torch.manual_seed(seed)
+        seed_everything(seed)
         device = self.fabric.device
         images = batch.images.to(device, memory_format=torch.channels_last)
         target, index = batch.target.to(device), batch.index.to(device)
@@ -189,6 +177,7 @@ class Loop:
                 self.objective.state_dict(),
                 self._optimizer.state_dict(),
                 self.fabric.strategy.precision.state_dict(),
+                self.batches.normalise,
             )
 
     def _tell(self, what: Callable[[Observer], None]) -> None:

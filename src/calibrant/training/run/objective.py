@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {
     "mixup": Mixup,
     "regmixup": RegMixup,
     "mit": MIT,
-    "mit-a": lambda **arguments: MIT(variant="activations", **arguments),
+    "mit-a": partial(MIT, variant="activations"),
 }
 
 

@@ -64,7 +64,9 @@ def network_outputs(
     # Collectives want equal lengths: the last image stands in where a device has one fewer.
     mine = torch.arange(rank, rank + world * -(-len(images) // world), world)
     parts: list[tuple[Tensor, Tensor]] = []
-    for index in mine.clamp_max(len(images) - 1).split(BATCH):
+    mine = mine.clamp_max(len(images) - 1)
+    for start in range(0, len(mine), BATCH):
+        index = mine[start : start + BATCH]
         batch = normalise(images.batch(index)).to(device, memory_format=torch.channels_last)
         logits, features = network(batch, return_features=True)
         parts.append((logits.float(), features.float()))

@@ -10,8 +10,10 @@ import torch
 
 from calibrant.errors import InputError
 from calibrant.files.atomic import replacing
+from calibrant.training.data.images import Normalisation
 
 FORMAT = 1
+LAST, BEST = "last.ckpt", "best.ckpt"
 
 
 @dataclass
@@ -43,6 +45,7 @@ def save_checkpoint(
     objective: dict[str, Any],
     optimizer: dict[str, Any],
     precision: dict[str, Any],
+    normalise: Normalisation,
 ) -> None:
     """Write a checkpoint, whole or not at all.
 
@@ -52,6 +55,7 @@ def save_checkpoint(
         objective: the state dict of network and loss together.
         optimizer: its state dict.
         precision: state of the loss scaling of 16-bit floats; empty without.
+        normalise: what the network reads its images through.
     """
     content = {
         "format": FORMAT,
@@ -59,6 +63,7 @@ def save_checkpoint(
         "objective": objective,
         "optimizer": optimizer,
         "precision": precision,
+        "normalisation": (normalise.mean, normalise.std),
     }
     with replacing(path) as temporary:
         torch.save(content, temporary)
@@ -75,7 +80,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     # A damaged file makes the decoder raise almost anything.
     except Exception as error:
         raise InputError(f"{path}: can't be read as a checkpoint ({error})") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+    if not hasattr(content, "keys") or content.get("format") != FORMAT:
         raise InputError(f"{path}: is no checkpoint of a run, or of another version")
     content["progress"] = Progress(**content["progress"])
-    return content  # pyright: ignore[reportUnknownVariableType]
+    return content

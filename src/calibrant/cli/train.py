@@ -138,13 +138,14 @@ def _report(settings: RunSettings, trained: Trained, json: str | None) -> None:
         scaling.predict_proba(test.logits), test.labels, source=f"{test.source}, rescaled"
     )
     after = evaluate(scaled, metrics=["ece", "nll"])
+    ece = after["ece"]
     text = (
         f"{settings.net} trained with {settings.loss} for {settings.total_epochs} epochs, in "
         f"{trained.folder}\n\n{result}\n\n"
         + wrap(
-            f"With the temperature {scaling.temperature_:.3f} that fits the validation rows best, the "
-            f"ECE is {100 * after['ece'].value:.2f} % ({100 * after['ece'].low:.2f} to "
-            f"{100 * after['ece'].high:.2f}) and the NLL {after['nll'].value:.4f}."
+            f"With the temperature that fits the validation rows best, {scaling.temperature_:.3f}, "
+            f"the ECE is {100 * ece.value:.2f} % ({100 * ece.low:.2f} to {100 * ece.high:.2f}) and "
+            f"the NLL {after['nll'].value:.4f}."
         )
     )
     document = {

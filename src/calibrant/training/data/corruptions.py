@@ -128,7 +128,8 @@ def _brightness(x: Pixels, amount: float, rng: np.random.Generator) -> Pixels:
     """Raise the value of HSV, the largest of the three colours, and keep hue and saturation."""
     value = x.max(axis=3, keepdims=True)
     brighter = np.minimum(value + amount, 1)
-    return np.where(value > 0, x * brighter / np.maximum(value, 1e-12), brighter)
+    # Black has no hue to keep, and becomes grey.
+    return x * (brighter / np.maximum(value, 1e-12)) + (value == 0) * brighter
 
 
 def _contrast(x: Pixels, factor: float, rng: np.random.Generator) -> Pixels:
@@ -151,8 +152,8 @@ def _pixelate(x: Pixels, share: float, rng: np.random.Generator) -> Pixels:
 
 
 def _nearest(cells: int, side: int) -> NDArray[np.intp]:
-    """Return which of `cells` equal cells each of `side` pixels begins in."""
-    return np.arange(side, dtype=np.intp) * cells // side
+    """Return in which of `cells` equal cells the middle of each of `side` pixels lies."""
+    return (2 * np.arange(side, dtype=np.intp) + 1) * cells // (2 * side)
 
 
 def _cells(side: int, share: float) -> Pixels:

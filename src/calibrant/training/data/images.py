@@ -23,9 +23,9 @@ ByteArray = NDArray[np.uint8]
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
-    """Return an array as a tensor, copied only if its memory isn't in the usual order."""
+    """Return an array as a tensor, copied if it can't be written to or is in another order."""
     # `Any`, because torch's types leave NumPy's arrays open.
-    return cast(Any, torch).from_numpy(np.ascontiguousarray(array))
+    return cast(Any, torch).from_numpy(np.require(array, requirements=("C", "W")))
 
 
 def _integers(index: Tensor) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Generator, Sequence
@@ -234,9 +235,15 @@ def _finish(
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Keep warnings of Lightning and its kin about themselves from the user."""
+    """Keep from the user what Lightning and its kin have to say about themselves."""
+    log = logging.getLogger("lightning")
+    level = log.level
+    log.setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
-        yield
+        try:
+            yield
+        finally:
+            log.setLevel(level)

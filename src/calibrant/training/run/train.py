@@ -103,8 +103,8 @@ def train(
     # A process that was started for another device finds what the first has made.
     if "LOCAL_RANK" not in os.environ:
         open_folder(folder, settings, resume=resume)
-    fabric.launch()
     with _quiet():
+        fabric.launch()
         batches = replace(batches, rank=fabric.global_rank)
         loop = Loop(fabric, settings, objective, batches, validation, folder, checkpoint_every)
         if resume:
@@ -236,9 +236,10 @@ def _finish(
 @contextmanager
 def _quiet() -> Generator[None]:
     """Keep from the user what Lightning and its kin have to say about themselves."""
-    log = logging.getLogger("lightning")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logs = [logging.getLogger(f"lightning.{part}") for part in ("fabric", "pytorch")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -246,4 +247,5 @@ def _quiet() -> Generator[None]:
         try:
             yield
         finally:
-            log.setLevel(level)
+            for log, level in zip(logs, levels, strict=True):
+                log.setLevel(level)

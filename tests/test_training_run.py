@@ -31,6 +31,7 @@ from calibrant.training.run import (  # noqa: E402
     RunSettings,
     load_network,
     parse_loss_arguments,
+    predict,
     train,
 )
 from calibrant.training.run.batches import TrainingBatches  # noqa: E402
@@ -283,6 +284,25 @@ def test_the_network_that_counts_is_that_of_the_best_epoch(finished: Path, data:
     best = read_checkpoint(finished / "best.ckpt")["progress"]
     assert best.epoch == 1 + accuracies.index(max(accuracies))
     assert best.best_accuracy == max(accuracies)
+
+
+def test_predictions_for_other_images_go_through_the_networks_normalisation(
+    finished: Path, data: DataSet
+) -> None:
+    network, normalise = load_network(finished)
+    other = images(1100, 9)  # more than one batch
+    outputs = predict(network, other, normalise)
+    assert torch.equal(outputs.labels, other.labels)
+    some = torch.tensor([1099, 3, 700])
+    mean, std = (
+        torch.tensor(x)[:, None, None] for x in ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    )
+    with torch.no_grad():
+        wanted = network((other.images[some] / 255 - mean) / std)
+    torch.testing.assert_close(outputs.logits[some], wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(predict(network, other, normalise, some).labels, other.labels[some])
+    accuracy = np.mean(outputs.logits.numpy().argmax(1) == other.labels.numpy())
+    assert outputs.accuracy == pytest.approx(accuracy)
 
 
 def test_a_folder_with_another_run_is_left_alone(finished: Path, data: DataSet) -> None:

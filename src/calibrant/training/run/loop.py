@@ -14,7 +14,7 @@ from calibrant.training.data.images import Images
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.observer import Observer
-from calibrant.training.run.outputs import Outputs, network_outputs
+from calibrant.training.run.outputs import Outputs, predict_on_all_devices
 from calibrant.training.run.protocols import MOMENTUM, rate_at
 from calibrant.training.run.seeding import seed_everything
 from calibrant.training.run.settings import RunSettings
@@ -145,7 +145,7 @@ class Loop:
     def validate(self) -> Outputs:
         """Return what the network says of the validation images, and tell it to the loss."""
         with self.fabric.autocast():
-            outputs = network_outputs(
+            outputs = predict_on_all_devices(
                 self.fabric, self.objective.network, self.validation, self.batches.normalise
             )
         if "validation" in self.objective.loss.needs:

@@ -46,46 +46,55 @@ class Outputs:
 
 
 @torch.no_grad()
-def network_outputs(
-    fabric: Any, network: ImageClassifier, images: Images, normalise: Normalisation
+def predict(
+    network: ImageClassifier,
+    images: Images,
+    normalise: Normalisation,
+    index: Tensor | None = None,
 ) -> Outputs:
-    """Return the outputs for all images, in their order and on every device the same.
+    """Return what a network says of images, on the device that it is on.
 
     Args:
-        fabric: a launched `lightning.fabric.Fabric`.
-        network: on its device; put into evaluation mode for this, and back.
-        images: N of them.
-        normalise: of the training images, also for images from elsewhere.
+        network: put into evaluation mode for this, and back.
+        images: any, also of another kind than it was trained on.
+        normalise: that of its training images, whatever these are.
+        index: positions of the images wanted; all by default.
     """
-    _agree_on_buffers(fabric, network)
+    index = torch.arange(len(images)) if index is None else index
+    device = network.fc.weight.device
     training = network.training
     network.eval()
-    rank, world, device = fabric.global_rank, fabric.world_size, fabric.device
-    # Collectives want equal lengths: the last image stands in where a device has one fewer.
-    mine = torch.arange(rank, rank + world * -(-len(images) // world), world)
     parts: list[tuple[Tensor, Tensor]] = []
-    mine = mine.clamp_max(len(images) - 1)
-    for start in range(0, len(mine), BATCH):
-        index = mine[start : start + BATCH]
-        batch = normalise(images.batch(index)).to(device, memory_format=torch.channels_last)
+    for start in range(0, len(index), BATCH):
+        batch = normalise(images.batch(index[start : start + BATCH]))
+        batch = batch.to(device, memory_format=torch.channels_last)
         logits, features = network(batch, return_features=True)
         parts.append((logits.float(), features.float()))
     network.train(training)
+    logits, features = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    return Outputs(logits, features, images.labels[index])
+
+
+def predict_on_all_devices(
+    fabric: Any, network: ImageClassifier, images: Images, normalise: Normalisation
+) -> Outputs:
+    """Share the images between the devices; return the outputs in their order, the same on all.
+
+    Args:
+        fabric: a launched `lightning.fabric.Fabric`.
+        network: as in `predict`; also images and normalise.
+    """
+    rank, world = fabric.global_rank, fabric.world_size
+    if world == 1:
+        return predict(network, images, normalise)
+    # The running statistics of the devices differ by the images each has seen.
+    for buffer in network.buffers():
+        torch.distributed.broadcast(buffer, 0)
+    # Collectives want equal lengths: the last image stands in where a device has one fewer.
+    mine = torch.arange(rank, rank + world * -(-len(images) // world), world)
+    share = predict(network, images, normalise, mine.clamp_max(len(images) - 1))
     logits, features = (
-        _interleaved(fabric, torch.cat(part))[: len(images)] for part in zip(*parts, strict=True)
+        fabric.all_gather(part.to(fabric.device)).transpose(0, 1).flatten(0, 1)[: len(images)].cpu()
+        for part in (share.logits, share.features)
     )
     return Outputs(logits, features, images.labels)
-
-
-def _interleaved(fabric: Any, rows: Tensor) -> Tensor:
-    """Return (world * M, ...) rows in the order of the images; device r has every world-th."""
-    if fabric.world_size == 1:
-        return rows.cpu()
-    return fabric.all_gather(rows).transpose(0, 1).flatten(0, 1).cpu()
-
-
-def _agree_on_buffers(fabric: Any, network: ImageClassifier) -> None:
-    """Give all devices the running statistics of the first, as they differ by their images."""
-    if fabric.world_size > 1:
-        for buffer in network.buffers():
-            torch.distributed.broadcast(buffer, 0)

@@ -28,7 +28,7 @@ from calibrant.training.run.folder import CONFIG, open_folder, write_outputs
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.observer import HistoryWriter, Observer
-from calibrant.training.run.outputs import Outputs, network_outputs
+from calibrant.training.run.outputs import Outputs, predict_on_all_devices
 from calibrant.training.run.seeding import seed_everything
 from calibrant.training.run.settings import RunSettings
 from calibrant.training.run.state import BEST, LAST, Progress, read_checkpoint
@@ -213,7 +213,7 @@ def _finish(
     network, normalise = loop.objective.network, loop.batches.normalise
     outputs: dict[str, Outputs] = {}
     for name, images in (("val", loop.validation), ("test", data.test)):
-        outputs[name] = network_outputs(fabric, network, images, normalise)
+        outputs[name] = predict_on_all_devices(fabric, network, images, normalise)
     if not fabric.is_global_zero:
         return None
     predictions: dict[str, Predictions] = {}

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from calibrant.training import make_loss  # noqa: E402
-from calibrant.training.losses import AdaFocal, CalibrationLoss, CrossEntropy, FeDLaS  # noqa: E402
-from calibrant.training.losses import CRL, Focal, MDCA, MMCE, MbLS  # noqa: E402
-from calibrant.training.mixing import decouple  # noqa: E402
+from calibrant.training.losses import (
+    CRL,
+    MDCA,
+    MMCE,
+    AdaFocal,
+    CalibrationLoss,
+    CrossEntropy,
+    FeDLaS,
+    Focal,
+    MbLS,
+    make_loss,
+)
+from calibrant.training.mixing import decouple
 
 ROWS, CLASSES = np.arange(4)[:, None], np.arange(5)
 LOGITS = torch.tensor(8 * np.sin(5 * ROWS + CLASSES))

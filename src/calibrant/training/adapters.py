@@ -27,8 +27,8 @@ def for_trainer(
     that is a weighted mean of the terms of the small batches, not the term of the large one.
 
     Logits may have the classes last, (N, T, K) beside labels (N, T), as token classifiers give
-    them. Set ``model.calibration_loss = loss`` if the loss has parameters or state, so that optimiser,
-    checkpoints and train() / eval() reach it.
+    them. Set ``model.calibration_loss = loss`` if the loss has parameters or state, so that
+    optimiser, checkpoints and train() / eval() reach it.
 
     Args:
         loss: any loss with reduction "mean" that `needs` at most features.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -33,7 +33,7 @@ class PenultimateFeatures:
     def __init__(
         self, network: nn.Module, layer: str | None = None, *, detach: bool = True
     ) -> None:
-        layers = dict(network.named_modules())
+        layers: dict[str, nn.Module] = dict(cast(Any, network.named_modules()))
         if layer is None:
             kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
             found = [name for name, module in layers.items() if isinstance(module, kinds)]

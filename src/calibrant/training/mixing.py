@@ -49,7 +49,7 @@ class MixedBatch:
     def loss(self, loss: CalibrationLoss, logits: Tensor, features: Tensor | None = None) -> Tensor:
         """Return share * loss with the targets + (1 - share) * loss with those of the partners.
 
-        A loss with state sees the batch once: its second call leaves the state as the first made it.
+        A loss with state sees the batch once: its second call leaves the state alone.
 
         Raises:
             InputError: `loss` compares rows, so that it has no meaning for a mixed target.
@@ -133,9 +133,10 @@ class MIT:
 
         o_a = ((1 - l2) m1 - (1 - l1) m2) / (l1 - l2),    o_b = (l1 m2 - l2 m1) / (l1 - l2)
 
-    and the loss is (loss(o_a, y_a) + loss(o_b, y_b)) / 2: unmixed labels, so any loss per row will do.
-    For a linear f, o_a = f(x_a) exactly. "logits" (MIT-L) decouples at the end; "activations" (MIT-A)
-    mixes and decouples anew at each stage of a network that is `Staged`. Two forward passes.
+    and the loss is (loss(o_a, y_a) + loss(o_b, y_b)) / 2: unmixed labels, so any loss per row will
+    do. For a linear f, o_a = f(x_a) exactly. "logits" (MIT-L) decouples at the end; "activations"
+    (MIT-A) mixes and decouples anew at each stage of a network that is `Staged`. Two forward
+    passes.
 
     Args:
         variant: "logits" or "activations".
@@ -236,4 +237,4 @@ def refuse_mixing(loss: CalibrationLoss, *, features: bool = True) -> None:
 
 
 def _permutation(size: int, random: np.random.Generator, device: torch.device) -> Tensor:
-    return torch.from_numpy(random.permutation(size)).to(device, non_blocking=True)
+    return torch.as_tensor(random.permutation(size)).to(device, non_blocking=True)

@@ -16,8 +16,8 @@ from calibrant.training.losses.focal import rest
 class AdaFocal(CalibrationLoss):
     """Focal loss with a gamma per bin, moved by validation calibration (Ghosh et al. 2022).
 
-    A row takes the gamma of the bin of its p_y: (1 - p_y)^gamma CE for gamma >= 0, and the "inverse"
-    (1 + p_y)^|gamma| CE below, where the bin is underconfident. After each epoch call
+    A row takes the gamma of the bin of its p_y: (1 - p_y)^gamma CE for gamma >= 0, and the
+    "inverse" (1 + p_y)^|gamma| CE below, where the bin is underconfident. After each epoch call
     `update_from_validation`: bins become equal-mass bins of validation confidence, and with the
     gap E_b = mean confidence - accuracy of bin b
 
@@ -102,7 +102,7 @@ class AdaFocal(CalibrationLoss):
         sizes.index_add_(0, band[inside], torch.ones_like(confidence)[inside])
         gamma = self.gammas.cpu().double()
         gamma = gamma * torch.exp(gamma.sign() * self.rate * gaps / sizes.clamp_min(1))
-        jump = torch.where(gamma > 0, -self.switch, self.switch)
+        jump = self.switch * torch.where(gamma > 0, -torch.ones_like(gamma), 1)
         gamma = torch.where(gamma.abs() < self.switch, jump, gamma)
         self.gammas.copy_(gamma.clamp(self.gamma_min, self.gamma_max))
         self.edges.copy_(edges)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -19,7 +18,7 @@ Reduction = Literal["mean", "sum", "none"]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rows:
     """A batch as rows, ignored ones kept in place so that no shape depends on values.
 
@@ -29,6 +28,10 @@ class Rows:
         valid: (M,) bool, False where ignored.
         features: (M, D) as float32 or float64, or None; zeros where ignored.
         index: (M,) positions of the rows in the data set, or None.
+        log_probs: (M, K) log softmax.
+        true_log_prob: (M,) log probability of the target.
+        weight: (M,) 1 where valid, else 0.
+        count: () number of valid rows.
     """
 
     logits: Tensor
@@ -36,41 +39,32 @@ class Rows:
     valid: Tensor
     features: Tensor | None = None
     index: Tensor | None = None
+    log_probs: Tensor = field(init=False)
+    true_log_prob: Tensor = field(init=False)
+    weight: Tensor = field(init=False)
+    count: Tensor = field(init=False)
 
-    @cached_property
-    def log_probs(self) -> Tensor:
-        """(M, K) log softmax."""
-        return self.logits.log_softmax(1)
-
-    @cached_property
-    def true_log_prob(self) -> Tensor:
-        """(M,) log probability of the target."""
-        return pick(self.log_probs, self.target)
+    # Not lazily: a cached property would end torch.compile's graph, and all losses use these.
+    def __post_init__(self) -> None:
+        self.log_probs = self.logits.log_softmax(1)
+        self.true_log_prob = pick(self.log_probs, self.target)
+        self.weight = self.valid.to(self.logits.dtype)
+        self.count = self.weight.sum()
 
     @property
     def cross_entropy(self) -> Tensor:
         """(M,) minus the log probability of the target."""
         return -self.true_log_prob
 
-    @cached_property
+    @property
     def confidence(self) -> Tensor:
         """(M,) largest probability."""
         return self.log_probs.amax(1).exp()
 
-    @cached_property
+    @property
     def correct(self) -> Tensor:
         """(M,) 1 where the largest logit is the target's, else 0; no gradient."""
         return (self.logits.detach().argmax(1) == self.target).to(self.logits.dtype)
-
-    @cached_property
-    def weight(self) -> Tensor:
-        """(M,) 1 where valid, else 0."""
-        return self.valid.to(self.logits.dtype)
-
-    @cached_property
-    def count(self) -> Tensor:
-        """() number of valid rows."""
-        return self.weight.sum()
 
 
 def pick(table: Tensor, columns: Tensor) -> Tensor:
@@ -133,7 +127,7 @@ class CalibrationLoss(nn.Module):
         """Tell the loss that an epoch of training is over; most don't care."""
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
+    def frozen(self) -> Generator[None]:
         """Within the context the loss keeps its state as it is, also in training mode."""
         held, self._held = self._held, True
         try:

@@ -1,4 +1,4 @@
-"""Hard statistics of a batch as a penalty: the kernel error MMCE and the class frequencies of MDCA."""
+"""Statistics of a batch as a penalty: the kernel error MMCE, the class frequencies of MDCA."""
 
 from __future__ import annotations
 
@@ -109,14 +109,15 @@ class MMCE(PenalisedLoss):
 class MDCA(PenalisedLoss):
     """Mean difference between confidence and frequency, class by class (Hebbalaguppe et al. 2022).
 
-    base + weight / K * sum_k |mean_i p_ik - mean_i 1[y_i = k]|. With many more classes than rows most
-    classes are absent and the penalty is about the mean probability.
+    base + weight / K * sum_k |mean_i p_ik - mean_i 1[y_i = k]|. With many more classes than rows
+    most classes are absent and the penalty is about the mean probability.
 
     Args:
-        base: loss per row to add to; None is focal loss with gamma 1. The authors run gamma 1 and 3.
+        base: loss per row to add to; None is focal loss with gamma 1, which the authors run
+            beside gamma 3.
         weight: of the penalty, beta in the paper; 1 in the authors' scripts.
-        legacy_double_softmax: replace the base by label smoothing (0.1) of the probabilities instead
-            of the logits, a slip in the code behind some published tables of this method.
+        legacy_double_softmax: replace the base by label smoothing (0.1) of the probabilities
+            instead of the logits, a slip in the code behind some published tables of this method.
         synchronise: take class means over all processes in training.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,14 +43,14 @@ class GateState(NamedTuple):
 class FeDLaS(CalibrationLoss):
     """Feature-modulated bidirectional label smoothing (Bahavan et al. 2026).
 
-    A row's loss is (1 - alpha_i) CE + alpha_i R, R = -mean_k log p_k ("ls") or the mean over classes
-    of max(0, max z - z_k - margin) ("mbls"), and
+    A row's loss is (1 - alpha_i) CE + alpha_i R, R = -mean_k log p_k ("ls") or the mean over
+    classes of max(0, max z - z_k - margin) ("mbls"), and
 
         alpha_i = 2 alpha sigmoid(beta psi_i g_i).
 
     g_i = (n_i - mu) / (sd + epsilon) is the indicator, n_i the L1 norm of the features. In training
-    mu and sd move first: theta times the batch's mean and unbiased standard deviation plus 1 - theta
-    times the old value; theta weighs the new batch. One row alone leaves sd as it is.
+    mu and sd move first: theta times the batch's mean and unbiased standard deviation plus
+    1 - theta times the old value; theta weighs the new batch. One row alone leaves sd as it is.
     psi_i = 1 or -1 is the gate, a small network on the logits, trained through a straight-through
     estimator. Features and the gate's input carry no gradient to the network.
 
@@ -93,7 +93,7 @@ class FeDLaS(CalibrationLoss):
 
     Attributes:
         gate_network: Linear(K, K // 2), LeakyReLU(0.01), Linear(K // 2, 2); None if not learnt.
-        running_mean: () buffer, mu. running_std: () buffer, sd.
+        running_mean: (1,) buffer, mu. running_std: (1,) buffer, sd.
     """
 
     needs = frozenset({"features"})
@@ -149,8 +149,9 @@ class FeDLaS(CalibrationLoss):
             else None
         )
         mean, std = number("mean", initial_mean), number("std", initial_std, at_least=0)
-        self.register_buffer("running_mean", torch.tensor(mean))
-        self.register_buffer("running_std", torch.tensor(std))
+        # Shape (1,), not (): torch.compile loses updates of a float64 scalar on the CPU.
+        self.register_buffer("running_mean", torch.tensor([mean]))
+        self.register_buffer("running_std", torch.tensor([std]))
         self._last: GateState | None = None
 
     @property
@@ -211,8 +212,9 @@ class FeDLaS(CalibrationLoss):
         elif rows.features is None:
             raise InputError("FeDLaS needs features=, the input of the network's last layer")
         else:
-            raw = torch.linalg.vector_norm(rows.features, self.norm, dim=1)
-        raw = raw.to(rows.logits.dtype)
+            linalg: Any = torch.linalg
+            norm = cast(Tensor, linalg.vector_norm(rows.features, self.norm, dim=1))
+            raw = norm.to(rows.logits.dtype)
         if self.learning:
             self._update_statistics(raw, rows)
         return (raw - self.running_mean) / (self.running_std + self.epsilon)

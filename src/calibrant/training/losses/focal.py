@@ -99,7 +99,7 @@ class FLSD(CalibrationLoss):
 
 
 class DualFocal(CalibrationLoss):
-    """(1 - p_y + p_j)^gamma times cross-entropy, p_j the next smaller probability (Tao et al. 2023).
+    """(1 - p_y + p_j)^gamma times cross-entropy, p_j the next below p_y (Tao et al. 2023).
 
     p_j is the largest probability strictly below p_y, 0 if none is. Gradients flow through both.
 
@@ -127,8 +127,8 @@ def focal_gamma(probability: float) -> float:
     """Return the gamma at which focal loss pulls a row of that p_y as hard as cross-entropy does.
 
     Solves (1 - p)^gamma - gamma p (1 - p)^(gamma - 1) log p = 1 for gamma > 0 by Lambert's W; rows
-    less likely are pulled harder, the others less (Mukhoti et al. 2020). 4.8 at p = 0.2, 3.1 at 0.25;
-    there is none from p = 1/2 on.
+    less likely are pulled harder, the others less (Mukhoti et al. 2020). There is none
+    from p = 1/2 on.
 
     Raises:
         InputError: `probability` isn't between 0 and 1/2.

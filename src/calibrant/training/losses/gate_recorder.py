@@ -140,7 +140,7 @@ class GateRecorder:
 
     def _join_ranks(self) -> None:
         times = sum_over_ranks(self.seen.to(self._values.dtype))
-        # Samplers repeat a few rows to even out the ranks: any of the copies will do, so their mean.
+        # Samplers repeat a few rows to even out the ranks; the mean of the copies will do.
         joint = sum_over_ranks(self._values * self.seen) / times.clamp_min(1)
         joint[1] = joint[1].sign()
         self._values.copy_(torch.where(times > 0, joint, self._values))

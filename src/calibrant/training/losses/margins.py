@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from calibrant.errors import InputError
 from calibrant.training.losses.arguments import choice, number
@@ -118,9 +118,9 @@ class CPC(CalibrationLoss):
 
     CE + discrimination * BDC + exclusion * BEC. BDC is the mean over j other than y of
     log(1 + exp(z_j - z_y)). BEC is 1 / ((K - 1)(K - 2)) times the sum over ordered pairs j, k other
-    than y, j = k included, of log(1 + exp(z_k - z_j)) / 2: it pulls the wrong classes together. With
-    two classes there is no BEC. Work grows with N K^2; above 2^24 pairs it is done in parts and the
-    parts are computed again in the backward pass.
+    than y, j = k included, of log(1 + exp(z_k - z_j)) / 2: it pulls the wrong classes together.
+    With two classes there is no BEC. Work grows with N K^2; above 2^24 pairs it is done in parts
+    that are computed again in the backward pass.
 
     Args:
         discrimination: weight of BDC. 1 in the paper's code; 0.1 in BalCAL's comparison.
@@ -164,9 +164,8 @@ def _pair_sum(logits: Tensor, others: Tensor) -> Tensor:
     total = logits.new_zeros(rows)
     for start in range(0, classes, width):
         part = slice(start, start + width)
-        total = total + checkpoint(
-            _pair_sum_of, logits[:, part], others[:, part], logits, others, use_reentrant=False
-        )
+        arguments = (logits[:, part], others[:, part], logits, others)
+        total = total + cast(Tensor, checkpoint(_pair_sum_of, *arguments, use_reentrant=False))
     return total
 
 

@@ -17,8 +17,8 @@ class PenalisedLoss(CalibrationLoss):
     In distributed training the penalty is that of the global batch: its sums go over all processes,
     differentiably, so that averaged gradients are those of one process with all rows. Collectives
     happen in training mode only, so one process may evaluate alone. The penalty depends on the size
-    of the batch: accumulating gradients over smaller batches is not the same, and no weight makes it
-    so.
+    of the batch: accumulating gradients over smaller batches is not the same, and no weight makes
+    it so.
 
     Args:
         base: a loss per row, cross-entropy if None.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import log
 from typing import Literal
 
@@ -95,7 +94,8 @@ class CRL(CalibrationLoss):
                 f"not {tuple(index.shape)}"
             )
         with torch.autocast(logits.device.type, enabled=False):
-            rows = replace(self._rows(logits, target, None), index=index.reshape(-1).long())
+            rows = self._rows(logits, target, None)
+            rows.index = index.reshape(-1).long()
             loss = self._reduce(rows, self._row_losses(rows), target.shape)
         if self.learning:
             self._count(rows)
@@ -243,7 +243,7 @@ class RankMixup(CalibrationLoss):
         return (hinge * counts).mean(0)
 
     def _ndcg_loss(self, rows: Rows, mixed_logits: Tensor, purity: Tensor) -> Tensor:
-        purity, order = purity.sort(0, descending=True)
+        purity, order = purity.sort(0, descending=True, stable=True)
         scores = mixed_logits.softmax(2).amax(2).gather(0, order)
         scores = torch.cat([rows.confidence[None], scores])
         gains = torch.cat([torch.ones_like(purity[:1]), purity])

@@ -72,8 +72,8 @@ PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
 }
 """Where a data set's published settings differ from the defaults of the loss.
 
-For ViT-B/16 and ResNet-101 on CUB and Aircraft, FeDLaS is said to use the settings of Tiny-ImageNet;
-its code has theta = 0.001 there, under which the starting values of mean and deviation last for
+On CUB and Aircraft the FeDLaS paper uses the settings of Tiny-ImageNet; its code has theta = 0.001
+there, under which the starting values of mean and deviation last for
 thousands of steps. The paper is followed.
 """
 

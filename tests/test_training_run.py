@@ -246,6 +246,10 @@ def test_augmentation_differs_by_step_and_epoch_and_follows_from_the_seed() -> N
     ):
         assert not torch.equal(first, other.images)
     assert batches.order(0).tolist() != batches.order(1).tolist()
+    plain = replace(batches, plain_from=1)
+    assert torch.equal(first, plain.get(order, 0, 0).images)
+    wanted = CIFAR10_STATISTICS(same.images[:20])
+    assert torch.equal(plain.get(order, 1, 0).images, wanted)
 
 
 @pytest.fixture(scope="module")

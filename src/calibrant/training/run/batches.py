@@ -18,7 +18,7 @@ class Batch:
     """One step's share of images on one device.
 
     Attributes:
-        images: (B, 3, H, W) float32, augmented and normalised.
+        images: (B, 3, H, W) float32, normalised.
         target: (B,) classes.
         index: (B,) positions in the training set.
     """
@@ -43,6 +43,7 @@ class TrainingBatches:
         drop_last: leave out a last batch that isn't full.
         rank: which of the devices this is.
         world: how many there are; each takes its share of every batch.
+        plain_from: the first epoch without augmentation; None: there is none.
     """
 
     images: Images
@@ -53,6 +54,7 @@ class TrainingBatches:
     drop_last: bool = False
     rank: int = 0
     world: int = 1
+    plain_from: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size % self.world:
@@ -95,7 +97,8 @@ class TrainingBatches:
         # All devices take equally many; what a short last batch has beyond that is left out.
         even = len(index) - len(index) % self.world
         index = index[self.rank : even : self.world]
-        generator = torch.Generator().manual_seed(self.step_seed(epoch, step))
-        images = random_crop(self.images.batch(index), generator, self.padding)
-        images = self.normalise(random_flip(images, generator))
-        return Batch(images, self.images.labels[index], index)
+        images = self.images.batch(index)
+        if self.plain_from is None or epoch < self.plain_from:
+            generator = torch.Generator().manual_seed(self.step_seed(epoch, step))
+            images = random_flip(random_crop(images, generator, self.padding), generator)
+        return Batch(self.normalise(images), self.images.labels[index], index)

@@ -42,6 +42,8 @@ class Protocol:
         clip: largest norm of the gradient.
         drop_last: leave out a last batch that isn't full.
         padding: of the random crop.
+        plain_share: of the epochs, at the end, that see images as they are, neither cropped nor
+            mirrored.
         split_seed: of the validation rows; None: the seed of the run.
         split_by_class: hold out a tenth of each class rather than of all rows.
         test_for_validation: where there are no official test images, validate on the images that
@@ -60,6 +62,7 @@ class Protocol:
     clip: float = 2.0
     drop_last: bool = False
     padding: int = 4
+    plain_share: float = 0.0
     split_seed: int | None = 1
     split_by_class: bool = False
     test_for_validation: bool = False
@@ -75,7 +78,7 @@ PROTOCOLS = {
     "acls-tiny": Protocol(
         100, 64, 0.1, (40, 60), split_seed=None, split_by_class=True, select="best"
     ),
-    "quick": Protocol(8, 128, 0.2, nesterov=True, drop_last=True, padding=2),
+    "quick": Protocol(12, 128, 0.2, nesterov=True, drop_last=True, padding=2, plain_share=1 / 3),
 }
 
 

@@ -186,6 +186,8 @@ def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingB
         settings.recipe.padding,
         settings.recipe.drop_last,
         world=devices,
+        plain_from=settings.total_epochs
+        - round(settings.recipe.plain_share * settings.total_epochs),
     )
 
 

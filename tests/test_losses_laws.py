@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -220,6 +221,38 @@ def test_a_batch_that_is_all_ignored_gives_zero(case):
     assert (logits.grad == 0).all()
     for name, left in loss.state_dict().items():
         torch.testing.assert_close(left, before[name])
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_batches_of_no_row_and_of_one(case):
+    loss = make(case)
+    for rows in (0, 1):
+        batch = Batch(12).take(slice(0, rows))
+        logits = batch.logits.clone().requires_grad_()
+        value = batch.loss(loss, logits)
+        value.backward()
+        assert torch.isfinite(value)
+        assert torch.isfinite(logits.grad).all()
+        assert (value == 0) == (rows == 0)
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_two_classes(case):
+    loss, batch = make_loss(case.split()[0], 2, **SETTINGS.get(case, {})).double(), Batch()
+    batch.logits, batch.target = batch.logits[:, :2], batch.target % 2
+    batch.mixed_logits = batch.mixed_logits[..., :2]
+    batch.mixed_target = batch.mixed_target[..., :2].softmax(2)
+    found = gradient(batch, loss)
+    assert torch.isfinite(found).all()
+    assert (found != 0).any()
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_a_used_loss_can_be_copied(case):
+    loss, batch = make(case), Batch()
+    batch.loss(loss)
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert batch.loss(other.eval()) == batch.loss(loss.eval())
 
 
 @pytest.mark.parametrize("case", EVERY)

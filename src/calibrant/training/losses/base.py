@@ -87,6 +87,9 @@ class CalibrationLoss(nn.Module):
     their logits. Computed in float32 (float64 for float64 logits) inside autocast too, without
     waiting for the device.
 
+    Classes masked by logits of minus infinity suit the losses that see probabilities only. Label
+    smoothing, FeDLaS and penalties on gaps between logits are infinite there by their definition.
+
     Subclasses give a loss per row, and may add a term that belongs to the batch as a whole. With
     "mean" the rows are averaged and the term added; "sum" is that times the number of rows that
     count; "none" gives each row its loss plus the term, 0 where ignored, in the target's shape.

@@ -335,6 +335,13 @@ def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=sentence):
             train(settings(**changes), tmp_path / "run", data=data)
+    for arguments, sentence in (
+        ({"devices": 0}, "devices must be at least 1, not 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be at least 1, not 0"),
+        ({"accelerator": "abacus"}, "can't train on 1 x 'abacus'"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(settings(), tmp_path / "run", data=data, **arguments)
     for changes, sentence in (
         ({"protocol": "slow"}, "no protocol is called 'slow'"),
         ({"epochs": 0}, "epochs must be above 0, not 0"),

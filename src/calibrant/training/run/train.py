@@ -95,6 +95,9 @@ def train(
         MissingDependencyError: Lightning isn't there.
     """
     folder = Path(out)
+    for name, value in (("devices", devices), ("checkpoint_every", checkpoint_every)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
     if data is None:
         data = read_data_set(settings.data, num_classes=settings.num_classes, cache=cache)
     training, validation = held_out(data, settings)
@@ -157,13 +160,16 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
         ) from error
     # Buffers of a loss are its statistics over all devices; the first's mustn't overwrite them.
     strategy: Any = DDPStrategy(broadcast_buffers=False) if devices > 1 else "auto"
-    with _quiet():
-        return Fabric(
-            accelerator=accelerator,
-            devices=devices,
-            strategy=strategy,
-            precision=_FABRIC_PRECISION[settings.precision],  # pyright: ignore[reportArgumentType]
-        )
+    precision: Any = _FABRIC_PRECISION[settings.precision]
+    try:
+        with _quiet():
+            return Fabric(
+                accelerator=accelerator, devices=devices, strategy=strategy, precision=precision
+            )
+    # Each kind of device says in its own way that it isn't there.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"can't train on {devices} x '{accelerator}': {reason}") from error
 
 
 def _objective(settings: RunSettings, num_classes: int, samples: int) -> Objective:

@@ -10,6 +10,7 @@ import typer
 
 from calibrant._version import __version__
 from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
+from calibrant.cli.train import train
 from calibrant.errors import CalibrantError, InputError
 from calibrant.predictions import Predictions
 from calibrant.tables import wrap
@@ -336,6 +337,9 @@ def demo(
         f"wrote {report} (open it in a browser), {document} and {saved}"
     )
     emit(text, result.as_dict() | {"report": str(report)}, json)
+
+
+app.command()(train)
 
 
 def main() -> None:

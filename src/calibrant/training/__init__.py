@@ -1,0 +1,1 @@
+"""Everything that trains with torch; `import calibrant` does not load it."""

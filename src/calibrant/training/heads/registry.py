@@ -1,0 +1,48 @@
+"""Second stages by name, as the command line and studies ask for them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from calibrant.errors import InputError, UnknownMethodError
+from calibrant.training.heads.balcal import BalCAL
+from calibrant.training.heads.maccal import HeadRetraining, MaCCal
+from calibrant.training.heads.stage import SecondStage
+from calibrant.training.heads.two_stage import TwoStageTraining, VariationalTwoStageTraining
+
+HEADS: dict[str, type[SecondStage]] = {
+    stage.method: stage
+    for stage in (
+        MaCCal,
+        HeadRetraining,
+        TwoStageTraining,
+        VariationalTwoStageTraining,
+        BalCAL,
+    )
+}
+
+
+def make_head(method: str, **arguments: Any) -> SecondStage:
+    """Return the second stage of that name, not yet fitted.
+
+    Raises:
+        UnknownMethodError: no such name.
+        InputError: an argument that it doesn't have.
+    """
+    if method == "plp":
+        raise UnknownMethodError(
+            "PLP trains the whole network, not a head on its features; use "
+            "calibrant.training.heads.ProgressiveLayerPeeling"
+        )
+    if method not in HEADS:
+        raise UnknownMethodError(
+            f"there is no second stage '{method}'; choose from {', '.join(HEADS)}"
+        )
+    known = {item.name for item in fields(HEADS[method]) if item.init}
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        raise InputError(
+            f"{method} has no argument '{unknown[0]}'; it has: {', '.join(sorted(known))}"
+        )
+    return HEADS[method](**arguments)

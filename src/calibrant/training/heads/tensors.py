@@ -1,0 +1,21 @@
+"""The few things of torch whose types are incomplete, said once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares the memory of an array, or of a copy if that is read-only."""
+    given = array if array.flags.writeable else np.array(array)
+    return cast(Tensor, cast(Any, torch).from_numpy(given))
+
+
+def row_parts(tensor: Tensor, rows: int) -> list[Tensor]:
+    """Return views of so many rows each, the last one of what is left."""
+    return list(cast(Any, tensor).split(rows))

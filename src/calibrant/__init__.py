@@ -273,6 +273,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
+    if name == "training":
+        return import_module("calibrant.training")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'calibrant' has no attribute '{name}'")
     value = getattr(import_module(f"calibrant.{_HOME_OF[name]}"), name)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli.head import head
 from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
 from calibrant.errors import CalibrantError, InputError
 from calibrant.predictions import Predictions
@@ -327,6 +328,9 @@ def demo(
         f"wrote {report} (open it in a browser), {document} and {saved}"
     )
     emit(text, result.as_dict() | {"report": str(report)}, json)
+
+
+app.command()(head)
 
 
 def main() -> None:

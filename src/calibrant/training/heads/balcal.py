@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from calibrant.training.heads.scaling import FeatureScaling, Rescale
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, generator_for
 from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress, SecondStage
+from calibrant.training.heads.tensors import tensor_of
 from calibrant.training.heads.two_stage import initialise, make_optimizer
 
 BALANCE_TOLERANCE = 1e-4
@@ -45,7 +46,7 @@ def simplex_frame(features: int, classes: int, seed: int) -> Tensor:
         )
     generator = generator_for(INITIAL_WEIGHTS, seed, features, classes)
     drawn = torch.rand(features, classes, generator=generator, dtype=torch.float64)
-    orthonormal = torch.linalg.qr(drawn).Q
+    orthonormal: Tensor = cast(Any, torch.linalg).qr(drawn).Q
     centring = torch.eye(classes, dtype=torch.float64) - 1 / classes
     return (classes / (classes - 1)) ** 0.5 * orthonormal @ centring
 
@@ -253,10 +254,7 @@ class BalCAL(SecondStage):
         return network.eval()
 
     def _new_head(self, channels: int, classes: int, kernel_size: int) -> BalancedHead:
-        # Convolutions start from torch's own generator, which is put back as it was.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            head = BalancedHead(channels, classes, kernel_size, self.seed)
+        head = BalancedHead(channels, classes, kernel_size, self.seed)
         initialise(head, self.seed)
         return head
 
@@ -269,15 +267,16 @@ class _Inputs:
     ) -> None:
         self.loader, self.width, self.classes, self._device = loader, width, classes, device
 
-    def epoch(self, epoch: int, batch_size: int) -> Iterable[Batch]:
+    def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         sampler: Any = getattr(self.loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         for inputs, labels in self.loader:
             checked = check_labels(labels, len(inputs), self.classes, "the loader")
-            yield inputs.to(self._device), torch.from_numpy(checked).to(self._device)
+            yield inputs.to(self._device), tensor_of(checked).to(self._device)
 
-    passes = epoch
+    def passes(self, batch_size: int) -> Iterator[Batch]:
+        return self.epoch(0, batch_size)
 
 
 def _balanced_part(head: nn.Module) -> BalancedHead:

@@ -17,6 +17,7 @@ from calibrant.predictions import Predictions
 from calibrant.scoring import score_rows
 from calibrant.training.heads.seeds import MASK, generator_for
 from calibrant.training.heads.sources import FeatureRows
+from calibrant.training.heads.tensors import tensor_of
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def mask_at_inference(
     References:
         Section 4.1 of the MaC-Cal paper (arXiv 2508.09116).
     """
-    matrix = torch.from_numpy(np.array(to_numpy(weight), dtype=np.float64))
-    offset = torch.from_numpy(np.array(to_numpy(bias), dtype=np.float64))
+    matrix = tensor_of(np.array(to_numpy(weight), dtype=np.float64))
+    offset = tensor_of(np.array(to_numpy(bias), dtype=np.float64))
     rows = FeatureRows.checked(features, labels, len(matrix), source="features")
     if matrix.shape != (rows.classes, rows.width) or offset.shape != (rows.classes,):
         raise InputError(

@@ -17,6 +17,7 @@ from calibrant.training.heads.masked import MaskedHeads
 from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
 from calibrant.training.heads.stage import EpochRecord, Progress
+from calibrant.training.heads.tensors import descend
 
 
 class Learner(Protocol):
@@ -170,9 +171,7 @@ class ModuleLearner:
     def learn(self, features: Tensor, labels: Tensor) -> None:
         """See `Learner`."""
         logits, loss = self._loss(features, labels)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self._optimizer.step()
+        descend(loss, self._optimizer)
         self._tally.add(logits.detach()[None], labels)
 
     def end(self, epoch: int) -> None:

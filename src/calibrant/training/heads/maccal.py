@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -194,14 +195,17 @@ class MaCCal(HeadRetraining):
         given = self.kappas if self.kappa is None else (self.kappa,)
         if self.adaptation == "none":
             given = given[:1]  # nothing follows it
-        if not given or not all(0 < kappa <= 1 for kappa in given):
-            raise InputError(f"kappa must be above 0 and at most 1, not {given}")
+        for kappa in given:
+            if not isinstance(kappa, Real) or not 0 < kappa <= 1:
+                raise InputError(f"kappa must be a number above 0 and at most 1, not {kappa!r}")
+        if not given:
+            raise InputError("kappas must hold at least one number")
         if self.smallest_step > self.largest_step:
             raise InputError(
                 f"smallest_step must not exceed largest_step, but is {self.smallest_step:g}"
             )
-        if self.hidden is not None and self.hidden < 1:
-            raise InputError(f"hidden must be at least 1, not {self.hidden}")
+        if self.hidden is not None and not (isinstance(self.hidden, Integral) and self.hidden > 0):
+            raise InputError(f"hidden must be a whole number of at least 1, not {self.hidden!r}")
         return tuple(float(kappa) for kappa in given)
 
     def _hold_out(self, source: FeatureSource) -> tuple[FeatureRows, FeatureRows]:

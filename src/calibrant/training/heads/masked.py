@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from calibrant.arrays import FloatArray
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, MASK, generator_for
+from calibrant.training.heads.tensors import tensor_of
 
 MaskMode = Literal["zeroing", "last_mask", "expected", "full"]
 
@@ -88,7 +89,7 @@ class MaskedHeads:
         one keeps.
         """
         self.retention = retention.copy()
-        kept = torch.from_numpy(self.retention)[:, None, None]
+        kept = tensor_of(self.retention)[:, None, None]
         for layer, weight in enumerate(self.weights):
             generator = generator_for(MASK, self.seed, epoch, layer)
             uniform = torch.rand(weight.shape[1:], generator=generator, dtype=torch.float64)
@@ -102,7 +103,7 @@ class MaskedHeads:
         if mode == "zeroing" or (inference and mode == "full"):
             return self.weights
         if inference and mode == "expected":
-            share = torch.from_numpy(self.retention)[:, None, None]
+            share = tensor_of(self.retention)[:, None, None]
             return [weight * share.to(weight) for weight in self.weights]
         return [weight * mask for weight, mask in zip(self.weights, self.masks, strict=True)]
 

@@ -14,6 +14,7 @@ from calibrant.errors import InputError
 from calibrant.posthoc.arguments import argument, check_arguments
 from calibrant.training.heads.learning import Tally
 from calibrant.training.heads.stage import EpochRecord, Progress
+from calibrant.training.heads.tensors import descend
 
 # Of the authors' networks: how many parameter tensors, from the bottom, each stage still trains.
 PAPER_CUTS: dict[str, tuple[int, ...]] = {
@@ -146,9 +147,7 @@ class ProgressiveLayerPeeling:
                 for inputs, labels in loader:
                     logits = network(inputs.to(device))
                     labels = labels.to(device)
-                    optimizer.zero_grad(set_to_none=True)
-                    functional.cross_entropy(logits, labels).backward()
-                    optimizer.step()
+                    descend(functional.cross_entropy(logits, labels), optimizer)
                     tally.add(logits.detach()[None], labels)
                 schedule.step()
                 accuracy, confidence = float(tally.accuracy[0]), float(tally.confidence[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -39,10 +40,31 @@ def make_head(method: str, **arguments: Any) -> SecondStage:
         raise UnknownMethodError(
             f"there is no second stage '{method}'; choose from {', '.join(HEADS)}"
         )
-    known = {item.name for item in fields(HEADS[method]) if item.init}
-    unknown = [name for name in arguments if name not in known]
-    if unknown:
-        raise InputError(
-            f"{method} has no argument '{unknown[0]}'; it has: {', '.join(sorted(known))}"
-        )
+    known = {item.name: item.default for item in fields(HEADS[method]) if item.init}
+    for name, value in arguments.items():
+        if name not in known:
+            raise InputError(
+                f"{method} has no argument '{name}'; it has: {', '.join(sorted(known))}"
+            )
+        if isinstance(known[name], bool) and not isinstance(value, bool):
+            raise InputError(f"{name} must be true or false, not {value!r}")
     return HEADS[method](**arguments)
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """Return arguments from texts such as ``hidden=64``; words that aren't JSON are taken as text.
+
+    Raises:
+        InputError: a text without ``=``.
+    """
+    arguments: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set expects KEY=VALUE, not '{text}'")
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        arguments[name.strip()] = tuple(parsed) if isinstance(parsed, list) else parsed
+    return arguments

@@ -50,5 +50,5 @@ class SeededShuffle(Sampler[int]):
         return self.rows
 
     def __iter__(self) -> Iterator[int]:
-        yield from epoch_order(self.rows, self.seed, self.epoch).tolist()
+        yield from (int(row) for row in epoch_order(self.rows, self.seed, self.epoch))
         self.epoch += 1

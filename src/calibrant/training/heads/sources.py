@@ -78,9 +78,9 @@ class FeatureRows:
             InputError: `classes` is None and the labels don't run from 0 without a gap.
         """
         features = as_array(features)
-        shape = tuple(getattr(features, "shape", ()))
-        check_features(features, shape[0] if shape else 0, source)
-        checked = check_labels(labels, shape[0], classes, source)
+        rows = len(features) if getattr(features, "ndim", 0) else 0
+        check_features(features, rows, source)
+        checked = check_labels(labels, rows, classes, source)
         if classes is None:
             classes = _classes_without_gap(checked, source)
         if isinstance(features, Tensor):

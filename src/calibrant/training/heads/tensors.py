@@ -19,3 +19,10 @@ def tensor_of(array: NDArray[Any]) -> Tensor:
 def row_parts(tensor: Tensor, rows: int) -> list[Tensor]:
     """Return views of so many rows each, the last one of what is left."""
     return list(cast(Any, tensor).split(rows))
+
+
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Take one step of an optimiser down the gradient of a loss."""
+    optimizer.zero_grad(set_to_none=True)
+    cast(Any, loss).backward()
+    cast(Any, optimizer).step()

@@ -25,12 +25,12 @@ from calibrant.training.heads.stage import Progress, SecondStage
 
 
 def initialise(module: nn.Module, seed: int) -> None:
-    """Give all linear layers torch's usual start, but from a seed of their own."""
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    """Give linear and convolutional layers torch's usual start, but from a seed of their own."""
+    layers = [part for part in module.modules() if isinstance(part, (nn.Linear, nn.Conv2d))]
     for position, layer in enumerate(layers):
         generator = generator_for(INITIAL_WEIGHTS, seed, position)
-        bound = layer.in_features**-0.5
-        for values in (layer.weight, layer.bias):
+        bound = layer.weight[0].numel() ** -0.5
+        for values in layer.parameters(recurse=False):
             with torch.no_grad():
                 drawn = torch.rand(values.shape, generator=generator, dtype=torch.float64)
                 values.copy_((2 * drawn - 1) * bound)
@@ -190,7 +190,8 @@ class VariationalTwoStageTraining(TwoStageTraining):
 
     def _first_layers(self, module: nn.Module) -> list[nn.Linear]:
         assert isinstance(module, VariationalHead)
-        return [cast(nn.Linear, part[0]) for part in (module.mean, module.spread)]
+        parts: tuple[nn.Sequential, ...] = (module.mean, module.spread)
+        return [cast(nn.Linear, part[0]) for part in parts]
 
 
 def make_optimizer(name: str, module: nn.Module, learning_rate: float) -> torch.optim.Optimizer:

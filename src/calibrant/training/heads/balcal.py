@@ -16,7 +16,6 @@ from calibrant.predictions import check_labels
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,
-    scaled_rows,
     source_device,
     train,
 )
@@ -24,7 +23,7 @@ from calibrant.training.heads.scaling import FeatureScaling, Rescale
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, generator_for
 from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress, SecondStage
-from calibrant.training.heads.tensors import tensor_of
+from calibrant.training.heads.tensors import random_state_kept, tensor_of
 from calibrant.training.heads.two_stage import initialise, make_optimizer
 
 BALANCE_TOLERANCE = 1e-4
@@ -135,9 +134,10 @@ class _BalancedLearner(ModuleLearner):
         head: BalancedHead,
         optimizer: torch.optim.Optimizer,
         delta: float,
+        scaling: FeatureScaling | None = None,
         validation: FeatureRows | None = None,
     ) -> None:
-        super().__init__(network, optimizer, self._balanced_loss, validation)
+        super().__init__(network, optimizer, self._balanced_loss, scaling, validation)
         self._head, self._delta = head, delta
         self._body = network[:-1] if isinstance(network, nn.Sequential) else nn.Identity()
         self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -207,14 +207,13 @@ class BalCAL(SecondStage):
         reference_accuracy: float | None,
         progress: Progress,
     ) -> None:
-        scaling = self._scaling(source, source.width**0.5)
+        (scaling,) = self._scalings(source, source.width**0.5)
         head = self._new_head(source.width, source.classes, 1)
         device, dtype = source_device(source)
         head.to(device=device, dtype=dtype)
         optimizer = make_optimizer(self.optimizer, head, self.learning_rate)
-        held_out = None if validation is None else scaled_rows(validation, scaling)
-        learner = _BalancedLearner(head, head, optimizer, self.delta, held_out)
-        train(source, scaling, [learner], self.epochs, self.batch_size, progress)
+        learner = _BalancedLearner(head, head, optimizer, self.delta, scaling, validation)
+        train(source, [learner], self.epochs, self.batch_size, progress)
         rescale = Rescale(scaling.mean.to(device, dtype), scaling.factor)
         self.head_ = nn.Sequential(rescale, learner.finish()).eval()
         check_finite(self.head_)
@@ -248,13 +247,13 @@ class BalCAL(SecondStage):
         optimizer = make_optimizer(self.optimizer, network, self.learning_rate)
         learner = _BalancedLearner(network, head, optimizer, self.delta)
         source = _Inputs(loader, channels, classes, next(backbone.parameters()).device)
-        scaling = FeatureScaling(torch.zeros(1), 1.0)
-        train(source, scaling, [learner], self.epochs, self.batch_size, progress or _silent)
+        train(source, [learner], self.epochs, self.batch_size, progress or _silent)
         self.head_, self.history_ = head.eval(), learner.history
         return network.eval()
 
     def _new_head(self, channels: int, classes: int, kernel_size: int) -> BalancedHead:
-        head = BalancedHead(channels, classes, kernel_size, self.seed)
+        with random_state_kept():
+            head = BalancedHead(channels, classes, kernel_size, self.seed)
         initialise(head, self.seed)
         return head
 

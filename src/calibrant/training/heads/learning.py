@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from calibrant.training.heads.tensors import descend
 
 
 class Learner(Protocol):
-    """Something that learns from batches of scaled features."""
+    """Something that learns from batches of features as the network gives them."""
 
     def begin(self, epoch: int) -> None:
         """Get ready for an epoch, counted from 0."""
@@ -38,7 +38,6 @@ class Learner(Protocol):
 
 def train(
     source: FeatureSource,
-    scaling: FeatureScaling,
     learners: Sequence[Learner],
     epochs: int,
     batch_size: int,
@@ -50,9 +49,8 @@ def train(
         for learner in learners:
             learner.begin(epoch)
         for features, labels in source.epoch(epoch, batch_size):
-            scaled = scaling.apply(features)
             for learner in learners:
-                learner.learn(scaled, labels)
+                learner.learn(features, labels)
         for learner in learners:
             learner.end(epoch)
 
@@ -88,22 +86,24 @@ class MaskedLearner:
 
     Args:
         heads: R heads.
+        scaling: of the features that they take.
         retention: (R,) of the first epoch.
         rate: the learning rate of an epoch.
         adapt: from epoch, retention, accuracy and confidence to the next retention, all (R,).
         remeasure: None to count accuracy and confidence while training; otherwise a function that
-            yields scaled batches to count them on when the epoch has ended.
+            yields all rows, to count them on when the epoch has ended.
     """
 
     def __init__(
         self,
         heads: MaskedHeads,
+        scaling: FeatureScaling,
         retention: FloatArray,
         rate: Callable[[int], float],
         adapt: Callable[[int, FloatArray, FloatArray, FloatArray], FloatArray],
-        remeasure: Callable[[], Sequence[tuple[Tensor, Tensor]]] | None = None,
+        remeasure: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
     ) -> None:
-        self.heads, self._rate, self._adapt = heads, rate, adapt
+        self.heads, self.scaling, self._rate, self._adapt = heads, scaling, rate, adapt
         self._retention, self._remeasure = retention, remeasure
         self._records: list[tuple[FloatArray, FloatArray, FloatArray]] = []
         self._learning_rate, self._tally = 0.0, Tally(heads.count)
@@ -116,7 +116,7 @@ class MaskedLearner:
 
     def learn(self, features: Tensor, labels: Tensor) -> None:
         """See `Learner`."""
-        logits = self.heads.step(features, labels, self._learning_rate)
+        logits = self.heads.step(self.scaling.apply(features), labels, self._learning_rate)
         self._tally.add(logits, labels)
 
     def end(self, epoch: int) -> None:
@@ -125,7 +125,7 @@ class MaskedLearner:
         if self._remeasure is not None:
             tally = Tally(self.heads.count)
             for features, labels in self._remeasure():
-                tally.add(self.heads.logits(features), labels)
+                tally.add(self.heads.logits(self.scaling.apply(features)), labels)
         accuracy, confidence = tally.accuracy, tally.confidence
         self._records.append((self._retention.copy(), accuracy, confidence))
         self._retention = self._adapt(epoch, self._retention, accuracy, confidence)
@@ -142,10 +142,11 @@ class ModuleLearner:
     """A module trained by one of torch's optimisers; keeps the epoch that did best held out.
 
     Args:
-        module: takes scaled features.
+        module: takes features as they come, or scaled ones.
         optimizer: of its parameters.
         loss: from module, features and labels to (N, K) logits and the loss.
-        validation: scaled held-out rows whose likelihood says which epoch to keep; None for the
+        scaling: of what the module takes; None for inputs as they are.
+        validation: held-out rows whose likelihood says which epoch to keep; None for the
             last one.
     """
 
@@ -154,10 +155,14 @@ class ModuleLearner:
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
         loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        scaling: FeatureScaling | None = None,
         validation: FeatureRows | None = None,
     ) -> None:
         self.module, self._optimizer, self._loss = module, optimizer, loss
+        self._scaling = scaling
         self._validation = validation
+        if validation is not None and scaling is not None:
+            self._validation = scaled_rows(validation, scaling)
         self._best: tuple[float, dict[str, Tensor]] | None = None
         self.best_epoch: int | None = None
         self.history: list[EpochRecord] = []
@@ -170,6 +175,8 @@ class ModuleLearner:
 
     def learn(self, features: Tensor, labels: Tensor) -> None:
         """See `Learner`."""
+        if self._scaling is not None:
+            features = self._scaling.apply(features)
         logits, loss = self._loss(features, labels)
         descend(loss, self._optimizer)
         self._tally.add(logits.detach()[None], labels)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from calibrant.arrays import FloatArray
 from calibrant.errors import CalibrationWarning, InputError
@@ -32,7 +32,7 @@ from calibrant.training.heads.learning import (
 )
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskMode
 from calibrant.training.heads.retention import Adaptation, next_retention, step_bound
-from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
+from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress, Schedule, SecondStage, rate_at
 
@@ -75,11 +75,11 @@ class HeadRetraining(SecondStage):
     def _rate(self, epoch: int) -> float:
         return rate_at(self.learning_rate, self.schedule, epoch, self.epochs)
 
-    def _plain_learner(self, source: FeatureSource) -> MaskedLearner:
+    def _plain_learner(self, source: FeatureSource, scaling: FeatureScaling) -> MaskedLearner:
         descent = MaskedDescent(momentum=self.momentum, weight_decay=self.weight_decay)
         widths = (source.width, source.classes)
         heads = MaskedHeads(widths, 1, self.seed, descent, *source_device(source))
-        return MaskedLearner(heads, np.ones(1), self._rate, unchanged)
+        return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged)
 
     def _fit(
         self,
@@ -88,10 +88,10 @@ class HeadRetraining(SecondStage):
         reference_accuracy: float | None,
         progress: Progress,
     ) -> None:
-        scaling = self._scaling(source)
-        learner = self._plain_learner(source)
-        train(source, scaling, [learner], self.epochs, self.batch_size, progress)
-        self.head_ = folded(learner.heads, 0, scaling)
+        (scaling,) = self._scalings(source, LINEAR_LENGTH)
+        learner = self._plain_learner(source, scaling)
+        train(source, [learner], self.epochs, self.batch_size, progress)
+        self.head_ = folded(learner, 0)
         check_finite(self.head_)
         self.history_ = learner.history(0)
 
@@ -174,16 +174,17 @@ class MaCCal(HeadRetraining):
         candidates = self._candidates()
         if len(candidates) > 1 and validation is None:
             source, validation = self._hold_out(source)
-        scaling = self._scaling(source)
+        length = DEEP_LENGTH if self.bottleneck else LINEAR_LENGTH
+        scaling, plain_scaling = self._scalings(source, length, LINEAR_LENGTH)
         learner = self._masked_learner(source, candidates, scaling)
-        plain = self._plain_learner(source)
+        plain = self._plain_learner(source, plain_scaling)
         # The plain head is only there to be compared with.
         learners = [learner] if validation is None else [learner, plain]
-        train(source, scaling, learners, self.epochs, self.batch_size, progress)
-        modules = [folded(learner.heads, head, scaling) for head in range(len(candidates))]
+        train(source, learners, self.epochs, self.batch_size, progress)
+        modules = [folded(learner, head) for head in range(len(candidates))]
         self.kappa_curve_, self.plain_, chosen = [], None, 0
         if validation is not None:
-            self.plain_ = measure_head(folded(plain.heads, 0, scaling), validation)
+            self.plain_ = measure_head(folded(plain, 0), validation)
             wanted = max(self.plain_.accuracy, reference_accuracy or 0.0)
             chosen = self._choose(candidates, modules, learner, validation, wanted)
         self.kappa_, self.head_ = candidates[chosen], modules[chosen]
@@ -255,14 +256,9 @@ class MaCCal(HeadRetraining):
                 retention, accuracy, confidence, factors, bound, self.least_retention
             )
 
-        def all_rows() -> list[tuple[Tensor, Tensor]]:
-            return [
-                (scaling.apply(features), labels) for features, labels in source.passes(READ_ROWS)
-            ]
-
         start = np.full(len(kappas), self.initial_retention)
-        again = all_rows if self.feedback == "epoch_end" else None
-        return MaskedLearner(heads, start, self._rate, adapt, again)
+        again = (lambda: source.passes(READ_ROWS)) if self.feedback == "epoch_end" else None
+        return MaskedLearner(heads, scaling, start, self._rate, adapt, again)
 
     def _choose(
         self,
@@ -305,10 +301,10 @@ class MaCCal(HeadRetraining):
         return {"kappa": self.kappa_, "kappa_curve": as_table(self.kappa_curve_)}
 
 
-def folded(heads: MaskedHeads, head: int, scaling: FeatureScaling) -> nn.Sequential:
+def folded(learner: MaskedLearner, head: int) -> nn.Sequential:
     """Return one head as a module that takes features as the network gives them."""
-    module = heads.module(head)
+    module = learner.heads.module(head)
     first = module[0]
     assert isinstance(first, nn.Linear)
-    scaling.fold_into(first)
+    learner.scaling.fold_into(first)
     return module

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from calibrant.arrays import FloatArray
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, MASK, generator_for
-from calibrant.training.heads.tensors import tensor_of
+from calibrant.training.heads.tensors import random_state_kept, tensor_of
 
 MaskMode = Literal["zeroing", "last_mask", "expected", "full"]
 
@@ -163,8 +163,9 @@ class MaskedHeads:
         for layer, weight in enumerate(self.effective_weights(inference=True)):
             if layer:
                 layers.append(nn.ReLU())
-            linear = nn.Linear(weight.shape[2], weight.shape[1], device=weight.device)
-            linear = linear.to(weight.dtype)
+            with random_state_kept():
+                linear = nn.Linear(weight.shape[2], weight.shape[1])
+            linear.to(device=weight.device, dtype=weight.dtype)
             with torch.no_grad():
                 linear.weight.copy_(weight[head])
                 linear.bias.copy_(self.biases[layer][head, 0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.training.heads.balcal import BalCAL
@@ -63,8 +63,10 @@ def parse_settings(settings: list[str]) -> dict[str, Any]:
         if not equals:
             raise InputError(f"--set expects KEY=VALUE, not '{text}'")
         try:
-            parsed = json.loads(value)
+            parsed: Any = json.loads(value)
         except ValueError:
             parsed = value
-        arguments[name.strip()] = tuple(parsed) if isinstance(parsed, list) else parsed
+        arguments[name.strip()] = (
+            tuple(cast(list[Any], parsed)) if isinstance(parsed, list) else parsed
+        )
     return arguments

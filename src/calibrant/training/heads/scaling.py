@@ -13,10 +13,12 @@ from calibrant.errors import InputError
 if TYPE_CHECKING:
     from calibrant.training.heads.sources import FeatureSource
 
-# Root mean square length of a row once scaled. A step of SGD moves a logit by the learning rate
-# times the square of this length; at 1/2, a rate of 0.1 neither kills hidden units nor crawls.
+# Root mean square length of a row once scaled. A step of SGD moves a logit of a linear head by the
+# learning rate times the square of this length, so it decides how far 40 epochs get. In a head of
+# two layers both grow together, and shorter rows keep hidden units alive at a rate of 0.1.
 # `docs/second-stages.md` shows what other lengths do.
-LENGTH = 0.5
+LINEAR_LENGTH = 2.0
+DEEP_LENGTH = 0.5
 # Rows read at a time where nothing is learnt from them.
 READ_ROWS = 4096
 
@@ -36,8 +38,8 @@ class FeatureScaling:
     factor: float
 
     @classmethod
-    def of(cls, source: FeatureSource, length: float = LENGTH) -> FeatureScaling:
-        """Learn mean and factor from one pass over the training rows, in float64.
+    def of(cls, source: FeatureSource) -> FeatureScaling:
+        """Learn from one pass over the training rows, in float64, to give rows of length 1.
 
         Raises:
             InputError: all rows are alike.
@@ -57,12 +59,16 @@ class FeatureScaling:
         variance = squares / rows - float(mean.square().sum())
         if variance <= 1e-12 * max(squares / rows, 1e-300):
             raise InputError("the features are the same in every training row: nothing to learn")
-        return cls(first + mean, length / variance**0.5)
+        return cls(first + mean, variance**-0.5)
 
     @classmethod
     def identity(cls, width: int) -> FeatureScaling:
         """Leave features as they are."""
         return cls(torch.zeros(width, dtype=torch.float64), 1.0)
+
+    def longer(self, length: float) -> FeatureScaling:
+        """Return a scaling to rows that many times as long."""
+        return FeatureScaling(self.mean, self.factor * length)
 
     def apply(self, features: Tensor) -> Tensor:
         """Return scaled (N, D) features in their own dtype."""

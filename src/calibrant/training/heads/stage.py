@@ -16,7 +16,7 @@ from calibrant.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.arguments import argument, check_arguments
 from calibrant.predictions import check_features
-from calibrant.training.heads.scaling import LENGTH, READ_ROWS, FeatureScaling
+from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource, NetworkFeatures
 from calibrant.training.heads.tensors import row_parts, tensor_of
 
@@ -162,10 +162,12 @@ class SecondStage(ABC):
     ) -> None:
         """Set `head_` and `history_`."""
 
-    def _scaling(self, source: FeatureSource, length: float = LENGTH) -> FeatureScaling:
-        if self.standardise:
-            return FeatureScaling.of(source, length)
-        return FeatureScaling.identity(source.width)
+    def _scalings(self, source: FeatureSource, *lengths: float) -> list[FeatureScaling]:
+        """Return scalings to rows of these lengths, or to rows as they are if so asked."""
+        if not self.standardise:
+            return [FeatureScaling.identity(source.width)] * len(lengths)
+        unit = FeatureScaling.of(source)
+        return [unit.longer(length) for length in lengths]
 
     def logits(self, features: Array) -> Array:
         """Return (N, K) logits of (N, D) features, as an array of their kind.

@@ -15,6 +15,7 @@ from calibrant.errors import CalibratorFileError, InputError, NotFittedError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.heads.balcal import BalancedHead
 from calibrant.training.heads.scaling import Rescale
+from calibrant.training.heads.tensors import random_state_kept
 from calibrant.training.heads.two_stage import VariationalHead
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def load_head(path: StrPath) -> nn.Module:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise CalibratorFileError(f"{source}: parameter '{name}' holds NaN or infinity")
     try:
-        head = build(json.loads(header["architecture"]))
+        with random_state_kept():
+            head = build(json.loads(header["architecture"]))
         head.to({"float32": torch.float32, "float64": torch.float64}[header["dtype"]])
         head.load_state_dict(state)
     # A header that was tampered with may fail in any way.

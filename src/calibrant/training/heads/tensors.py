@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +21,13 @@ def tensor_of(array: NDArray[Any]) -> Tensor:
 def row_parts(tensor: Tensor, rows: int) -> list[Tensor]:
     """Return views of so many rows each, the last one of what is left."""
     return list(cast(Any, tensor).split(rows))
+
+
+@contextmanager
+def random_state_kept() -> Generator[None]:
+    """Put torch's own generator back on leaving: building a layer draws from it."""
+    with cast(Any, torch.random).fork_rng(devices=[]):
+        yield
 
 
 def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:

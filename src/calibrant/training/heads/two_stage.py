@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from calibrant.posthoc.arguments import argument
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,
-    scaled_rows,
     source_device,
     train,
 )
@@ -22,6 +21,7 @@ from calibrant.training.heads.scaling import FeatureScaling
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, NOISE, generator_for
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress, SecondStage
+from calibrant.training.heads.tensors import random_state_kept
 
 
 def initialise(module: nn.Module, seed: int) -> None:
@@ -119,9 +119,7 @@ class TwoStageTraining(SecondStage):
         return logits, functional.cross_entropy(logits, labels)
 
     def _first_layers(self, module: nn.Module) -> list[nn.Linear]:
-        assert isinstance(module, nn.Sequential)
-        assert isinstance(module[0], nn.Linear)
-        return [module[0]]
+        return [cast(Any, module)[0]]
 
     def _fit(
         self,
@@ -131,19 +129,20 @@ class TwoStageTraining(SecondStage):
         progress: Progress,
     ) -> None:
         # Features of unit variance, as Adam's rate was chosen for.
-        scaling = self._scaling(source, source.width**0.5)
-        module = self._module(source)
+        (scaling,) = self._scalings(source, source.width**0.5)
+        with random_state_kept():
+            module = self._module(source)
         initialise(module, self.seed)
         device, dtype = source_device(source)
         module.to(device=device, dtype=dtype)
-        held_out = None if validation is None else scaled_rows(validation, scaling)
         learner = ModuleLearner(
             module,
             make_optimizer(self.optimizer, module, self.learning_rate),
             lambda features, labels: self._loss(module, features, labels),
-            held_out,
+            scaling,
+            validation,
         )
-        train(source, scaling, [learner], self.epochs, self.batch_size, progress)
+        train(source, [learner], self.epochs, self.batch_size, progress)
         self.head_ = learner.finish()
         self._fold(scaling)
         check_finite(self.head_)
@@ -190,8 +189,7 @@ class VariationalTwoStageTraining(TwoStageTraining):
 
     def _first_layers(self, module: nn.Module) -> list[nn.Linear]:
         assert isinstance(module, VariationalHead)
-        parts: tuple[nn.Sequential, ...] = (module.mean, module.spread)
-        return [cast(nn.Linear, part[0]) for part in parts]
+        return [cast(Any, part)[0] for part in (module.mean, module.spread)]
 
 
 def make_optimizer(name: str, module: nn.Module, learning_rate: float) -> torch.optim.Optimizer:

@@ -32,9 +32,10 @@ from calibrant.tables import format_table
 from calibrant.training.heads import ABLATION, HeadRetraining, MaCCal, SecondStage, make_head
 from calibrant.training.heads.simulation import memorised_features
 
-METRICS = ("accuracy", "ece", "adaece", "mce", "oece", "uece", "nll")
+METRICS = ("accuracy", "ece", "adaece", "mce", "overconfidence", "underconfidence", "nll")
 AFTER = ("none", "temperature", "smart")
 RESAMPLES = 200
+NETWORK = "network's head"
 
 Stages = dict[str, Callable[[int], SecondStage | None]]
 
@@ -94,7 +95,8 @@ def every_method(epochs: int, rate_of_sgd: float) -> Stages:
         method = name.partition(" ")[0]
         return lambda seed: make_head(method, seed=seed, epochs=epochs, **settings[name])
 
-    return {"network's head": lambda seed: None} | {name: maker(name) for name in settings}
+    stages: Stages = {NETWORK: lambda seed: None}
+    return stages | {name: maker(name) for name in settings}
 
 
 def ablation(epochs: int) -> Stages:
@@ -105,9 +107,11 @@ def ablation(epochs: int) -> Stages:
         arguments = settings | fixed
         return lambda seed: MaCCal(seed=seed, epochs=epochs, **arguments)  # pyright: ignore[reportArgumentType]
 
-    steps = {f"+ {name}": maker(settings) for name, settings in ABLATION.items()}
-    plain = {"retrain": lambda seed: HeadRetraining(seed=seed, epochs=epochs)}
-    return {"network's head": lambda seed: None} | plain | steps
+    stages: Stages = {
+        NETWORK: lambda seed: None,
+        "retrain": lambda seed: HeadRetraining(seed=seed, epochs=epochs),
+    }
+    return stages | {f"+ {name}": maker(settings) for name, settings in ABLATION.items()}
 
 
 def score(run: Run, stage: SecondStage | None) -> dict[str, Score]:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from calibrant.cli import main
-from calibrant.files import read_predictions, write_predictions
-from calibrant.predictions import Predictions
-from calibrant.sample import load_sample
-from calibrant.training.heads import FeatureRows, HeadRetraining, load_head
-from calibrant.training.heads.kappa import measure_head
-from calibrant.training.heads.simulation import memorised_features
+torch = pytest.importorskip("torch")
+
+from calibrant.cli import main  # noqa: E402
+from calibrant.files import read_predictions, write_predictions  # noqa: E402
+from calibrant.predictions import Predictions  # noqa: E402
+from calibrant.sample import load_sample  # noqa: E402
+from calibrant.training.heads import FeatureRows, HeadRetraining, load_head  # noqa: E402
+from calibrant.training.heads.kappa import measure_head  # noqa: E402
+from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 
 QUICK = ["--epochs", "2", "--resamples", "20"]
 
@@ -114,13 +115,17 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, folder, tmp_path):
         Predictions.from_logits(test.logits, test.labels, test.features[:, :5]), narrow
     )
     train = folder / "train.npz"
+    half = tmp_path / "half"
+    half.mkdir()
+    write_predictions(test, half / "test.npz")
     cases = {
         "there is no 'features'": ["--train", train, "--test", plain],
         "has 5 features, but": ["--train", train, "--test", narrow],
         "give --train FILE and --test FILE": ["--train", train],
         "not both": [folder, "--train", train],
         "no such folder": [tmp_path / "none"],
-        "holds no train.npz": [tmp_path],
+        "holds no test.npz": [tmp_path],
+        "holds no train.npz": [half],
         "no second stage 'magic'": [*files(folder), "--method", "magic"],
         "trains the whole network": [*files(folder), "--method", "plp"],
         "no argument 'depth'": [*files(folder), "--set", "depth=3"],
@@ -135,6 +140,45 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, folder, tmp_path):
         assert out == ""
         assert sentence in err
         assert err.count("\n") == 1
+
+
+def test_a_run_of_calibrant_train_gets_its_training_features(run, tmp_path):
+    pytest.importorskip("lightning")
+    from calibrant.training.run import RunSettings, load_network, train
+
+    rng = np.random.default_rng(0)
+    images = tmp_path / "images"
+    images.mkdir()
+    for part, count in (("train", 60), ("t10k", 30)):
+        labels = rng.integers(0, 3, count).astype(np.uint8)
+        pixels = (rng.integers(0, 60, (count, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+            content = bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
+            (images / f"{part}-{kind}-ubyte").write_bytes(content)
+    folder = tmp_path / "run"
+    train(
+        RunSettings(str(images), num_classes=3, epochs=2, batch_size=16, protocol="acls"),
+        folder,
+        accelerator="cpu",
+    )
+    assert not (folder / "train.npz").exists()
+    code, out, _ = run(folder, "--kappa", "1", "--json", "-", *QUICK)
+    assert code == 0
+    rows = read_predictions(folder / "train.npz")
+    assert rows.n == 54  # a tenth is held out
+    held_out = read_predictions(folder / "val.npz")
+    with np.load(folder / "test.npz") as test:
+        logits = rows.features @ test["head_weight"].T + test["head_bias"]
+    np.testing.assert_allclose(logits, rows.logits, atol=1e-4)
+    seen = {tuple(features) for features in rows.features.round(4)}
+    assert not any(tuple(features) in seen for features in held_out.features.round(4))
+    assert json.loads(out)["val"] == str(folder / "val.npz")
+    network, _ = load_network(folder)
+    assert rows.features.shape[1] == network.fc.in_features
+    before = (folder / "train.npz").stat().st_mtime_ns
+    assert run(folder, "--kappa", "1", *QUICK)[0] == 0
+    assert (folder / "train.npz").stat().st_mtime_ns == before
 
 
 def test_sample_head_retrained_on_rows_that_the_network_never_saw_is_calibrated():

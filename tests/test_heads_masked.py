@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from torch.nn import functional
 
-from calibrant.training.heads.masked import MaskedDescent, MaskedHeads
-from calibrant.training.heads.retention import next_retention, step_bound
-from calibrant.training.heads.seeds import SeededShuffle, epoch_order
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from calibrant.training.heads.masked import MaskedDescent, MaskedHeads  # noqa: E402
+from calibrant.training.heads.retention import next_retention, step_bound  # noqa: E402
+from calibrant.training.heads.seeds import SeededShuffle, epoch_order  # noqa: E402
 
 WIDTHS = (5, 7, 3)
 RATE = 0.3

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.distributions import Normal, kl_divergence
-from torch.nn import functional
 
-from calibrant.errors import InputError
-from calibrant.training.heads import (
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.distributions import Normal, kl_divergence  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from calibrant.errors import InputError  # noqa: E402
+from calibrant.training.heads import (  # noqa: E402
     PAPER_CUTS,
     BalancedHead,
     BalCAL,
@@ -23,9 +25,9 @@ from calibrant.training.heads import (
     parameter_cuts,
     simplex_frame,
 )
-from calibrant.training.heads.balcal import class_factors, find_balance
-from calibrant.training.heads.simulation import memorised_features
-from calibrant.training.heads.two_stage import divergence_from_standard_normal
+from calibrant.training.heads.balcal import class_factors, find_balance  # noqa: E402
+from calibrant.training.heads.simulation import memorised_features  # noqa: E402
+from calibrant.training.heads.two_stage import divergence_from_standard_normal  # noqa: E402
 
 
 @pytest.fixture(scope="module")

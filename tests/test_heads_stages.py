@@ -7,13 +7,15 @@ import json
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-import calibrant
-from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError, NotFittedError
-from calibrant.training.heads import (
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import calibrant  # noqa: E402
+from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError, NotFittedError  # noqa: E402
+from calibrant.training.heads import (  # noqa: E402
     ABLATION,
     HEADS,
     FeatureRows,
@@ -24,9 +26,9 @@ from calibrant.training.heads import (
     make_head,
     replace_head,
 )
-from calibrant.training.heads.kappa import KappaPoint, choose_kappa, measure_head
-from calibrant.training.heads.scaling import FeatureScaling
-from calibrant.training.heads.simulation import memorised_features
+from calibrant.training.heads.kappa import KappaPoint, choose_kappa, measure_head  # noqa: E402
+from calibrant.training.heads.scaling import FeatureScaling  # noqa: E402
+from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 
 FEW = {"epochs": 3, "seed": 1}
 # After three epochs a head of two layers is far behind a linear one, which MaC-Cal warns of.

@@ -1,4 +1,4 @@
-"""The command line: `calibrant measure | fit | apply | compare | demo`."""
+"""The command line: `calibrant measure | fit | apply | compare | demo | train`."""
 
 from calibrant.cli.app import main
 

@@ -11,6 +11,7 @@ import typer
 from calibrant._version import __version__
 from calibrant.cli.head import head
 from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
+from calibrant.cli.train import train
 from calibrant.errors import CalibrantError, InputError
 from calibrant.predictions import Predictions
 from calibrant.tables import wrap
@@ -331,6 +332,7 @@ def demo(
 
 
 app.command()(head)
+app.command()(train)
 
 
 def main() -> None:

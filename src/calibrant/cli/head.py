@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.output import check_outputs, emit, progress
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.errors import InputError
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.training.heads.stage import SecondStage
-
-# What `calibrant train` leaves in the folder of a run.
-RUN_FILES = {"train": "train.npz", "val": "val.npz", "test": "test.npz"}
 
 
 def head(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="Folder with train.npz, val.npz and test.npz, instead of --train, --val, --test.",
+            help="Folder of a run of `calibrant train`, or one with train.npz, val.npz and "
+            "test.npz; instead of --train, --val and --test.",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +54,12 @@ def head(
         int | None,
         typer.Option(help="Bootstrap resamples behind the intervals.", show_default=False),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Training images of a run, if no longer where it found them.", show_default=False
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Save the head here (.safetensors).", show_default=False),
@@ -68,9 +72,9 @@ def head(
     """Train a new classifier head on frozen features, and measure it beside the old one."""
     from calibrant.evaluation import evaluate
 
-    train_file, val_file, test_file = _files(run, train, val, test)
-    check_outputs([train_file, val_file, test_file], [out, json])
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
+    train_file, val_file, test_file = _files(run, train, val, test, data)
+    check_outputs([train_file, val_file, test_file], [out, json])
     fit_rows, test_rows = _with_features(train_file), _with_features(test_file)
     held_out = None if val_file is None else _with_features(val_file)
     _check_same_classes(fit_rows, held_out, test_rows)
@@ -103,7 +107,7 @@ def head(
 
 
 def _files(
-    run: Path | None, train: Path | None, val: Path | None, test: Path | None
+    run: Path | None, train: Path | None, val: Path | None, test: Path | None, data: Path | None
 ) -> tuple[Path, Path | None, Path]:
     """Return the files of training, validation and test rows."""
     if run is None:
@@ -112,27 +116,16 @@ def _files(
         return train, val, test
     if train or val or test:
         raise InputError("give either the folder of a run or --train, --val and --test, not both")
-    if not run.is_dir():
-        raise InputError(f"{run}: there is no such folder")
-    files = {part: run / name for part, name in RUN_FILES.items()}
-    for part in ("train", "test"):
-        if not files[part].is_file():
-            raise InputError(
-                f"{run}: holds no {files[part].name}, the network's predictions with features on "
-                f"the {part} rows"
-            )
-    return files["train"], files["val"] if files["val"].is_file() else None, files["test"]
+    from calibrant.training.heads.runs import files_of_run
+
+    return files_of_run(run, data)
 
 
 def _stage(
     method: str, settings: list[str], *, seed: int, epochs: int, kappa: float | None
 ) -> SecondStage:
-    try:
-        from calibrant.training.heads.registry import make_head, parse_settings
-    except ImportError as error:
-        raise MissingDependencyError(
-            "training needs torch: pip install 'calibrant[torch]'"
-        ) from error
+    from calibrant.training.heads.registry import make_head, parse_settings
+
     arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_settings(settings)
     if kappa is not None:
         arguments["kappa"] = kappa

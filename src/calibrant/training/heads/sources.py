@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from calibrant.arrays import Array, as_array, to_numpy
 from calibrant.errors import InputError
 from calibrant.predictions import check_features, check_labels
+from calibrant.training.features import PenultimateFeatures
 from calibrant.training.heads.seeds import epoch_order
 from calibrant.training.heads.tensors import row_parts, tensor_of
 
@@ -200,7 +201,6 @@ class NetworkFeatures:
         self.network, self.loader = network, loader
         self.name, layer = find_head(network, head)
         self.width, self.classes = layer.in_features, layer.out_features
-        self._layer = layer
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         """See `FeatureSource.epoch`; the batches are those of the loader."""
@@ -225,20 +225,16 @@ class NetworkFeatures:
 
     def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         device = next(self.network.parameters()).device
-        caught: list[Tensor] = []
-        hook = self._layer.register_forward_pre_hook(lambda _, given: caught.append(given[0]))
-        try:
+        with PenultimateFeatures(self.network, self.name) as tap:
             for inputs, labels in self.loader:
                 # Entered for each batch: between two of them the network is the caller's.
                 with frozen(self.network):
-                    caught.clear()
                     logits = self.network(inputs.to(device))
-                if len(caught) != 1 or caught[0].ndim != 2:
+                features = tap.features
+                if features.ndim != 2:
                     raise InputError(
-                        f"layer '{self.name}' must run once for a batch, on features of shape "
-                        "(N, D); name another layer as the head"
+                        f"layer '{self.name}' must take features of shape (N, D), not "
+                        f"{tuple(features.shape)}; name another layer as the head"
                     )
                 checked = check_labels(labels, len(logits), self.classes, "the loader")
-                yield caught[0].detach(), tensor_of(checked).to(device), logits.detach()
-        finally:
-            hook.remove()
+                yield features, tensor_of(checked).to(device), logits.detach()

@@ -1,0 +1,160 @@
+"""`calibrant train`: a network from images to predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
+from calibrant.errors import MissingDependencyError
+from calibrant.predictions import Predictions
+from calibrant.tables import wrap
+
+if TYPE_CHECKING:
+    from calibrant.training.run import RunSettings, Trained
+
+
+_OF_PROTOCOL = "Default: that of the protocol."
+
+
+def train(
+    data: Annotated[Path, typer.Option(help="Folder or archive of images; see docs/training.md.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    net: Annotated[str, typer.Option(help="The network.")] = "resnet8",
+    loss: Annotated[str, typer.Option(help="The loss.")] = "cross-entropy",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Argument of the loss; may be repeated."),
+    ] = None,
+    settings_for: Annotated[
+        str | None,
+        typer.Option(help="Begin with the loss's published settings for this data set."),
+    ] = None,
+    mixing: Annotated[
+        str, typer.Option(help="Mix inputs: none, mixup, regmixup, mit or mit-a.")
+    ] = "none",
+    mixing_settings: Annotated[
+        list[str] | None,
+        typer.Option("--mix-set", metavar="KEY=VALUE", help="Argument of the mixing, as alpha."),
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="mukhoti, mukhoti-tiny, acls, acls-tiny or quick.")
+    ] = "quick",
+    epochs: Annotated[int | None, typer.Option(help=_OF_PROTOCOL, show_default=False)] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help=f"Images a step, over all devices. {_OF_PROTOCOL}", show_default=False),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help=f"Peak learning rate. {_OF_PROTOCOL}", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
+    classes: Annotated[
+        int | None,
+        typer.Option(help="How many classes, if the data don't say.", show_default=False),
+    ] = None,
+    devices: Annotated[int, typer.Option(help="Devices to share each batch between.")] = 1,
+    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="32; bf16 or 16 for mixed precision in training.")
+    ] = "32",
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(help="Steps between checkpoints within an epoch.", show_default=False),
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for decoded images, for the next run. Default: image-cache beside --out.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it."),
+    ] = None,
+) -> None:
+    """Train a network, and write its predictions for validation and test images to a folder."""
+    check_outputs([data], [json])
+    run = _run_functions()
+    parse = run.parse_loss_arguments
+    chosen = run.RunSettings(
+        data=str(data),
+        net=net,
+        loss=loss,
+        loss_arguments=parse(settings or []),
+        loss_settings_for=settings_for,
+        mixing=mixing,
+        mixing_arguments=parse(mixing_settings or []),
+        protocol=protocol,
+        epochs=epochs,
+        batch_size=batch_size,
+        rate=rate,
+        seed=seed,
+        num_classes=classes,
+        precision=precision,
+    )
+    with progress(None, "training") as say:
+        trained = run.train(
+            chosen,
+            out,
+            resume=resume,
+            devices=devices,
+            accelerator=accelerator,
+            checkpoint_every=checkpoint_every,
+            cache=out.resolve().parent / "image-cache" if cache is None else cache,
+            observers=(run.Announcer(chosen.total_epochs, say),),
+        )
+    # The processes of the other devices end here.
+    if trained is not None:
+        _report(chosen, trained, json)
+
+
+def _run_functions() -> Any:
+    """Import what trains; torch and Lightning take seconds to load and may be missing."""
+    try:
+        from calibrant.training import run
+    except ImportError as error:
+        if isinstance(error, MissingDependencyError) or error.name not in ("torch", "lightning"):
+            raise
+        raise MissingDependencyError(
+            f"training needs {error.name}: pip install 'calibrant[train]'"
+        ) from error
+    return run
+
+
+def _report(settings: RunSettings, trained: Trained, json: str | None) -> None:
+    from calibrant.evaluation import evaluate
+    from calibrant.posthoc.temperature import TemperatureScaling
+
+    validation, test = trained.validation, trained.test
+    result = evaluate(test)
+    scaling = TemperatureScaling().fit(validation.logits, validation.labels)
+    scaled = Predictions.from_probs(
+        scaling.predict_proba(test.logits), test.labels, source=f"{test.source}, rescaled"
+    )
+    after = evaluate(scaled, metrics=["ece", "nll"])
+    ece = after["ece"]
+    text = (
+        f"{settings.net} trained with {settings.loss} for {settings.total_epochs} epochs, in "
+        f"{trained.folder}\n\n{result}\n\n"
+        + wrap(
+            f"With the temperature that fits the validation rows best, {scaling.temperature_:.3f}, "
+            f"the ECE is {100 * ece.value:.2f} % ({100 * ece.low:.2f} to {100 * ece.high:.2f}) and "
+            f"the NLL {after['nll'].value:.4f}."
+        )
+    )
+    document = {
+        "settings": vars(settings),
+        "folder": str(trained.folder),
+        "history": trained.history,
+        "test": result.as_dict(),
+        "temperature": scaling.temperature_,
+        "test_after_temperature": after.as_dict(),
+    }
+    write_text(trained.folder / "evaluation.json", as_json(document) + "\n")
+    emit(text, document, json)

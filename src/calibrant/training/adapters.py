@@ -1,0 +1,77 @@
+"""Losses in the shape that other training loops ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.training.features import PenultimateFeatures
+from calibrant.training.losses.base import CalibrationLoss
+
+TrainerLoss = Callable[..., Tensor]
+
+
+def for_trainer(
+    loss: CalibrationLoss,
+    features: PenultimateFeatures | Callable[[Any], Tensor] | None = None,
+) -> TrainerLoss:
+    """Return `loss` as the `compute_loss_func` of the Hugging Face Trainer.
+
+    The Trainer calls it with (outputs, labels, num_items_in_batch); the last is the number of
+    labels in all batches that make one step, and the Trainer leaves dividing to the function. So
+    the mean over this batch is weighted by its share of those labels. For losses with a batch term
+    that is a weighted mean of the terms of the small batches, not the term of the large one.
+
+    Logits may have the classes last, (N, T, K) beside labels (N, T), as token classifiers give
+    them. Set ``model.calibration_loss = loss`` if the loss has parameters or state, so that
+    optimiser, checkpoints and train() / eval() reach it.
+
+    Args:
+        loss: any loss with reduction "mean" that `needs` at most features.
+        features: a tap on the model, or a function of the outputs, for losses that need features;
+            (N, D), or (N, T, D) beside token logits.
+
+    Raises:
+        InputError: a loss that needs other things, or another reduction.
+    """
+    lacking = loss.needs - {"features", "validation"}
+    if lacking:
+        raise InputError(
+            f"{type(loss).__name__} needs {', '.join(sorted(lacking))}, which the Trainer doesn't "
+            "hand to a loss"
+        )
+    if loss.reduction != "mean":
+        raise InputError(f"the loss must have reduction 'mean', not '{loss.reduction}'")
+    if "features" in loss.needs and features is None:
+        raise InputError(f"{type(loss).__name__} needs features=, a tap on the model")
+
+    def compute_loss(
+        outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        logits = _logits(outputs)
+        given = features.features if isinstance(features, PenultimateFeatures) else None
+        if given is None and callable(features):
+            given = features(outputs)
+        if logits.ndim == 3 and labels.ndim == 2 and labels.shape == logits.shape[:2]:
+            logits = logits.flatten(0, 1)
+            given = given.flatten(0, 1) if given is not None and given.ndim == 3 else given
+            labels = labels.flatten()
+        mean = loss(logits, labels, given)
+        if num_items_in_batch is None:
+            return mean
+        return mean * ((labels != loss.ignore_index).sum() / num_items_in_batch)
+
+    return compute_loss
+
+
+def _logits(outputs: Any) -> Tensor:
+    """Return the logits of a model output: by name, or the first of a tuple without a loss."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    if isinstance(outputs, Mapping):
+        return cast(Mapping[str, Tensor], outputs)["logits"]
+    return outputs.logits if hasattr(outputs, "logits") else outputs[0]

@@ -1,0 +1,161 @@
+"""A data set whatever its layout: the training images, the test images, and maybe a third set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.errors import InputError
+from calibrant.files.atomic import StrPath, replacing
+from calibrant.training.data.binary import is_cifar, is_idx, read_cifar, read_idx_folder
+from calibrant.training.data.folders import read_aircraft, read_class_folders, read_cub
+from calibrant.training.data.images import Images, ImageSet, tensor
+from calibrant.training.data.parquet import ParquetImages, find_parquet, read_parquet_images
+
+LAYOUTS = (
+    "train-*.parquet and test-*.parquet, CIFAR's binary files or archive, IDX files, CUB-200-2011, "
+    "FGVC-Aircraft, or folders train/CLASS/ and test/CLASS/"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """The sets of one data set, with labels that mean the same in all of them.
+
+    Attributes:
+        train: what to learn from, and to hold validation images out of.
+        test: what to measure on; the official validation images where there are no others.
+        validation: an official third set; None where there is none.
+        num_classes: K.
+        class_names: by class number, if the files say.
+        source: where it was read from.
+    """
+
+    train: Images
+    test: Images
+    validation: Images | None
+    num_classes: int
+    class_names: tuple[str, ...] | None = None
+    source: str = "data"
+
+    def __post_init__(self) -> None:
+        for name, images in (
+            ("train", self.train),
+            ("test", self.test),
+            ("validation", self.validation),
+        ):
+            if images is None:
+                continue
+            low, high = int(images.labels.min()), int(images.labels.max())
+            if low < 0 or high >= self.num_classes:
+                raise InputError(
+                    f"{self.source}: the {name} labels go from {low} to {high}, but there are "
+                    f"{self.num_classes} classes"
+                )
+
+
+def read_data_set(
+    path: StrPath,
+    *,
+    num_classes: int | None = None,
+    size: tuple[int, int] | None = None,
+    cache: StrPath | None = None,
+) -> DataSet:
+    """Read a data set; its layout is recognised by the names of its files.
+
+    Small images are decoded into memory; those in folders stay files, decoded batch by batch.
+
+    Args:
+        path: the folder or archive.
+        num_classes: K, needed only if the files don't name the classes.
+        size: (height, width) to stretch the images of folders to. CUB and Aircraft: 448x448 by
+            default.
+        cache: folder for the decoded images of parquet files, so that the next run needn't decode
+            them; made if need be. Default: none is kept.
+
+    Raises:
+        InputError: no known layout, or something is missing or damaged; the message names it.
+        MissingDependencyError: Pillow or pyarrow isn't there.
+    """
+    folder, source = Path(path), fspath(path)
+    if not folder.exists():
+        raise InputError(f"{source}: there is no such file or folder")
+    if is_cifar(folder):
+        train, test, names = read_cifar(folder)
+        return _data_set({"train": train, "test": test}, names, num_classes, source)
+    if not folder.is_dir():
+        raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
+    parquet = find_parquet(folder)
+    if parquet:
+        place = None if cache is None else Path(cache)
+        parts = {split: _cached(files, place) for split, files in parquet.items()}
+        names = next(iter(parts.values())).class_names
+        images = {split: part.images for split, part in parts.items()}
+        return _data_set(images, names, num_classes, source)
+    if is_idx(folder):
+        train, test = read_idx_folder(folder)
+        return _data_set({"train": train, "test": test}, None, num_classes, source)
+    return _read_folders(folder, num_classes, size, source)
+
+
+def _read_folders(
+    folder: Path, num_classes: int | None, size: tuple[int, int] | None, source: str
+) -> DataSet:
+    if (folder / "image_class_labels.txt").is_file():
+        found = read_cub(folder, size or (448, 448))
+        return _data_set(found.sets, found.class_names, num_classes, source)
+    if any((place / "images_variant_train.txt").is_file() for place in (folder, folder / "data")):
+        found = read_aircraft(folder, size or (448, 448))
+        return _data_set(found.sets, found.class_names, num_classes, source)
+    if not (folder / "train").is_dir():
+        raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
+    train, names = read_class_folders(folder / "train", size)
+    sets: dict[str, Any] = {"train": train}
+    for split, words in (("validation", ("val", "valid", "validation")), ("test", ("test",))):
+        for word in words:
+            if (folder / word).is_dir():
+                sets[split], _ = read_class_folders(folder / word, size, names)
+    return _data_set(sets, names, num_classes, source)
+
+
+def _data_set(
+    sets: dict[str, Any], names: Sequence[str] | None, num_classes: int | None, source: str
+) -> DataSet:
+    if num_classes is None and names is None:
+        raise InputError(f"{source}: doesn't name its classes; give their number")
+    count = len(names or ()) if num_classes is None else num_classes
+    validation = sets.get("validation")
+    test = sets.get("test", validation)
+    if "train" not in sets or test is None:
+        raise InputError(f"{source}: needs training and test images, but has: {', '.join(sets)}")
+    # Tiny-ImageNet has no labelled test images: its validation images are what papers test on.
+    validation = None if test is validation else validation
+    names = None if names is None else tuple(names)
+    return DataSet(sets["train"], test, validation, count, names, source)
+
+
+def _cached(files: Sequence[Path], folder: Path | None) -> ParquetImages:
+    """Read parquet images, by way of a file of the decoded ones that goes with just these files."""
+    if folder is None:
+        return read_parquet_images(files)
+    stats = [(str(file.resolve()), file.stat()) for file in files]
+    key = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+    place = folder / f"{files[0].name.split('-')[0]}-{digest}.npz"
+    if place.is_file():
+        content: Any = np.load(place, allow_pickle=False)
+        images = ImageSet(tensor(content["images"]), tensor(content["labels"]))
+        return ParquetImages(images, tuple(content["names"].tolist()) or None)
+    read = read_parquet_images(files)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = np.array(read.class_names or (), dtype=np.str_)
+    images, labels = read.images.images.numpy(), read.images.labels.numpy()
+    with replacing(place) as temporary:
+        np.savez(temporary, images=images, labels=labels, names=names)
+    return read

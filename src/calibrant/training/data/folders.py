@@ -1,0 +1,139 @@
+"""Images in folders: a folder for each class, or lists of files, read batch by batch.
+
+========================  ====================================================================
+ImageNet, its Sketch      ``train/n01440764/*.JPEG`` and so on: `read_class_folders`
+ImageNet-C                ``CORRUPTION/SEVERITY/n01440764/*.JPEG``: the same, at the innermost
+ImageNet-LT               a text file of ``train/n01440764/x.JPEG 0`` lines: `read_list`
+CUB-200-2011              ``images.txt``, ``image_class_labels.txt``, ...: `read_cub`
+FGVC-Aircraft             ``data/images_variant_train.txt``, ...: `read_aircraft`
+========================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from calibrant.errors import InputError
+from calibrant.training.data.images import ImageFiles
+
+EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm")
+# The note with photographer and copyright below every photograph.
+AIRCRAFT_BANNER = 20
+
+Size = tuple[int, int] | None
+
+
+class FolderImages(NamedTuple):
+    """The sets of an image folder, and the names of the classes in the order of their numbers."""
+
+    sets: dict[str, ImageFiles]
+    class_names: tuple[str, ...]
+
+
+def read_class_folders(
+    folder: Path, size: Size = None, class_names: Sequence[str] | None = None
+) -> tuple[ImageFiles, tuple[str, ...]]:
+    """List the images of a folder that has one subfolder for each class.
+
+    Args:
+        folder: whose subfolders are the classes, numbered in alphabetic order.
+        size: (height, width) to stretch the images to.
+        class_names: the classes by number, where those of the network are known: a shifted test set
+            may lack some of them, which mustn't renumber the others.
+
+    Raises:
+        InputError: there are no images, or a class that isn't in `class_names`.
+    """
+    present = sorted(item.name for item in folder.iterdir() if item.is_dir())
+    names = tuple(present if class_names is None else class_names)
+    numbers = {name: number for number, name in enumerate(names)}
+    paths: list[Path] = []
+    labels: list[int] = []
+    for name in present:
+        if name not in numbers:
+            raise InputError(f"{folder / name}: no class of the training set is called '{name}'")
+        found = sorted(_images_below(folder / name))
+        paths += found
+        labels += [numbers[name]] * len(found)
+    return _files(paths, labels, size, folder), names
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return [item for item in folder.rglob("*") if item.suffix.lower() in EXTENSIONS]
+
+
+def read_list(list_file: Path, root: Path, size: Size = None) -> ImageFiles:
+    """List the images that a text file names, as ImageNet-LT does: a path below `root`, a label.
+
+    Raises:
+        InputError: a line isn't of this form, or its file doesn't exist.
+    """
+    paths: list[Path] = []
+    labels: list[int] = []
+    for number, line in enumerate(list_file.read_text(encoding="utf-8").splitlines(), start=1):
+        name, _, label = line.strip().rpartition(" ")
+        if not name or not label.isdigit():
+            raise InputError(f"{list_file}: line {number} is not of the form PATH LABEL")
+        if not (root / name).is_file():
+            raise InputError(f"{list_file}: line {number} names {root / name}, which isn't there")
+        paths.append(root / name)
+        labels.append(int(label))
+    return _files(paths, labels, size, list_file)
+
+
+def read_cub(folder: Path, size: Size = (448, 448)) -> FolderImages:
+    """List the 200 classes of birds in CUB-200-2011 (Wah et al., 2011), with its own split."""
+    images, labels, training, names = (
+        _numbered(folder / file)
+        for file in (
+            "images.txt",
+            "image_class_labels.txt",
+            "train_test_split.txt",
+            "classes.txt",
+        )
+    )
+    sets: dict[str, ImageFiles] = {}
+    for split, flag in (("train", "1"), ("test", "0")):
+        rows = [row for row in images if training.get(row) == flag]
+        paths = [folder / "images" / images[row] for row in rows]
+        sets[split] = _files(paths, [int(labels[row]) - 1 for row in rows], size, folder)
+    return FolderImages(sets, tuple(names.values()))
+
+
+def _numbered(file: Path) -> dict[str, str]:
+    lines = (line.partition(" ") for line in file.read_text(encoding="utf-8").splitlines())
+    return {number: text.strip() for number, _, text in lines if number}
+
+
+def read_aircraft(folder: Path, size: Size = (448, 448)) -> FolderImages:
+    """List the 100 variants of FGVC-Aircraft (Maji et al., 2013): train, validation and test.
+
+    The banner below every photograph is cut off. `folder` is the one that holds ``data``, or that.
+    """
+    folder = folder / "data" if (folder / "data").is_dir() else folder
+    names = tuple((folder / "variants.txt").read_text(encoding="utf-8").splitlines())
+    numbers = {name: number for number, name in enumerate(names)}
+    sets: dict[str, ImageFiles] = {}
+    for split, word in (("train", "train"), ("validation", "val"), ("test", "test")):
+        file = folder / f"images_variant_{word}.txt"
+        paths: list[Path] = []
+        labels: list[int] = []
+        for image, variant in _numbered(file).items():
+            if variant not in numbers:
+                raise InputError(f"{file}: '{variant}' isn't listed in variants.txt")
+            paths.append(folder / "images" / f"{image}.jpg")
+            labels.append(numbers[variant])
+        sets[split] = _files(paths, labels, size, file, AIRCRAFT_BANNER)
+    return FolderImages(sets, names)
+
+
+def _files(
+    paths: Sequence[Path], labels: Sequence[int], size: Size, source: Path, cut_bottom: int = 0
+) -> ImageFiles:
+    if not paths:
+        raise InputError(f"{source}: holds no images")
+    return ImageFiles(paths, torch.tensor(labels, dtype=torch.int64), size, cut_bottom)

@@ -1,0 +1,194 @@
+"""Labelled images: decoded once into memory, or decoded from their files batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+ByteArray = NDArray[np.uint8]
+
+
+def tensor(array: NDArray[Any]) -> Tensor:
+    """Return an array as a tensor, copied if it can't be written to or is in another order."""
+    # `Any`, because torch's types leave NumPy's arrays open.
+    return cast(Any, torch).from_numpy(np.require(array, requirements=("C", "W")))
+
+
+def _integers(index: Tensor) -> list[int]:
+    return cast(Any, index).tolist()
+
+
+class Images(Protocol):
+    """N labelled images that can be had in batches."""
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) int64 class numbers."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index: Tensor) -> Tensor:
+        """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
+        ...
+
+    def take(self, index: Tensor) -> Images:
+        """Return the images at an index, in its order."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images in memory.
+
+    Attributes:
+        images: (N, 3, H, W) uint8.
+        labels: (N,) int64.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.images.shape)
+        if len(shape) != 4 or shape[1] != 3 or self.images.dtype != torch.uint8:
+            raise InputError(
+                f"images must be uint8 of shape (N, 3, H, W), not {self.images.dtype} of {shape}"
+            )
+        if tuple(self.labels.shape) != shape[:1]:
+            raise InputError(
+                f"there are {shape[0]} images, but labels of shape {tuple(self.labels.shape)}"
+            )
+
+    @classmethod
+    def from_rows(cls, rows: ByteArray, labels: NDArray[np.integer]) -> ImageSet:
+        """Wrap (N, H, W, 3) or (N, H, W) bytes, the order of image files; grey becomes RGB."""
+        if rows.ndim == 3:
+            rows = np.repeat(rows[..., None], 3, axis=3)
+        return cls(tensor(rows.transpose(0, 3, 1, 2)), tensor(labels.astype(np.int64)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, index: Tensor) -> Tensor:
+        """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
+        return self.images[index]
+
+    def take(self, index: Tensor) -> ImageSet:
+        """Return the images at an index, in its order."""
+        return ImageSet(self.images[index], self.labels[index])
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Images too many or too large for memory: each batch is decoded when it is wanted.
+
+    Attributes:
+        paths: the N files.
+        labels: (N,) int64.
+        size: (height, width) to which every image is stretched; None keeps the size, which then
+            must be the same for all images of a batch.
+        cut_bottom: rows to cut off before that, such as a banner with a copyright note.
+    """
+
+    paths: Sequence[Path]
+    labels: Tensor
+    size: tuple[int, int] | None = None
+    cut_bottom: int = 0
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def batch(self, index: Tensor) -> Tensor:
+        """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
+        wanted = [self.paths[row] for row in _integers(index)]
+        # Pillow lets go of the interpreter while it decodes.
+        with ThreadPoolExecutor() as pool:
+            pixels = list(pool.map(self._decode, wanted))
+        if len({image.shape for image in pixels}) > 1:
+            raise InputError(
+                f"{wanted[0].parent}: the images differ in size; give the size to stretch them to"
+            )
+        return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
+
+    def take(self, index: Tensor) -> ImageFiles:
+        """Return the images at an index, in its order."""
+        paths = [self.paths[row] for row in _integers(index)]
+        return ImageFiles(paths, self.labels[index], self.size, self.cut_bottom)
+
+    def load(self) -> ImageSet:
+        """Decode all images into memory."""
+        return ImageSet(self.batch(torch.arange(len(self))), self.labels)
+
+    def _decode(self, path: Path) -> ByteArray:
+        return decode(path.read_bytes(), str(path), self.size, self.cut_bottom)
+
+
+def decode(
+    content: bytes, source: str, size: tuple[int, int] | None = None, cut_bottom: int = 0
+) -> ByteArray:
+    """Return the (H, W, 3) pixels of an encoded image (JPEG, PNG, ...).
+
+    Raises:
+        InputError: this isn't an image that Pillow can read; the message begins with `source`.
+        MissingDependencyError: Pillow isn't there.
+    """
+    image = open_image(content, source)
+    if cut_bottom:
+        image = image.crop((0, 0, image.width, image.height - cut_bottom))
+    if size is not None and (image.height, image.width) != size:
+        image = image.resize((size[1], size[0]), resample=2)  # 2 is bilinear
+    return np.asarray(image)
+
+
+def open_image(content: bytes, source: str) -> Image:
+    """Return a decoded RGB image; raises as `decode` does."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise MissingDependencyError(
+            "decoding images needs Pillow: pip install 'calibrant[train]'"
+        ) from error
+    try:
+        return Image.open(BytesIO(content)).convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise InputError(f"{source}: holds no image that can be decoded ({error})") from error
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Maps bytes to what the network reads: (x / 255 - mean) / std for each colour.
+
+    A network keeps the one that it was trained with. Images from elsewhere, such as an
+    out-of-distribution set, go through the same map: with statistics of their own, part of what
+    sets them apart would be the preprocessing.
+    """
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return (B, 3, H, W) float32 of (B, 3, H, W) uint8, on the same device."""
+        mean, std = (
+            torch.tensor(value, device=images.device)[:, None, None]
+            for value in (self.mean, self.std)
+        )
+        return (images / 255 - mean) / std
+
+
+CIFAR10_STATISTICS = Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+IMAGENET_STATISTICS = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

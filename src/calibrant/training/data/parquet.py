@@ -1,0 +1,115 @@
+"""Image sets in the parquet layout of the Hugging Face Hub.
+
+A folder (or its subfolder ``data``) holds ``train-00000-of-00001.parquet`` and the like. A column
+of images holds encoded files, one column the class numbers, and the metadata the class names:
+
+===================  ==========  =======================
+data set             images      labels
+===================  ==========  =======================
+CIFAR-10             ``img``     ``label``
+CIFAR-100            ``img``     ``fine_label``
+SVHN, Tiny-ImageNet  ``image``   ``label``
+===================  ==========  =======================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.errors import InputError
+from calibrant.files.keys import optional, readable
+from calibrant.training.data.images import ImageSet, decode
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("fine_label", "label", "labels")
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+
+
+class ParquetImages(NamedTuple):
+    """What a parquet file says: the images, and the names of the classes if it has any."""
+
+    images: ImageSet
+    class_names: tuple[str, ...] | None
+
+
+def find_parquet(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split (train, validation, test) that a folder has, in order."""
+    for place in (folder, folder / "data"):
+        found = {split: sorted(_files_of(place, names)) for split, names in SPLITS.items()}
+        if any(found.values()):
+            return {split: files for split, files in found.items() if files}
+    return {}
+
+
+def _files_of(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        yield from folder.glob(f"{name}-*.parquet")
+        yield from folder.glob(f"{name}.parquet")
+
+
+def read_parquet_images(files: Sequence[Path]) -> ParquetImages:
+    """Read and decode the images of one split.
+
+    Raises:
+        InputError: a file can't be read, lacks a column of images or labels, or holds an image that
+            can't be decoded or differs in size from the others; the message names the file.
+        MissingDependencyError: pyarrow or Pillow isn't there.
+    """
+    rows: list[Any] = []
+    labels: list[Any] = []
+    names: tuple[str, ...] | None = None
+    for file in files:
+        contents, truth, names = _read_columns(file)
+        with ThreadPoolExecutor() as pool:
+            sources = (f"{file}, row {row}" for row in range(len(contents)))
+            pixels = list(pool.map(decode, contents, sources))
+        rows += pixels
+        labels.append(truth)
+    if len({image.shape for image in rows}) != 1:
+        raise InputError(f"{files[0]}: the images must all have one size to be held in memory")
+    return ParquetImages(ImageSet.from_rows(np.stack(rows), np.concatenate(labels)), names)
+
+
+def _read_columns(file: Path) -> tuple[list[bytes], Any, tuple[str, ...] | None]:
+    parquet = optional("pyarrow.parquet", "pyarrow", "train")
+    with readable("the parquet file", str(file)):
+        archive: Any = parquet.ParquetFile(file)
+        schema = archive.schema_arrow
+        image = _column(schema.names, IMAGE_COLUMNS, "images", file)
+        label = _column(schema.names, LABEL_COLUMNS, "labels", file)
+        table = archive.read(columns=[image, label])
+    contents = [_encoded(cell) for cell in table[image].to_pylist()]
+    for row, content in enumerate(contents):
+        if not isinstance(content, bytes):
+            raise InputError(f"{file}: row {row} of '{image}' holds no encoded image")
+    truth = np.asarray(table[label].to_numpy())
+    return contents, truth, _class_names(schema.metadata or {}, label)
+
+
+def _column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -> str:
+    for name in known:
+        if name in names:
+            return name
+    raise InputError(
+        f"{file}: no column of {what}; expected one of {', '.join(known)}, found {', '.join(names)}"
+    )
+
+
+def _encoded(cell: Any) -> Any:
+    """Return the bytes of a cell, which in the Hub's files is a pair of bytes and path."""
+    return cell["bytes"] if hasattr(cell, "keys") else cell
+
+
+def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:
+    """Return the class names that the Hub's metadata give for the column of labels."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return tuple(features[label]["names"])
+    except (KeyError, ValueError, TypeError):
+        return None

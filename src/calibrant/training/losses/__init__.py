@@ -1,0 +1,46 @@
+"""Losses that keep a network calibrated while it is trained, one signature for all."""
+
+from calibrant.training.losses.adafocal import AdaFocal
+from calibrant.training.losses.base import CalibrationLoss
+from calibrant.training.losses.batch import MDCA, MMCE
+from calibrant.training.losses.fedlas import FeDLaS, GateState
+from calibrant.training.losses.focal import FLSD, DualFocal, Focal, focal_gamma
+from calibrant.training.losses.gate_recorder import GateEpoch, GateRecorder
+from calibrant.training.losses.likelihood import (
+    BrierLoss,
+    ConfidencePenalty,
+    CrossEntropy,
+    LabelSmoothing,
+)
+from calibrant.training.losses.margins import ACLS, CPC, MbLS
+from calibrant.training.losses.ranking import CRL, RankMixup
+from calibrant.training.losses.registry import LOSSES, make_loss
+from calibrant.training.losses.soft import SoftAvUC, SoftECE
+
+__all__ = [
+    "ACLS",
+    "CPC",
+    "CRL",
+    "FLSD",
+    "LOSSES",
+    "MDCA",
+    "MMCE",
+    "AdaFocal",
+    "BrierLoss",
+    "CalibrationLoss",
+    "ConfidencePenalty",
+    "CrossEntropy",
+    "DualFocal",
+    "FeDLaS",
+    "Focal",
+    "GateEpoch",
+    "GateRecorder",
+    "GateState",
+    "LabelSmoothing",
+    "MbLS",
+    "RankMixup",
+    "SoftAvUC",
+    "SoftECE",
+    "focal_gamma",
+    "make_loss",
+]

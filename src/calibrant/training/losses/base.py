@@ -1,0 +1,197 @@
+"""What all losses share: rows of any input shape, ignored targets, precision, reductions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import InputError
+from calibrant.training.losses.arguments import choice
+
+Reduction = Literal["mean", "sum", "none"]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+@dataclass
+class Rows:
+    """A batch as rows, ignored ones kept in place so that no shape depends on values.
+
+    Attributes:
+        logits: (M, K) float32 or float64; zeros where ignored.
+        target: (M,) int64 classes; 0 where ignored.
+        valid: (M,) bool, False where ignored.
+        features: (M, D) as float32 or float64, or None; zeros where ignored.
+        index: (M,) positions of the rows in the data set, or None.
+        log_probs: (M, K) log softmax.
+        true_log_prob: (M,) log probability of the target.
+        weight: (M,) 1 where valid, else 0.
+        count: () number of valid rows.
+    """
+
+    logits: Tensor
+    target: Tensor
+    valid: Tensor
+    features: Tensor | None = None
+    index: Tensor | None = None
+    log_probs: Tensor = field(init=False)
+    true_log_prob: Tensor = field(init=False)
+    weight: Tensor = field(init=False)
+    count: Tensor = field(init=False)
+
+    # Not lazily: a cached property would end torch.compile's graph, and all losses use these.
+    def __post_init__(self) -> None:
+        self.log_probs = self.logits.log_softmax(1)
+        self.true_log_prob = pick(self.log_probs, self.target)
+        self.weight = self.valid.to(self.logits.dtype)
+        self.count = self.weight.sum()
+
+    @property
+    def cross_entropy(self) -> Tensor:
+        """(M,) minus the log probability of the target."""
+        return -self.true_log_prob
+
+    @property
+    def confidence(self) -> Tensor:
+        """(M,) largest probability."""
+        return self.log_probs.amax(1).exp()
+
+    @property
+    def correct(self) -> Tensor:
+        """(M,) 1 where the largest logit is the target's, else 0; no gradient."""
+        return (self.logits.detach().argmax(1) == self.target).to(self.logits.dtype)
+
+
+def pick(table: Tensor, columns: Tensor) -> Tensor:
+    """Return (M,) the entry of each row of `table` (M, K) in its column."""
+    return table.gather(1, columns[:, None])[:, 0]
+
+
+class CalibrationLoss(nn.Module):
+    """Root of all losses: ``loss(logits, target, features=None)``.
+
+    Logits are (N, K), or dense with the classes second: (N, K, H, W) and target (N, H, W); features
+    then are (N, D) or (N, D, H, W). Rows whose target is `ignore_index` count nowhere, whatever
+    their logits. Computed in float32 (float64 for float64 logits) inside autocast too, without
+    waiting for the device.
+
+    Subclasses give a loss per row, and may add a term that belongs to the batch as a whole. With
+    "mean" the rows are averaged and the term added; "sum" is that times the number of rows that
+    count; "none" gives each row its loss plus the term, 0 where ignored, in the target's shape.
+
+    Args:
+        reduction: "mean", "sum" or "none".
+        ignore_index: target of rows to leave out.
+
+    Attributes:
+        per_sample: the loss of a row depends on no other row and no identity of the sample, so it
+            can be weighted between two targets (mixup).
+        needs: what `forward` or the training loop must supply in training: "features", "index"
+            (positions in the data set), "mixed" (logits and targets of mixed inputs), "validation"
+            (`update_from_validation` after each epoch).
+    """
+
+    per_sample: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = -100) -> None:
+        super().__init__()
+        self.reduction: Reduction = choice("reduction", reduction, ("mean", "sum", "none"))
+        self.ignore_index = ignore_index
+        self._held = False
+
+    def forward(self, logits: Tensor, target: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return the loss.
+
+        Args:
+            logits: (N, K) or (N, K, ...).
+            target: (N,) or (N, ...) whole numbers: a class, or `ignore_index`.
+            features: (N, D) or (N, D, ...), for losses whose `needs` has "features".
+
+        Raises:
+            InputError: shapes that don't fit, or targets that aren't whole numbers.
+        """
+        with torch.autocast(logits.device.type, enabled=False):
+            rows = self._rows(logits, target, features)
+            return self._reduce(rows, self._row_losses(rows), target.shape)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Tell the loss that epoch `epoch`, counted from 0, begins; most don't care."""
+
+    def end_epoch(self) -> None:
+        """Tell the loss that an epoch of training is over; most don't care."""
+
+    @contextmanager
+    def frozen(self) -> Generator[None]:
+        """Within the context the loss keeps its state as it is, also in training mode."""
+        held, self._held = self._held, True
+        try:
+            yield
+        finally:
+            self._held = held
+
+    @property
+    def learning(self) -> bool:
+        """Whether a call updates the loss's own statistics."""
+        return self.training and not self._held
+
+    def extra_repr(self) -> str:
+        """Name the arguments, for printing."""
+        names = inspect.signature(type(self).__init__).parameters
+        words = ((name, getattr(self, name, None)) for name in names)
+        plain = (bool, int, float, str, tuple)
+        return ", ".join(f"{name}={word!r}" for name, word in words if isinstance(word, plain))
+
+    def _rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
+        shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim >= 2 else None
+        if shape is None or target.shape != shape:
+            raise InputError(
+                "logits must be (N, K) or (N, K, ...) and target (N,) or (N, ...), "
+                f"not {tuple(logits.shape)} and {tuple(target.shape)}"
+            )
+        if not logits.is_floating_point() or target.dtype not in _INTEGERS:
+            raise InputError(
+                "logits must be floating point and target whole numbers, "
+                f"not {logits.dtype} and {target.dtype}"
+            )
+        flat = target.reshape(-1).long()
+        valid = flat != self.ignore_index
+        # Zeros instead of the ignored logits: infinities there would reach the gradient as 0 * inf.
+        table = _as_table(logits).masked_fill(~valid[:, None], 0)
+        kept = None
+        if features is not None and "features" in self.needs:
+            if features.ndim < 2 or (features.shape[0], *features.shape[2:]) != shape:
+                raise InputError(
+                    f"features must be (N, D) or (N, D, ...) beside target {tuple(shape)}, "
+                    f"not {tuple(features.shape)}"
+                )
+            kept = _as_table(features.detach()).masked_fill(~valid[:, None], 0)
+        return Rows(table, flat.masked_fill(~valid, 0), valid, kept)
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        raise NotImplementedError
+
+    def _batch_term(self, rows: Rows) -> Tensor | None:
+        """Return what the batch adds as a whole, () and differentiable, or None."""
+        return None
+
+    def _reduce(self, rows: Rows, values: Tensor, shape: torch.Size) -> Tensor:
+        values = values.masked_fill(~rows.valid, 0)
+        term = self._batch_term(rows)
+        if self.reduction == "none":
+            shared = values if term is None else values + term * rows.weight
+            return shared.reshape(shape)
+        total = values.sum() if term is None else values.sum() + term * rows.count
+        return total if self.reduction == "sum" else total / rows.count.clamp_min(1)
+
+
+def _as_table(values: Tensor) -> Tensor:
+    """Return (M, K) rows of (N, K, ...), in at least float32."""
+    if values.ndim > 2:
+        values = values.movedim(1, -1).reshape(-1, values.shape[1])
+    return values if values.dtype == torch.float64 else values.float()

@@ -1,0 +1,174 @@
+"""Penalties on the distances between the logits of a row."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
+
+from calibrant.errors import InputError
+from calibrant.training.losses.arguments import choice, number
+from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, pick
+
+ClassReduction = Literal["mean", "sum"]
+# Differences held at once by the pairwise term of CPC: 64 MiB in float32.
+_PAIRS_AT_ONCE = 1 << 24
+
+
+def margin_excess(logits: Tensor, margin: float, reduction: ClassReduction) -> Tensor:
+    """Return (M,) mean or sum over classes of max(0, max z - z_k - margin)."""
+    excess = (logits.amax(1, keepdim=True) - logits - margin).relu()
+    return excess.mean(1) if reduction == "mean" else excess.sum(1)
+
+
+class MbLS(CalibrationLoss):
+    """Margin-based label smoothing: CE + alpha R, R the gaps to the top logit above a margin.
+
+    R = mean over classes of max(0, max z - z_k - margin) (Liu et al. 2022); the gradient flows into
+    the top logit too.
+
+    Args:
+        alpha: weight of R: 0.1 in the paper, 0.05 for Tiny-ImageNet in FeDLaS.
+        margin: 6 on CIFAR, 10 on Tiny-ImageNet, ImageNet and fine-grained sets.
+        class_reduction: "mean" over classes as in the authors' code, which the published alphas
+            belong to, or "sum" as the formula is written elsewhere (divide alpha by K then).
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        margin: float = 6.0,
+        class_reduction: ClassReduction = "mean",
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.alpha = number("alpha", alpha, at_least=0)
+        self.margin = number("margin", margin, at_least=0)
+        self.class_reduction: ClassReduction = choice(
+            "class_reduction", class_reduction, ("mean", "sum")
+        )
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        excess = margin_excess(rows.logits, self.margin, self.class_reduction)
+        return rows.cross_entropy + self.alpha * excess
+
+
+class ACLS(CalibrationLoss):
+    """Adaptive and conditional label smoothing (Park et al. 2023).
+
+    CE + alpha [positive * max(0, z_max - margin)^2
+    + negative / (K - 1) * sum over other k of max(0, z_max - z_k - margin)^2].
+
+    The first square moves the top logit only, the second the others only (its z_max is a constant).
+    Logits that tie for the top count as top each.
+
+    Args:
+        alpha: weight of both squares.
+        positive: weight of the square of the top logit.
+        negative: weight of the squares of the others.
+        margin: 6 on CIFAR, 10 on Tiny-ImageNet and ImageNet.
+        reference: what the top logit is measured from. "raw" takes z_max itself, as the released
+            code does that the published numbers come from; a constant added to all logits changes
+            it. "min" takes z_max - min z with the smallest logit as a constant, which no shift
+            changes.
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        positive: float = 1.0,
+        negative: float = 0.1,
+        margin: float = 10.0,
+        reference: Literal["raw", "min"] = "raw",
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.alpha = number("alpha", alpha, at_least=0)
+        self.positive = number("positive", positive, at_least=0)
+        self.negative = number("negative", negative, at_least=0)
+        self.margin = number("margin", margin, at_least=0)
+        self.reference = choice("reference", reference, ("raw", "min"))
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        logits, fixed = rows.logits, rows.logits.detach()
+        top = fixed.amax(1, keepdim=True)
+        is_top = fixed == top
+        floor = fixed.amin(1, keepdim=True) if self.reference == "min" else torch.zeros_like(top)
+        above = (logits - floor - self.margin).relu().square()
+        below = (top - logits - self.margin).relu().square()
+        peaks = above.masked_fill(~is_top, 0).sum(1)
+        others = below.masked_fill(is_top, 0).sum(1) / (logits.shape[1] - 1)
+        penalty = self.positive * peaks + self.negative * others
+        return rows.cross_entropy + self.alpha * penalty
+
+
+class CPC(CalibrationLoss):
+    """Pairwise constraints between logits (Cheng and Vasconcelos 2022).
+
+    CE + discrimination * BDC + exclusion * BEC. BDC is the mean over j other than y of
+    log(1 + exp(z_j - z_y)). BEC is 1 / ((K - 1)(K - 2)) times the sum over ordered pairs j, k other
+    than y, j = k included, of log(1 + exp(z_k - z_j)) / 2: it pulls the wrong classes together.
+    With two classes there is no BEC. Work grows with N K^2; above 2^24 pairs it is done in parts
+    that are computed again in the backward pass.
+
+    Args:
+        discrimination: weight of BDC. 1 in the paper's code; 0.1 in BalCAL's comparison.
+        exclusion: weight of BEC; 1 in both.
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+    """
+
+    def __init__(
+        self,
+        discrimination: float = 1.0,
+        exclusion: float = 1.0,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.discrimination = number("discrimination", discrimination, at_least=0)
+        self.exclusion = number("exclusion", exclusion, at_least=0)
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        logits, classes = rows.logits, rows.logits.shape[1]
+        if classes < 2:
+            raise InputError("CPC compares pairs of classes, but the logits have only one")
+        columns = torch.arange(classes, device=logits.device)
+        others = (columns != rows.target[:, None]).to(logits.dtype)
+        gaps = softplus(logits - pick(logits, rows.target)[:, None])
+        loss = rows.cross_entropy + self.discrimination * (gaps * others).sum(1) / (classes - 1)
+        if classes > 2:
+            pairs = _pair_sum(logits, others) / (2 * (classes - 1) * (classes - 2))
+            loss = loss + self.exclusion * pairs
+        return loss
+
+
+def _pair_sum(logits: Tensor, others: Tensor) -> Tensor:
+    """Return (M,) sum over ordered pairs of classes in `others` of log(1 + exp(z_k - z_j))."""
+    rows, classes = logits.shape
+    width = max(1, _PAIRS_AT_ONCE // max(1, rows * classes))
+    if width >= classes:
+        return _pair_sum_of(logits, others, logits, others)
+    total = logits.new_zeros(rows)
+    for start in range(0, classes, width):
+        part = slice(start, start + width)
+        arguments = (logits[:, part], others[:, part], logits, others)
+        total = total + cast(Tensor, checkpoint(_pair_sum_of, *arguments, use_reentrant=False))
+    return total
+
+
+def _pair_sum_of(left: Tensor, of_left: Tensor, right: Tensor, of_right: Tensor) -> Tensor:
+    pairs = softplus(right[:, None, :] - left[:, :, None])
+    return torch.einsum("njk,nj,nk->n", pairs, of_left, of_right)

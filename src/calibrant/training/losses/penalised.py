@@ -1,0 +1,75 @@
+"""A loss per row plus a weighted penalty that belongs to the batch as a whole."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.training.losses.arguments import number
+from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.collectives import sum_over_ranks
+from calibrant.training.losses.likelihood import CrossEntropy
+
+
+class PenalisedLoss(CalibrationLoss):
+    """base + weight * penalty, the penalty a statistic of the whole batch.
+
+    In distributed training the penalty is that of the global batch: its sums go over all processes,
+    differentiably, so that averaged gradients are those of one process with all rows. Collectives
+    happen in training mode only, so one process may evaluate alone. The penalty depends on the size
+    of the batch: accumulating gradients over smaller batches is not the same, and no weight makes
+    it so.
+
+    Args:
+        base: a loss per row, cross-entropy if None.
+        weight: weight of the penalty.
+        synchronise: take statistics over all processes.
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+
+    Raises:
+        InputError: `base` has a batch term of its own, or needs more than logits and targets.
+    """
+
+    per_sample = False
+
+    def __init__(
+        self,
+        base: CalibrationLoss | None,
+        weight: float,
+        *,
+        synchronise: bool = True,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        self.base = CrossEntropy() if base is None else base
+        if not self.base.per_sample or self.base.needs:
+            raise InputError(
+                f"{type(self).__name__} adds to a loss per row that needs logits and targets only, "
+                f"not to {type(self.base).__name__}"
+            )
+        self.weight = number("weight", weight, at_least=0)
+        self.synchronise = synchronise
+
+    def start_epoch(self, epoch: int) -> None:
+        """Pass the epoch, counted from 0, on to the base loss."""
+        self.base.start_epoch(epoch)
+
+    @property
+    def spans_ranks(self) -> bool:
+        """Whether statistics go over all processes in this call."""
+        return self.synchronise and self.training
+
+    def _total(self, local: Tensor) -> Tensor:
+        return sum_over_ranks(local) if self.spans_ranks else local
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        return self.base._row_losses(rows)
+
+    def _batch_term(self, rows: Rows) -> Tensor:
+        return self.weight * self.penalty(rows)
+
+    def penalty(self, rows: Rows) -> Tensor:
+        """Return the () penalty of a batch, before its weight."""
+        raise NotImplementedError

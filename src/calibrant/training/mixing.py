@@ -1,0 +1,240 @@
+"""Training on mixtures of inputs: mixup, RegMixup, and mixing with decoupled outputs (MIT)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from calibrant.errors import InputError
+from calibrant.training.losses.arguments import choice, number
+from calibrant.training.losses.base import CalibrationLoss
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A network that is a chain of stages, for mixing between them.
+
+    Applying `stages` in order to an input gives the logits. For a ResNet: stem, the groups of
+    blocks, and pooling with the last layer.
+    """
+
+    @property
+    def stages(self) -> Sequence[nn.Module]:
+        """The stages from input to logits."""
+        ...
+
+
+@dataclass(frozen=True)
+class MixedBatch:
+    """A batch of mixtures: share x + (1 - share) x[partner].
+
+    Attributes:
+        inputs: (N, ...) mixtures.
+        target: (N,) classes of x.
+        partner_target: (N,) classes of x[partner].
+        share: of x, one number for the batch.
+    """
+
+    inputs: Tensor
+    target: Tensor
+    partner_target: Tensor
+    share: float
+
+    def loss(self, loss: CalibrationLoss, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return share * loss with the targets + (1 - share) * loss with those of the partners.
+
+        A loss with state sees the batch once: its second call leaves the state alone.
+
+        Raises:
+            InputError: `loss` compares rows, so that it has no meaning for a mixed target.
+        """
+        refuse_mixing(loss)
+        first = loss(logits, self.target, features)
+        with loss.frozen():
+            second = loss(logits, self.partner_target, features)
+        return self.share * first + (1 - self.share) * second
+
+    def soft_target(self, num_classes: int) -> Tensor:
+        """Return (N, K) mixed one-hot labels."""
+        one = one_hot(self.target, num_classes)
+        other = one_hot(self.partner_target, num_classes)
+        return self.share * one + (1 - self.share) * other
+
+
+class Mixup:
+    """Mixtures of a batch with itself, shuffled (Zhang et al. 2018; Thulasidasan et al. 2019).
+
+    The share is drawn from Beta(alpha, alpha), once a batch. Mixing the labels along is what
+    calibrates; a large alpha makes a network underconfident. Shares need not agree between the
+    processes of a distributed run. Measure accuracy on unmixed inputs.
+
+    Args:
+        alpha: of the Beta distribution, 0.1 to 0.4 in the paper on calibration.
+        larger_share: take max(share, 1 - share), so that x dominates.
+        seed: of shares and permutations.
+    """
+
+    def __init__(self, alpha: float = 0.2, larger_share: bool = False, seed: int = 0) -> None:
+        self.alpha = number("alpha", alpha, above=0)
+        self.larger_share = larger_share
+        self._random = np.random.default_rng(seed)
+
+    def __call__(self, inputs: Tensor, target: Tensor) -> MixedBatch:
+        """Return mixtures of `inputs` (N, ...) with classes `target` (N,)."""
+        share = float(self._random.beta(self.alpha, self.alpha))
+        if self.larger_share:
+            share = max(share, 1 - share)
+        partner = _permutation(len(inputs), self._random, inputs.device)
+        mixed = share * inputs + (1 - share) * inputs[partner]
+        return MixedBatch(mixed, target, target[partner], share)
+
+
+class RegMixup:
+    """Mixup as a regulariser beside the unmixed batch (Pinto et al. 2022).
+
+    loss(x, y) + weight * mixup loss, from one forward pass over both halves.
+
+    Args:
+        alpha: of Beta(alpha, alpha). Large here, unlike in mixup: mixtures near one half, which
+            lie far from the data.
+        weight: of the mixed half.
+        seed: of shares and permutations.
+    """
+
+    def __init__(self, alpha: float = 20.0, weight: float = 1.0, seed: int = 0) -> None:
+        self.weight = number("weight", weight, at_least=0)
+        self._mixup = Mixup(alpha, seed=seed)
+
+    def __call__(
+        self, network: nn.Module, inputs: Tensor, target: Tensor, loss: CalibrationLoss
+    ) -> Tensor:
+        """Return the loss of a batch.
+
+        Raises:
+            InputError: `loss` compares rows or needs more than logits and targets.
+        """
+        refuse_mixing(loss, features=False)
+        mixed = self._mixup(inputs, target)
+        logits = network(torch.cat([inputs, mixed.inputs]))
+        raw, blended = logits.split(len(inputs))
+        return loss(raw, target) + self.weight * mixed.loss(loss, blended)
+
+
+class MIT:
+    """Two mixtures of the same pairs, decoupled into outputs for each partner (Wang et al. 2023).
+
+    With shares l1 >= 1/2 >= l2, m1 = f(l1 x_a + (1 - l1) x_b) and m2 likewise,
+
+        o_a = ((1 - l2) m1 - (1 - l1) m2) / (l1 - l2),    o_b = (l1 m2 - l2 m1) / (l1 - l2)
+
+    and the loss is (loss(o_a, y_a) + loss(o_b, y_b)) / 2: unmixed labels, so any loss per row will
+    do. For a linear f, o_a = f(x_a) exactly. "logits" (MIT-L) decouples at the end; "activations"
+    (MIT-A) mixes and decouples anew at each stage of a network that is `Staged`. Two forward
+    passes.
+
+    Args:
+        variant: "logits" or "activations".
+        alpha: shares are max(u, 1 - u) and min(v, 1 - v) of u, v from Beta(alpha, alpha).
+        margin: shares are drawn again until l1 - l2 is at least this, in [0, 1). Small differences
+            blow the outputs up; the authors recommend 0 and 0.5 and set 0.5.
+        seed: of shares and permutations.
+    """
+
+    def __init__(
+        self,
+        variant: Literal["logits", "activations"] = "logits",
+        alpha: float = 1.0,
+        margin: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        self.variant = choice("variant", variant, ("logits", "activations"))
+        self.alpha = number("alpha", alpha, above=0)
+        self.margin = number("margin", margin, at_least=0, at_most=0.99)
+        self._random = np.random.default_rng(seed)
+
+    def __call__(
+        self, network: nn.Module, inputs: Tensor, target: Tensor, loss: CalibrationLoss
+    ) -> Tensor:
+        """Return the loss of a batch mixed with its own permutation.
+
+        Args:
+            network: any for "logits"; one with `stages` for "activations".
+            inputs: (N, ...).
+            target: (N,).
+            loss: per row, needing logits and targets only.
+
+        Raises:
+            InputError: another loss, or a network without stages.
+        """
+        refuse_mixing(loss, features=False)
+        partner = _permutation(len(inputs), self._random, inputs.device)
+        stages: Sequence[nn.Module] = (network,)
+        if self.variant == "activations":
+            if not isinstance(network, Staged):
+                raise InputError(
+                    f"MIT-A needs a network with `stages`, which {type(network).__name__} lacks"
+                )
+            stages = network.stages
+        ours, theirs = inputs, inputs[partner]
+        for stage in stages:
+            ours, theirs = decouple(stage, ours, theirs, *self._shares())
+        first = loss(ours, target)
+        with loss.frozen():
+            return (first + loss(theirs, target[partner])) / 2
+
+    def _shares(self) -> tuple[float, float]:
+        while True:
+            u, v = self._random.beta(self.alpha, self.alpha, size=2)
+            larger, smaller = max(u, 1 - u), min(v, 1 - v)
+            # Equal shares, possible without a margin, could not be decoupled.
+            if larger - smaller >= max(self.margin, 1e-3):
+                return float(larger), float(smaller)
+
+
+def decouple(
+    stage: nn.Module, ours: Tensor, theirs: Tensor, larger: float, smaller: float
+) -> tuple[Tensor, Tensor]:
+    """Return what `stage` gives for each of two inputs, from two mixtures of them.
+
+    Args:
+        stage: any function of a tensor.
+        ours: (N, ...) inputs x_a.
+        theirs: (N, ...) inputs x_b.
+        larger: share l1 of x_a in the first mixture.
+        smaller: share l2 of x_a in the second; not equal to l1.
+    """
+    first = stage(larger * ours + (1 - larger) * theirs)
+    second = stage(smaller * ours + (1 - smaller) * theirs)
+    span = larger - smaller
+    for_ours = ((1 - smaller) * first - (1 - larger) * second) / span
+    return for_ours, (larger * second - smaller * first) / span
+
+
+def refuse_mixing(loss: CalibrationLoss, *, features: bool = True) -> None:
+    """Refuse a loss that mixed inputs give no meaning to.
+
+    Args:
+        loss: to be used on mixtures.
+        features: whether the caller can pass features of the mixtures on.
+
+    Raises:
+        InputError: the loss compares rows, or needs what isn't there.
+    """
+    name = type(loss).__name__
+    if not loss.per_sample:
+        raise InputError(
+            f"{name} compares the rows of a batch by hard labels; mixtures have none. "
+            "Mix with a loss per row instead"
+        )
+    if "features" in loss.needs and not features:
+        raise InputError(f"{name} needs features of unmixed inputs, which this mixing has not")
+
+
+def _permutation(size: int, random: np.random.Generator, device: torch.device) -> Tensor:
+    return torch.as_tensor(random.permutation(size)).to(device, non_blocking=True)

@@ -1,0 +1,21 @@
+"""Training runs: `calibrant train`, and the same from Python."""
+
+from calibrant.training.run.observer import Announcer, Observer
+from calibrant.training.run.outputs import Outputs, predict
+from calibrant.training.run.protocols import PROTOCOLS, Protocol
+from calibrant.training.run.settings import RunSettings, parse_loss_arguments
+from calibrant.training.run.train import Trained, load_network, train
+
+__all__ = [
+    "PROTOCOLS",
+    "Announcer",
+    "Observer",
+    "Outputs",
+    "Protocol",
+    "RunSettings",
+    "Trained",
+    "load_network",
+    "parse_loss_arguments",
+    "predict",
+    "train",
+]

@@ -1,0 +1,206 @@
+"""The training loop, on Lightning's Fabric: devices and precision are its business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from calibrant.training.data.images import Images
+from calibrant.training.run.batches import TrainingBatches
+from calibrant.training.run.objective import Objective
+from calibrant.training.run.observer import Observer
+from calibrant.training.run.outputs import Outputs, predict_on_all_devices
+from calibrant.training.run.protocols import MOMENTUM, rate_at
+from calibrant.training.run.seeding import seed_everything
+from calibrant.training.run.settings import RunSettings
+from calibrant.training.run.state import BEST, LAST, Progress, read_checkpoint, save_checkpoint
+
+
+@dataclass(eq=False)
+class Loop:
+    """Trains an objective from wherever the run is to its end.
+
+    Attributes:
+        fabric: a launched `lightning.fabric.Fabric`.
+        settings: of the run.
+        objective: network and loss.
+        batches: of the training images.
+        validation: images measured after every epoch.
+        folder: for checkpoints.
+        checkpoint_every: steps between checkpoints within an epoch; one is always written after an
+            epoch.
+        observers: told of each step and epoch.
+    """
+
+    fabric: Any
+    settings: RunSettings
+    objective: Objective
+    batches: TrainingBatches
+    validation: Images
+    folder: Path
+    checkpoint_every: int | None = None
+    observers: Sequence[Observer] = ()
+
+    def __post_init__(self) -> None:
+        recipe = self.settings.recipe
+        self.progress = Progress()
+        # The loss's own parameters, such as the gate of FeDLaS, learn along with the network.
+        optimizer = torch.optim.SGD(
+            self.objective.parameters(),
+            lr=self.settings.peak_rate,
+            momentum=MOMENTUM,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.nesterov,
+        )
+        self.objective.network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self._step: Any
+        self._optimizer: Any
+        self._step, self._optimizer = self.fabric.setup(self.objective, optimizer)
+
+    def resume(self) -> None:
+        """Go back to the last checkpoint in the folder, if there is one."""
+        file = self.folder / LAST
+        if not file.is_file():
+            return
+        content = read_checkpoint(file)
+        self.objective.load_state_dict(content["objective"])
+        self._optimizer.load_state_dict(content["optimizer"])
+        self.fabric.strategy.precision.load_state_dict(content["precision"])
+        self.progress = content["progress"]
+
+    def run(self) -> Progress:
+        """Train until the last epoch is done; return the history with the progress."""
+        self._tell(lambda observer: observer.on_start(len(self.batches)))
+        while self.progress.epoch < self.settings.total_epochs:
+            self._finish_epoch()
+        return self.progress
+
+    def load_selected(self) -> None:
+        """Give the network the weights that the protocol counts: the last, or the best."""
+        if self.settings.recipe.select == "best":
+            self.objective.load_state_dict(read_checkpoint(self.folder / BEST)["objective"])
+
+    def _finish_epoch(self) -> None:
+        progress = self.progress
+        self.objective.train()
+        self.objective.loss.start_epoch(progress.epoch)
+        order = self.batches.order(progress.epoch)
+        sums = _Sums(progress, self.fabric.device)
+        while progress.step < len(self.batches):
+            sums.add(*self._train_step(order))
+            progress.step += 1
+            every = self.checkpoint_every
+            if every and progress.step % every == 0 and progress.step < len(self.batches):
+                sums.settle()
+                self._save(LAST)
+            self._tell(lambda observer: observer.on_step(progress))
+        sums.settle()
+        self.objective.loss.end_epoch()
+        self._record(self.validate())
+        progress.epoch, progress.step = progress.epoch + 1, 0
+        progress.loss_sum, progress.right, progress.rows = 0.0, 0, 0
+        accuracy = progress.history[-1]["validation_accuracy"]
+        if accuracy > progress.best_accuracy:
+            progress.best_accuracy = accuracy
+            if self.settings.recipe.select == "best":
+                self._save(BEST)
+        # Last, so that what it says of the best weights is already on the disk.
+        self._save(LAST)
+        self._tell(lambda observer: observer.on_epoch(progress))
+
+    def _train_step(self, order: Tensor) -> tuple[Tensor, Tensor, int]:
+        epoch, step = self.progress.epoch, self.progress.step
+        batch = self.batches.get(order, epoch, step)
+        seed = self.batches.step_seed(epoch, step)
+        # Whatever else draws numbers, such as dropout, then follows from the place in the run too.
+        seed_everything(seed)
+        device = self.fabric.device
+        images = batch.images.to(device, memory_format=torch.channels_last)
+        target, index = batch.target.to(device), batch.index.to(device)
+        loss, right = self._step(images, target, index, seed)
+        # Gradients are averaged over devices: the sum over all of the batch is the mean of these.
+        scale = len(target) * self.batches.world if self.settings.recipe.summed else 1
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate_at(
+                self.settings.recipe,
+                epoch * len(self.batches) + step,
+                len(self.batches),
+                self.settings.total_epochs,
+                self.settings.peak_rate,
+            )
+        self._optimizer.zero_grad()
+        self.fabric.backward(scale * loss)
+        # Only the network's gradient is clipped, as in the reference code.
+        self.fabric.strategy.precision.unscale_gradients(self._optimizer.optimizer)
+        network = self.objective.network.parameters()
+        torch.nn.utils.clip_grad_norm_(network, self.settings.recipe.clip)
+        self._optimizer.step()
+        return loss.detach(), right, len(target)
+
+    def validate(self) -> Outputs:
+        """Return what the network says of the validation images, and tell it to the loss."""
+        with self.fabric.autocast():
+            outputs = predict_on_all_devices(
+                self.fabric, self.objective.network, self.validation, self.batches.normalise
+            )
+        if "validation" in self.objective.loss.needs:
+            update = cast(Any, self.objective.loss).update_from_validation
+            update(outputs.logits.to(self.fabric.device), outputs.labels.to(self.fabric.device))
+        return outputs
+
+    def _record(self, outputs: Outputs) -> None:
+        progress = self.progress
+        totals = torch.tensor([progress.loss_sum, progress.right, progress.rows])
+        loss, right, rows = self.fabric.all_reduce(totals.double(), reduce_op="sum").tolist()
+        progress.history.append(
+            {
+                "epoch": progress.epoch + 1,
+                "rate": self._optimizer.param_groups[0]["lr"],
+                "train_loss": loss / rows,
+                "train_accuracy": right / rows,
+                "validation_loss": outputs.cross_entropy,
+                "validation_accuracy": outputs.accuracy,
+                "validation_confidence": outputs.confidence,
+            }
+        )
+
+    def _save(self, name: str) -> None:
+        if self.fabric.is_global_zero:
+            save_checkpoint(
+                self.folder / name,
+                self.progress,
+                self.objective.state_dict(),
+                self._optimizer.state_dict(),
+                self.fabric.strategy.precision.state_dict(),
+                self.batches.normalise,
+            )
+
+    def _tell(self, what: Callable[[Observer], None]) -> None:
+        for observer in self.observers:
+            what(observer)
+
+
+class _Sums:
+    """Adds up an epoch on the device, which to ask at each step would slow it down."""
+
+    def __init__(self, progress: Progress, device: torch.device) -> None:
+        self.progress = progress
+        # On the host where devices lack float64.
+        kind = torch.float32 if device.type == "mps" else torch.float64
+        self.loss = torch.tensor(progress.loss_sum, dtype=kind, device=device)
+        self.right = torch.tensor(progress.right, device=device)
+
+    def add(self, loss: Tensor, right: Tensor, rows: int) -> None:
+        self.loss += rows * loss
+        self.right += right
+        self.progress.rows += rows
+
+    def settle(self) -> None:
+        """Write the sums into the progress."""
+        self.progress.loss_sum = self.loss.item()
+        self.progress.right = int(self.right.item())

@@ -1,0 +1,64 @@
+"""Who watches a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibrant.training.run.folder import write_history
+from calibrant.training.run.state import Progress
+
+
+class Observer:
+    """Told what happens in a run; a base to derive from. It must not change the run.
+
+    An exception raised in here ends the run, which can be taken up again from its last checkpoint.
+    """
+
+    def on_start(self, steps_per_epoch: int) -> None:
+        """The first step of this process is about to begin."""
+
+    def on_step(self, progress: Progress) -> None:
+        """A step is done; `progress.step` is the next one."""
+
+    def on_epoch(self, progress: Progress) -> None:
+        """An epoch is done; its row is the last of the history."""
+
+
+@dataclass(eq=False)
+class Announcer(Observer):
+    """Says in words which step is going on.
+
+    Attributes:
+        epochs: how many the run has.
+        say: called with the words as each step begins.
+    """
+
+    epochs: int
+    say: Callable[[str], None]
+    _steps: int = 0
+
+    def on_start(self, steps_per_epoch: int) -> None:
+        """Remember the number, and say nothing of a first step that may be anywhere."""
+        self._steps = steps_per_epoch
+
+    def on_step(self, progress: Progress) -> None:
+        """Name the next step."""
+        step = min(progress.step + 1, self._steps)
+        self.say(f"epoch {progress.epoch + 1} of {self.epochs}, step {step} of {self._steps}")
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryWriter(Observer):
+    """Keeps the files of the history up to date.
+
+    Attributes:
+        folder: of the run.
+    """
+
+    folder: Path
+
+    def on_epoch(self, progress: Progress) -> None:
+        """Write the rows of all finished epochs."""
+        write_history(self.folder, progress)

@@ -1,0 +1,104 @@
+"""How a network is trained, by name: what papers hold fixed while they compare losses.
+
+================  ==========================================================================
+``mukhoti``       Mukhoti et al., NeurIPS 2020, CIFAR: sum of the losses of a batch
+``mukhoti-tiny``  the same for Tiny-ImageNet
+``acls``          Liu et al. CVPR 2022 (MbLS), Park et al. ICCV 2023 (ACLS), FeDLaS; CIFAR
+``acls-tiny``     the same for Tiny-ImageNet
+``quick``         one learning-rate cycle, for a small network on a CPU
+================  ==========================================================================
+
+SGD with momentum 0.9 and weight decay on every parameter; each step clips the gradient of the
+network (not of the loss's own parameters) to a norm. With a sum, that norm is exceeded during most
+of the training, so that steps have nearly one length: results differ from those with a mean.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+from calibrant.errors import UnknownMethodError
+
+MOMENTUM = 0.9
+WARM_UP = 0.2  # of a cycle
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A recipe of training.
+
+    Attributes:
+        epochs: how many; `milestones` are stretched with it.
+        batch_size: images a step, over all devices together.
+        rate: learning rate; the peak of a cycle.
+        milestones: epochs at which the rate falls to a tenth; none: one cycle, linear up and down.
+        early: the rate falls one epoch early, as it did in the reference code, which moved its
+            schedule on at the start of each epoch.
+        summed: the objective is the sum of the losses of a batch, not their mean.
+        weight_decay: of every parameter.
+        nesterov: SGD's form of momentum.
+        clip: largest norm of the gradient.
+        drop_last: leave out a last batch that isn't full.
+        padding: of the random crop.
+        split_seed: of the validation rows; None: the seed of the run.
+        split_by_class: hold out a tenth of each class rather than of all rows.
+        test_for_validation: where there are no official test images, validate on the images that
+            stand in for them. What is then chosen or fitted on validation data has seen the test.
+        select: which weights count: those of the last epoch, or of the best validation accuracy.
+    """
+
+    epochs: int
+    batch_size: int
+    rate: float
+    milestones: tuple[int, ...] = ()
+    early: bool = False
+    summed: bool = False
+    weight_decay: float = 5e-4
+    nesterov: bool = False
+    clip: float = 2.0
+    drop_last: bool = False
+    padding: int = 4
+    split_seed: int | None = 1
+    split_by_class: bool = False
+    test_for_validation: bool = False
+    select: Literal["last", "best"] = "last"
+
+
+PROTOCOLS = {
+    "mukhoti": Protocol(350, 128, 0.1, (150, 250), early=True, summed=True),
+    "mukhoti-tiny": Protocol(
+        100, 64, 0.1, (40, 60), early=True, summed=True, test_for_validation=True
+    ),
+    "acls": Protocol(350, 128, 0.1, (150, 250), drop_last=True, split_seed=None, select="best"),
+    "acls-tiny": Protocol(
+        100, 64, 0.1, (40, 60), split_seed=None, split_by_class=True, select="best"
+    ),
+    "quick": Protocol(8, 128, 0.2, nesterov=True, drop_last=True, padding=2),
+}
+
+
+def protocol_named(name: str) -> Protocol:
+    """Return a protocol.
+
+    Raises:
+        UnknownMethodError: there is none of this name.
+    """
+    if name not in PROTOCOLS:
+        close = difflib.get_close_matches(name, PROTOCOLS, n=1)
+        hint = f" did you mean '{close[0]}'?" if close else ""
+        raise UnknownMethodError(
+            f"no protocol is called '{name}';{hint} there are: {', '.join(PROTOCOLS)}"
+        )
+    return PROTOCOLS[name]
+
+
+def rate_at(protocol: Protocol, step: int, steps_per_epoch: int, epochs: int, peak: float) -> float:
+    """Return the learning rate of a step, counted from 0 over all epochs."""
+    if not protocol.milestones:
+        total = epochs * steps_per_epoch
+        return peak * min((step + 1) / (WARM_UP * total), (total - step) / ((1 - WARM_UP) * total))
+    epoch = step // steps_per_epoch + protocol.early
+    passed = sum(epoch >= milestone * epochs / protocol.epochs for milestone in protocol.milestones)
+    return peak * 0.1**passed

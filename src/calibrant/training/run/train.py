@@ -1,0 +1,251 @@
+"""One run from its settings to its predictions, and a trained network taken up again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from os import fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant.errors import InputError, MissingDependencyError
+from calibrant.files.atomic import StrPath
+from calibrant.predictions import Predictions
+from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
+from calibrant.training.data.dataset import DataSet, read_data_set
+from calibrant.training.data.images import Images, Normalisation
+from calibrant.training.data.splits import shuffled_split, split_by_class
+from calibrant.training.losses import make_loss
+from calibrant.training.nets import ImageClassifier, build
+from calibrant.training.run.batches import TrainingBatches
+from calibrant.training.run.folder import CONFIG, open_folder, write_outputs
+from calibrant.training.run.loop import Loop
+from calibrant.training.run.objective import Objective
+from calibrant.training.run.observer import HistoryWriter, Observer
+from calibrant.training.run.outputs import Outputs, predict_on_all_devices
+from calibrant.training.run.seeding import seed_everything
+from calibrant.training.run.settings import RunSettings
+from calibrant.training.run.state import BEST, LAST, Progress, read_checkpoint
+
+_FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a run gives.
+
+    Attributes:
+        folder: of the run.
+        history: a row for every epoch.
+        network: on the CPU, with the weights that the protocol counts.
+        normalise: the map from bytes to its inputs.
+        validation: its predictions for the held-out images.
+        test: its predictions for the test images.
+    """
+
+    folder: Path
+    history: list[dict[str, float]]
+    network: ImageClassifier
+    normalise: Normalisation
+    validation: Predictions
+    test: Predictions
+
+
+def train(
+    settings: RunSettings,
+    out: StrPath,
+    *,
+    resume: bool = False,
+    devices: int = 1,
+    accelerator: str = "auto",
+    checkpoint_every: int | None = None,
+    cache: StrPath | None = None,
+    data: DataSet | None = None,
+    observers: Sequence[Observer] = (),
+) -> Trained | None:
+    """Train a network, and write checkpoints, history and predictions to a folder.
+
+    With the same settings the same machine gives the same weights, bit for bit, also when the run
+    was broken off and taken up again from a checkpoint, be it in the middle of an epoch.
+
+    Args:
+        settings: of the run.
+        out: its folder.
+        resume: go on from the last checkpoint in the folder, or begin if there is none.
+        devices: how many to share each batch between. With more than one, the calling script is
+            started again once for each of the others.
+        accelerator: "cpu", "cuda", "mps" or "auto".
+        checkpoint_every: steps between checkpoints within an epoch. There is one after each epoch.
+        cache: folder for decoded images of parquet files.
+        data: the data set, if it is read already; `settings.data` is then only its name.
+        observers: told of every step and epoch on the first device.
+
+    Returns:
+        The outcome; None on all devices but the first.
+
+    Raises:
+        InputError: settings, data or folder can't be used.
+        MissingDependencyError: Lightning isn't there.
+    """
+    folder = Path(out)
+    if data is None:
+        data = read_data_set(settings.data, num_classes=settings.num_classes, cache=cache)
+    training, validation = held_out(data, settings)
+    batches = _batches(settings, training, devices)
+    objective = _objective(settings, data.num_classes)
+    fabric = _fabric(settings, devices, accelerator)
+    # A process that was started for another device finds what the first has made.
+    if "LOCAL_RANK" not in os.environ:
+        open_folder(folder, settings, resume=resume)
+    with _quiet():
+        fabric.launch()
+        batches = replace(batches, rank=fabric.global_rank)
+        loop = Loop(fabric, settings, objective, batches, validation, folder, checkpoint_every)
+        if resume:
+            loop.resume()
+        if fabric.is_global_zero:
+            loop.observers = (HistoryWriter(folder), *observers)
+        progress = loop.run()
+        fabric.barrier()
+        loop.load_selected()
+        return _finish(fabric, loop, data, folder, progress)
+
+
+def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]:
+    """Return the trained network of a finished run, in evaluation mode on the CPU.
+
+    Its normalisation comes with it, since images from elsewhere must go through the same.
+
+    Raises:
+        InputError: the folder holds no run, or one without a checkpoint.
+    """
+    place = Path(folder)
+    if not (place / CONFIG).is_file():
+        raise InputError(f"{fspath(folder)}: holds no run")
+    settings = RunSettings.read(place / CONFIG)
+    name = BEST if settings.recipe.select == "best" else LAST
+    if not (place / name).is_file():
+        raise InputError(f"{place / name}: there is no such checkpoint; the run isn't finished")
+    content = read_checkpoint(place / name)
+    prefix = "network."
+    weights = {
+        key.removeprefix(prefix): value
+        for key, value in content["objective"].items()
+        if key.startswith(prefix)
+    }
+    network = build(settings.net, len(weights["fc.bias"]))
+    network.load_state_dict(weights)
+    mean, std = content["normalisation"]
+    return network.eval(), Normalisation(mean, std)
+
+
+def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
+    try:
+        with _quiet():
+            from lightning.fabric import Fabric
+            from lightning.fabric.strategies.ddp import DDPStrategy
+    except ImportError as error:
+        raise MissingDependencyError(
+            "training needs Lightning: pip install 'calibrant[train]'"
+        ) from error
+    # Buffers of a loss are its statistics over all devices; the first's mustn't overwrite them.
+    strategy: Any = DDPStrategy(broadcast_buffers=False) if devices > 1 else "auto"
+    with _quiet():
+        return Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            strategy=strategy,
+            precision=_FABRIC_PRECISION[settings.precision],  # pyright: ignore[reportArgumentType]
+        )
+
+
+def _objective(settings: RunSettings, num_classes: int) -> Objective:
+    seed_everything(settings.seed)
+    network = build(settings.net, num_classes)
+    loss = make_loss(
+        settings.loss, num_classes, dataset=settings.loss_settings_for, **settings.loss_arguments
+    )
+    return Objective(network, loss, settings.mixing, settings.mixing_arguments)
+
+
+def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingBatches:
+    return TrainingBatches(
+        training,
+        statistics_for(training),
+        settings.images_per_step,
+        settings.seed,
+        settings.recipe.padding,
+        settings.recipe.drop_last,
+        world=devices,
+    )
+
+
+def held_out(data: DataSet, settings: RunSettings) -> tuple[Images, Images]:
+    """Return the training and the validation images, as the protocol holds some out."""
+    recipe = settings.recipe
+    if data.validation is not None:
+        return data.train, data.validation
+    if recipe.test_for_validation:
+        return data.train, data.test
+    seed = settings.seed if recipe.split_seed is None else recipe.split_seed
+    if recipe.split_by_class:
+        kept, taken = split_by_class(data.train.labels, seed)
+    else:
+        kept, taken = shuffled_split(len(data.train), seed)
+    return data.train.take(kept), data.train.take(taken)
+
+
+def statistics_for(images: Images) -> Normalisation:
+    """Return CIFAR-10's statistics for images of its size, as papers do, and ImageNet's above."""
+    side = images.batch(torch.tensor([0])).shape[-1]
+    return CIFAR10_STATISTICS if side <= 32 else IMAGENET_STATISTICS
+
+
+def _finish(
+    fabric: Any, loop: Loop, data: DataSet, folder: Path, progress: Progress
+) -> Trained | None:
+    network, normalise = loop.objective.network, loop.batches.normalise
+    outputs: dict[str, Outputs] = {}
+    for name, images in (("val", loop.validation), ("test", data.test)):
+        outputs[name] = predict_on_all_devices(fabric, network, images, normalise)
+    if not fabric.is_global_zero:
+        return None
+    predictions: dict[str, Predictions] = {}
+    for name, output in outputs.items():
+        file = folder / f"{name}.npz"
+        write_outputs(file, output, network)
+        predictions[name] = Predictions.from_logits(
+            output.logits.numpy(), output.labels.numpy(), output.features.numpy(), source=str(file)
+        )
+    return Trained(
+        folder,
+        progress.history,
+        network.cpu().eval(),
+        normalise,
+        predictions["val"],
+        predictions["test"],
+    )
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep from the user what Lightning and its kin have to say about themselves."""
+    logs = [logging.getLogger(f"lightning.{part}") for part in ("fabric", "pytorch")]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning.*")
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        try:
+            yield
+        finally:
+            for log, level in zip(logs, levels, strict=True):
+                log.setLevel(level)

@@ -1,0 +1,160 @@
+"""Mixup, RegMixup and MIT against their definitions, and the losses that they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.errors import InputError
+from calibrant.training import LOSSES, MIT, Mixup, RegMixup, make_loss
+from calibrant.training.losses import BrierLoss, CrossEntropy, FeDLaS, LabelSmoothing
+
+CLASSES = 4
+
+
+class Chain(nn.Module):
+    """A network of stages."""
+
+    def __init__(self, *stages: nn.Module) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, inputs):
+        for stage in self.stages:
+            inputs = stage(inputs)
+        return inputs
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(0)
+    return torch.randn(8, 3, dtype=torch.float64), torch.arange(8) % CLASSES
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(3, CLASSES).double()
+
+
+@pytest.mark.parametrize("larger", [False, True])
+def test_mixup_mixes_inputs_and_labels(batch, larger):
+    inputs, target = batch
+    mixup = Mixup(alpha=0.4, larger_share=larger, seed=3)
+    shares = []
+    for _ in range(50):
+        mixed = mixup(inputs, target)
+        shares.append(mixed.share)
+        # Each mixture lies between its input and another one of the partner's class.
+        other = (mixed.inputs - mixed.share * inputs) / (1 - mixed.share)
+        if 0.01 < mixed.share < 0.99:
+            which = torch.cdist(other, inputs).argmin(1)
+            torch.testing.assert_close(other, inputs[which], rtol=1e-6, atol=1e-8)
+            assert torch.equal(mixed.partner_target, target[which])
+            assert sorted(which.tolist()) == list(range(8))
+    assert (min(shares) >= 0.5) == larger
+    again = Mixup(alpha=0.4, larger_share=larger, seed=3)
+    assert [again(inputs, target).share for _ in range(50)] == shares
+
+
+def test_mixup_loss_is_cross_entropy_with_soft_labels(batch):
+    inputs, target = batch
+    mixed = Mixup(seed=1)(inputs, target)
+    logits = linear()(mixed.inputs)
+    soft = mixed.soft_target(CLASSES)
+    torch.testing.assert_close(soft.sum(1), torch.ones(8))
+    expected = -(soft * logits.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(mixed.loss(CrossEntropy(), logits), expected)
+
+
+def test_mixup_moves_the_state_of_a_loss_once(batch):
+    inputs, target = batch
+    mixed, logits, features = Mixup(seed=1)(inputs, target), linear()(inputs), inputs
+    once, twice = FeDLaS(CLASSES).double(), FeDLaS(CLASSES).double()
+    once.load_state_dict(twice.state_dict())
+    once(logits, target, features)
+    mixed.loss(twice, logits, features)
+    for left, right in zip(once.buffers(), twice.buffers(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_regmixup_is_both_halves(batch):
+    inputs, target = batch
+    network, loss = linear(), BrierLoss()
+    found = RegMixup(alpha=20.0, weight=0.7, seed=5)(network, inputs, target, loss)
+    mixed = Mixup(alpha=20.0, seed=5)(inputs, target)
+    blended = mixed.loss(loss, network(mixed.inputs))
+    torch.testing.assert_close(found, loss(network(inputs), target) + 0.7 * blended)
+
+
+@pytest.mark.parametrize("variant", ["logits", "activations"])
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_a_linear_network_does_not_notice_mit(batch, variant, margin):
+    inputs, target = batch
+    network = Chain(nn.Linear(3, 6), nn.Linear(6, CLASSES)).double()
+    mit = MIT(variant, margin=margin)
+    for _ in range(5):
+        found = mit(network, inputs, target, LabelSmoothing())
+        torch.testing.assert_close(
+            found, LabelSmoothing()(network(inputs), target), rtol=1e-6, atol=1e-9
+        )
+
+
+def test_mit_between_stages_differs_from_mit_at_the_end(batch):
+    inputs, target = batch
+    torch.manual_seed(2)
+    network = Chain(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, CLASSES)).double()
+    plain = CrossEntropy()(network(3 * inputs), target)
+    found = {
+        variant: MIT(variant)(network, 3 * inputs, target, CrossEntropy())
+        for variant in ("logits", "activations")
+    }
+    assert not torch.isclose(found["logits"], found["activations"])
+    assert not torch.isclose(found["logits"], plain)
+    found["activations"].backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5, 0.9])
+def test_shares_of_mit(margin):
+    mit = MIT(margin=margin)
+    for _ in range(100):
+        larger, smaller = mit._shares()
+        assert larger >= 0.5 >= smaller
+        assert larger - smaller >= margin
+
+
+BY_ROW = {
+    *("cross-entropy", "brier", "label-smoothing", "confidence-penalty", "focal"),
+    *("scheduled-focal", "flsd", "adafocal", "dual-focal", "mbls", "acls", "cpc"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_that_compare_rows_are_refused(name, batch):
+    inputs, target = batch
+    loss = make_loss(name, CLASSES, **({"samples": 8} if name == "crl" else {})).double()
+    network = linear()
+    mixed = Mixup()(inputs, target)
+    if name in BY_ROW:
+        for mixing in (MIT(), RegMixup()):
+            assert torch.isfinite(mixing(network, inputs, target, loss))
+        assert torch.isfinite(mixed.loss(loss, network(mixed.inputs)))
+        return
+    for mixing in (MIT(), RegMixup()):
+        with pytest.raises(InputError, match=type(loss).__name__):
+            mixing(network, inputs, target, loss)
+    if name.startswith("fedlas"):
+        assert torch.isfinite(mixed.loss(loss, network(mixed.inputs), mixed.inputs))
+    else:
+        with pytest.raises(InputError, match="compares the rows"):
+            mixed.loss(loss, network(mixed.inputs))
+
+
+def test_mit_between_stages_needs_stages(batch):
+    with pytest.raises(InputError, match="Linear lacks"):
+        MIT("activations")(linear(), *batch, CrossEntropy())
+    with pytest.raises(InputError, match="margin must be"):
+        MIT(margin=1.0)
+    with pytest.raises(InputError, match="alpha must be"):
+        Mixup(alpha=0.0)

@@ -1,0 +1,203 @@
+"""Losses inside other people's training loops, and features from any network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import InputError
+from calibrant.training import PenultimateFeatures, for_trainer, make_loss
+from calibrant.training.losses import CrossEntropy, FeDLaS, GateRecorder
+
+CLASSES = 4
+
+
+def tiny_cnn() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(24, CLASSES),
+    )
+
+
+def images(rows: int = 64) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    target = torch.randint(CLASSES, (rows,), generator=draw)
+    inputs = torch.randn(rows, 1, 8, 8, generator=draw) / 2
+    # The class brightens a corner.
+    for row, label in enumerate(target.tolist()):
+        inputs[row, 0, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += 1.5
+    return inputs, target
+
+
+class Reader(nn.Module):
+    """A transformer classifier whose outputs look like those of the transformers library."""
+
+    def __init__(self, tokens: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.tokens = tokens
+        self.embed = nn.Embedding(20, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.classifier = nn.Linear(8, CLASSES)
+
+    def forward(self, words: Tensor) -> dict[str, Tensor]:
+        hidden = self.block(self.embed(words))
+        return {"logits": self.classifier(hidden if self.tokens else hidden[:, 0])}
+
+
+def test_plain_loop_learns_with_the_gate():
+    inputs, target = images()
+    network = tiny_cnn()
+    loss = FeDLaS(CLASSES, theta=0.9)
+    recorder = GateRecorder(len(inputs))
+    optimiser = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.3)
+    before = [parameter.clone() for parameter in loss.parameters()]
+    values = []
+    with PenultimateFeatures(network) as tap:
+        for _ in range(20):
+            logits = network(inputs)
+            value = loss(logits, target, tap.features)
+            optimiser.zero_grad()
+            value.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 2.0)
+            optimiser.step()
+            values.append(value.item())
+            recorder.record(loss, torch.arange(len(inputs)), logits, target)
+            recorder.end_epoch()
+    assert values[-1] < 0.8 * values[0]
+    assert all((new != old).any() for new, old in zip(loss.parameters(), before, strict=True))
+    assert recorder.history[-1].seen == 64
+
+
+@pytest.mark.filterwarnings("ignore")  # Those of another library's insides.
+def test_lightning():
+    lightning = pytest.importorskip("lightning")
+
+    class Classifier(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = tiny_cnn()
+            self.loss = make_loss("fedlas-ls", CLASSES)
+            self.tap = PenultimateFeatures(self.network)
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+            inputs, target = batch
+            return self.loss(self.network(inputs), target, self.tap.features)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.3)
+
+    inputs, target = images()
+    module = Classifier()
+    start = module.loss(module.network(inputs), target, module.tap.features).item()
+    data = torch.utils.data.TensorDataset(inputs, target)
+    trainer = lightning.Trainer(
+        max_epochs=6,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=16))
+    module.loss.eval()
+    end = module.loss(module.network(inputs), target, module.tap.features).item()
+    assert end < start
+    names = module.state_dict()
+    assert {"loss.running_mean", "loss.gate_network.0.weight"} <= set(names)
+
+
+def trainer_step(compute_loss, model, batches, **step) -> list[Tensor]:
+    """Do what the Trainer does with a `compute_loss_func` over one accumulated step."""
+    model.zero_grad()
+    items = sum((labels != -100).sum() for _, labels in batches)
+    for words, labels in batches:
+        compute_loss(model(words), labels, num_items_in_batch=items, **step).backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize("name", ["cross-entropy", "mbls", "fedlas-ls"])
+def test_trainer_accumulates_to_the_whole_batch(name, tokens):
+    model = Reader(tokens)
+    torch.manual_seed(2)
+    words = torch.randint(20, (9, 5))
+    labels = torch.randint(CLASSES, (9, 5) if tokens else (9,))
+    labels.flatten()[[0, 3]] = -100
+    torch.manual_seed(3)
+    loss = make_loss(name, CLASSES).eval()
+    features = PenultimateFeatures(model, "classifier") if name.startswith("fedlas") else None
+    compute_loss = for_trainer(loss, features=features)
+    whole = trainer_step(compute_loss, model, [(words, labels)])
+    parts = [(words[:2], labels[:2]), (words[2:6], labels[2:6]), (words[6:], labels[6:])]
+    for left, right in zip(trainer_step(compute_loss, model, parts), whole, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
+    # Without a count, in evaluation, it is the mean.
+    logits = model(words)["logits"].flatten(0, -2)
+    given = None if features is None else features.features.flatten(0, -2)
+    assert compute_loss(model(words), labels) == loss(logits, labels.flatten(), given)
+
+
+def test_trainer_outputs_of_other_kinds():
+    logits, labels = torch.randn(3, CLASSES), torch.arange(3)
+    compute_loss, expected = for_trainer(CrossEntropy()), CrossEntropy()(logits, labels)
+    for outputs in (logits, (logits, None), {"logits": logits}, SimpleNamespace(logits=logits)):
+        assert compute_loss(outputs, labels) == expected
+    hidden = torch.randn(3, 7)
+    loss = FeDLaS(CLASSES)
+    outputs = {"logits": logits, "hidden": hidden}
+    for_trainer(loss, features=lambda out: out["hidden"])(outputs, labels, 3)
+    assert loss.running_mean != 20
+
+
+def test_trainer_refusals():
+    with pytest.raises(InputError, match="needs index"):
+        for_trainer(make_loss("crl", CLASSES, samples=5))
+    with pytest.raises(InputError, match="reduction 'mean'"):
+        for_trainer(CrossEntropy(reduction="sum"))
+    with pytest.raises(InputError, match="needs features="):
+        for_trainer(FeDLaS(CLASSES))
+
+
+def test_features_are_the_input_of_the_layer():
+    network, (inputs, _) = tiny_cnn(), images(5)
+    tap = PenultimateFeatures(network, "4")
+    with pytest.raises(InputError, match="no input has passed"):
+        _ = tap.features
+    logits = network(inputs)
+    assert torch.equal(network[4](tap.features), logits)
+    assert not tap.features.requires_grad
+    attached = PenultimateFeatures(network, detach=False)
+    network(inputs)
+    assert attached.features.requires_grad
+    assert attached.layer == "4"
+    tap.close()
+    network(inputs[:2])
+    with pytest.raises(InputError, match="no input has passed"):
+        _ = tap.features
+    with pytest.raises(InputError, match="no layer 'fc'"):
+        PenultimateFeatures(network, "fc")
+    with pytest.raises(InputError, match="no linear layer"):
+        PenultimateFeatures(nn.ReLU())
+
+
+def test_without_torch_one_sentence():
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from calibrant.errors import MissingDependencyError\n"
+        "try:\n    import calibrant.training\n"
+        "except MissingDependencyError as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "calibrant.training needs torch: pip install 'calibrant[train]'"

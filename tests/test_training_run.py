@@ -1,0 +1,446 @@
+"""Training runs: against a plain loop, broken off and taken up again, and from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("lightning")
+
+from torch import nn  # noqa: E402
+
+from calibrant.errors import InputError  # noqa: E402
+from calibrant.files import read_predictions  # noqa: E402
+from calibrant.training.data import CIFAR10_STATISTICS, DataSet, ImageSet  # noqa: E402
+from calibrant.training.losses import make_loss  # noqa: E402
+from calibrant.training.nets import build  # noqa: E402
+from calibrant.training.run import (  # noqa: E402
+    PROTOCOLS,
+    Observer,
+    RunSettings,
+    load_network,
+    parse_loss_arguments,
+    predict,
+    train,
+)
+from calibrant.training.run.batches import TrainingBatches  # noqa: E402
+from calibrant.training.run.protocols import Protocol, rate_at  # noqa: E402
+from calibrant.training.run.state import Progress, read_checkpoint  # noqa: E402
+
+CLASSES = 3
+
+
+def images(count: int, seed: int) -> ImageSet:
+    """Return noise with a hue for each class, which a network can learn."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, count)
+    pixels = rng.integers(0, 200, (count, 8, 8, CLASSES))
+    pixels[np.arange(count), :, :, labels] += 20
+    return ImageSet.from_rows(pixels.astype(np.uint8), labels)
+
+
+@pytest.fixture(scope="module")
+def data() -> DataSet:
+    return DataSet(images(70, 0), images(21, 1), None, CLASSES)
+
+
+def settings(**changes: Any) -> RunSettings:
+    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 16, "protocol": "acls", "seed": 5}
+    return RunSettings("made here", **(defaults | changes))
+
+
+class Broken(Exception):
+    pass
+
+
+class BreakAt(Observer):
+    """Raise when so many steps are done, as if the process had died there."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def on_step(self, progress: Progress) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Broken
+
+
+def assert_equal_trees(one: Any, other: Any) -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_equal_trees(one[key], other[key])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal_trees(left, right)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+# 63 training images: with acls, which drops the rest, 3 steps an epoch; with mukhoti 4.
+@pytest.mark.parametrize(
+    ("changes", "broken_at", "every"),
+    [
+        ({"loss": "fedlas-ls"}, 5, 2),  # one step after a checkpoint
+        ({"loss": "fedlas-mbls", "protocol": "mukhoti"}, 6, 2),  # right at one
+        ({"loss": "adafocal", "protocol": "mukhoti"}, 7, 1),
+        ({"loss": "adafocal"}, 8, None),  # only the checkpoints between epochs
+        ({"loss": "crl", "loss_arguments": {"samples": 63}}, 4, 1),
+        ({"mixing": "mixup", "protocol": "quick"}, 5, 2),
+        ({"mixing": "mit-a", "protocol": "quick"}, 7, 3),
+        ({"precision": "bf16"}, 2, None),  # before the first checkpoint
+    ],
+)
+def test_a_run_that_was_broken_off_ends_with_the_same_weights(
+    changes: dict[str, Any], broken_at: int, every: int | None, data: DataSet, tmp_path: Path
+) -> None:
+    chosen = settings(**changes)
+    whole = train(chosen, tmp_path / "whole", data=data)
+    with pytest.raises(Broken):
+        train(
+            chosen,
+            tmp_path / "broken",
+            data=data,
+            checkpoint_every=every,
+            observers=[BreakAt(broken_at)],
+        )
+    # What happens between the two must not matter.
+    torch.rand(3)
+    resumed = train(chosen, tmp_path / "broken", data=data, checkpoint_every=every, resume=True)
+    assert resumed.history == whole.history
+    ends = [read_checkpoint(tmp_path / name / "last.ckpt") for name in ("whole", "broken")]
+    for part in ("objective", "optimizer", "normalisation"):
+        assert_equal_trees(ends[0][part], ends[1][part])
+    np.testing.assert_array_equal(resumed.test.logits, whole.test.logits)
+
+
+def plain_loop(
+    chosen: RunSettings, recipe: Protocol, data: DataSet, validation: list[int]
+) -> tuple[nn.Module, nn.Module]:
+    """Train as the papers say, in the fewest words, on the same batches."""
+    torch.manual_seed(chosen.seed)
+    network = build(chosen.net, CLASSES)
+    loss = make_loss(chosen.loss, CLASSES, reduction="sum" if recipe.summed else "mean")
+    kept = [row for row in range(len(data.train)) if row not in validation]
+    optimizer = torch.optim.SGD(
+        [*network.parameters(), *loss.parameters()],
+        lr=0.1,
+        momentum=0.9,
+        weight_decay=5e-4,
+    )
+    epochs, drops = chosen.epochs, [m * chosen.epochs // recipe.epochs for m in recipe.milestones]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops)
+    shuffled = np.arange(len(data.train))
+    np.random.RandomState(chosen.seed if recipe.split_seed is None else 1).shuffle(shuffled)
+    rows = torch.from_numpy(shuffled[len(validation) :])
+    assert sorted(rows.tolist()) == kept
+    batches = TrainingBatches(
+        data.train.take(rows), CIFAR10_STATISTICS, 16, chosen.seed, 4, recipe.drop_last
+    )
+    for epoch in range(epochs):
+        if recipe.early:
+            optimizer.step()  # without gradients it does nothing but keep torch from warning
+            schedule.step()
+        order = batches.order(epoch)
+        for step in range(3 if recipe.drop_last else 4):
+            batch = batches.get(order, epoch, step)
+            logits, features = network(batch.images, return_features=True)
+            optimizer.zero_grad()
+            loss(logits, batch.target, features).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 2)
+            optimizer.step()
+        optimizer.zero_grad()
+        if not recipe.early:
+            schedule.step()
+    return network, loss
+
+
+@pytest.mark.parametrize("name", ["mukhoti", "acls"])
+def test_a_run_is_the_plain_loop_of_the_papers(name: str, data: DataSet, tmp_path: Path) -> None:
+    chosen = settings(protocol=name, loss="fedlas-ls", epochs=7)
+    trained = train(chosen, tmp_path / "run", data=data)
+    shuffled = np.arange(70)
+    np.random.RandomState(1 if name == "mukhoti" else 5).shuffle(shuffled)
+    held_out = shuffled[:7].tolist()
+    assert trained.validation.labels.tolist() == data.train.labels[held_out].tolist()
+    network, loss = plain_loop(chosen, PROTOCOLS[name], data, held_out)
+    last = read_checkpoint(tmp_path / "run/last.ckpt")["objective"]
+    for part, module in (("network", network), ("loss", loss)):
+        for key, value in module.state_dict().items():
+            torch.testing.assert_close(last[f"{part}.{key}"], value, rtol=1e-3, atol=1e-5)
+    rates = [row["rate"] for row in trained.history]
+    early = {"mukhoti": [0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.001]}
+    late = [0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    assert rates == pytest.approx(early.get(name, late))
+
+
+def test_rates_of_the_long_protocols_fall_where_the_papers_code_lets_them() -> None:
+    for name, drops in {
+        "mukhoti": (149, 249),
+        "acls": (150, 250),
+        "mukhoti-tiny": (39, 59),
+        "acls-tiny": (40, 60),
+    }.items():
+        recipe = PROTOCOLS[name]
+        rates = [rate_at(recipe, 10 * e, 10, recipe.epochs, 0.1) for e in range(recipe.epochs)]
+        assert rates == pytest.approx(
+            [0.1 * 0.1 ** sum(e >= d for d in drops) for e in range(len(rates))]
+        )
+
+
+def test_one_cycle_rises_to_its_peak_and_falls_to_almost_nothing() -> None:
+    rates = [rate_at(PROTOCOLS["quick"], step, 10, 10, 0.4) for step in range(100)]
+    assert max(rates) == pytest.approx(0.4)
+    assert rates.index(max(rates)) in (19, 20)
+    assert rates[0] == pytest.approx(0.4 / 20)
+    assert rates[-1] == pytest.approx(0.4 / 80)
+    falls = np.diff(rates[20:])
+    np.testing.assert_allclose(falls, falls[0])
+
+
+def test_batches_cover_an_epoch_once_whatever_the_number_of_devices() -> None:
+    def rows(rank: int, world: int, drop: bool) -> list[list[int]]:
+        batches = TrainingBatches(
+            images(45, 0), CIFAR10_STATISTICS, 10, 1, 4, drop, rank=rank, world=world
+        )
+        order = batches.order(3)
+        return [batches.get(order, 3, step).index.tolist() for step in range(len(batches))]
+
+    one = rows(0, 1, drop=False)
+    assert sorted(chain.from_iterable(one)) == list(range(45))
+    assert [len(batch) for batch in one] == [10, 10, 10, 10, 5]
+    assert rows(0, 1, drop=True) == one[:4]
+    halves = rows(0, 2, drop=False), rows(1, 2, drop=False)
+    for left, right, both in zip(*halves, one, strict=True):
+        assert len(left) == len(right)
+        assert sorted(left + right) == sorted(both[: 2 * len(left)])
+    with pytest.raises(InputError, match="can't be shared evenly by 3"):
+        rows(0, 3, drop=False)
+
+
+def test_augmentation_differs_by_step_and_epoch_and_follows_from_the_seed() -> None:
+    same = ImageSet(images(1, 0).images.repeat(40, 1, 1, 1), torch.zeros(40, dtype=torch.int64))
+    batches = TrainingBatches(same, CIFAR10_STATISTICS, 20, 1)
+    order = torch.arange(40)
+    first = batches.get(order, 0, 0).images
+    assert torch.equal(first, batches.get(order, 0, 0).images)
+    for other in (
+        batches.get(order, 0, 1),
+        batches.get(order, 1, 0),
+        replace(batches, seed=2).get(order, 0, 0),
+    ):
+        assert not torch.equal(first, other.images)
+    assert batches.order(0).tolist() != batches.order(1).tolist()
+
+
+@pytest.fixture(scope="module")
+def finished(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(settings(epochs=4), folder, data=data)
+    return folder
+
+
+def test_the_folder_of_a_run(finished: Path, data: DataSet) -> None:
+    assert RunSettings.read(finished / "config.json") == settings(epochs=4)
+    rows = json.loads((finished / "history.json").read_text())
+    with (finished / "history.csv").open(newline="") as file:
+        table = [{key: float(cell) for key, cell in row.items()} for row in csv.DictReader(file)]
+    assert table == rows
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    for name, truth in (("test", data.test.labels), ("val", None)):
+        file = finished / f"{name}.npz"
+        predictions = read_predictions(file)
+        archive = np.load(file)
+        head = archive["features"] @ archive["head_weight"].T + archive["head_bias"]
+        np.testing.assert_allclose(head, predictions.logits, rtol=1e-4, atol=1e-5)
+        assert {str(archive[key].dtype) for key in archive.files} == {"float32", "int64"}
+        if truth is not None:
+            np.testing.assert_array_equal(predictions.labels, truth.numpy())
+    for name in ("last.ckpt", "best.ckpt"):
+        assert torch.load(finished / name, weights_only=True)["format"] == 1
+
+
+def test_the_network_that_counts_is_that_of_the_best_epoch(finished: Path, data: DataSet) -> None:
+    network, normalise = load_network(finished)
+    with torch.no_grad():
+        logits = network(normalise(data.test.images)).numpy()
+    np.testing.assert_allclose(logits, np.load(finished / "test.npz")["logits"], atol=1e-5)
+    rows = json.loads((finished / "history.json").read_text())
+    accuracies = [row["validation_accuracy"] for row in rows]
+    best = read_checkpoint(finished / "best.ckpt")["progress"]
+    assert best.epoch == 1 + accuracies.index(max(accuracies))
+    assert best.best_accuracy == max(accuracies)
+
+
+def test_predictions_for_other_images_go_through_the_networks_normalisation(
+    finished: Path, data: DataSet
+) -> None:
+    network, normalise = load_network(finished)
+    other = images(1100, 9)  # more than one batch
+    outputs = predict(network, other, normalise)
+    assert torch.equal(outputs.labels, other.labels)
+    some = torch.tensor([1099, 3, 700])
+    mean, std = (
+        torch.tensor(x)[:, None, None] for x in ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    )
+    with torch.no_grad():
+        wanted = network((other.images[some] / 255 - mean) / std)
+    torch.testing.assert_close(outputs.logits[some], wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(predict(network, other, normalise, some).labels, other.labels[some])
+    accuracy = np.mean(outputs.logits.numpy().argmax(1) == other.labels.numpy())
+    assert outputs.accuracy == pytest.approx(accuracy)
+
+
+def test_a_folder_with_another_run_is_left_alone(finished: Path, data: DataSet) -> None:
+    before = (finished / "last.ckpt").read_bytes()
+    with pytest.raises(InputError, match="holds a run already"):
+        train(settings(epochs=4), finished, data=data)
+    with pytest.raises(InputError, match="has seed 5, not 6"):
+        train(settings(epochs=4, seed=6), finished, data=data, resume=True)
+    assert (finished / "last.ckpt").read_bytes() == before
+    again = train(settings(epochs=4), finished, data=data, resume=True)
+    np.testing.assert_array_equal(again.test.logits, np.load(finished / "test.npz")["logits"])
+
+
+def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
+    for changes, sentence in (
+        ({"net": "resnet9"}, "no network is called 'resnet9'"),
+        ({"loss": "focal-point"}, "no loss is called 'focal-point'"),
+        ({"loss": "focal", "loss_arguments": {"gama": 1}}, "has no argument 'gama'"),
+        ({"loss": "mmce", "mixing": "mixup"}, "compares the rows"),
+        ({"mixing": "mit", "mixing_arguments": {"beta": 1}}, "mixing 'mit': .*'beta'"),
+        ({"loss": "rankmixup"}, "makes mixtures of its own"),
+        ({"batch_size": 64}, "63 training images don't fill one batch of 64"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(settings(**changes), tmp_path / "run", data=data)
+    for changes, sentence in (
+        ({"protocol": "slow"}, "no protocol is called 'slow'"),
+        ({"epochs": 0}, "epochs must be above 0, not 0"),
+        ({"precision": "8"}, "precision must be one of 32, bf16, 16"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            settings(**changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_damaged_checkpoint_is_named(data: DataSet, tmp_path: Path) -> None:
+    train(settings(epochs=1), tmp_path / "run", data=data)
+    (tmp_path / "run/last.ckpt").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"last\.ckpt: can't be read as a checkpoint"):
+        train(settings(epochs=1), tmp_path / "run", data=data, resume=True)
+
+
+def test_arguments_of_the_loss_from_text() -> None:
+    texts = ["gamma=3", "alpha=0.5", "form=mrl", "on=True", "steps={0: 5.0}"]
+    assert parse_loss_arguments(texts) == {
+        "gamma": 3,
+        "alpha": 0.5,
+        "form": "mrl",
+        "on": True,
+        "steps": {0: 5.0},
+    }
+    with pytest.raises(InputError, match="'gamma' is not of the form key=value"):
+        parse_loss_arguments(["gamma"])
+
+
+@pytest.fixture(scope="module")
+def idx_folder(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images as grey IDX files, which the command line can read."""
+    folder = tmp_path_factory.mktemp("idx")
+    for split, part in (("train", data.train), ("t10k", data.test)):
+        for kind, values in (
+            ("images-idx3", part.images[:, 0].numpy()),
+            ("labels-idx1", part.labels.numpy().astype(np.uint8)),
+        ):
+            sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+            content = bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
+            (folder / f"{split}-{kind}-ubyte").write_bytes(content)
+    return folder
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "calibrant", "train", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300)
+
+
+def assert_only_warnings(text: str) -> None:
+    """Nothing but what the few rows here let a fit complain of: no bar, no word of Lightning's."""
+    assert all(line.startswith("warning: ") for line in text.splitlines()), text
+
+
+def test_the_command_on_two_devices(idx_folder: Path, tmp_path: Path) -> None:
+    words = ("--data", idx_folder, "--out", tmp_path / "run", "--classes", 3, "--epochs", 2)
+    words += ("--batch-size", 16, "--devices", 2, "--accelerator", "cpu", "--loss", "fedlas-ls")
+    done = command(*words, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert_only_warnings(done.stderr)
+    document = json.loads(done.stdout)
+    assert document["test"]["n"] == 21
+    assert len(document["history"]) == 2
+    # 21 rows don't split in two: order and number must survive the gathering.
+    network, normalise = load_network(tmp_path / "run")
+    grey = (idx_folder / "t10k-images-idx3-ubyte").read_bytes()[16:]
+    pixels = torch.frombuffer(bytearray(grey), dtype=torch.uint8).reshape(21, 1, 8, 8)
+    with torch.no_grad():
+        logits = network(normalise(pixels.repeat(1, 3, 1, 1))).numpy()
+    np.testing.assert_allclose(np.load(tmp_path / "run/test.npz")["logits"], logits, atol=1e-5)
+
+
+def test_the_command_in_process(
+    idx_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], call: Callable[..., int]
+) -> None:
+    words = ["train", "--data", idx_folder, "--out", tmp_path / "run", "--classes", 3]
+    words += ["--epochs", 1, "--batch-size", 16, "--loss", "focal", "--set", "gamma=2"]
+    assert call(*words) == 0
+    printed = capsys.readouterr()
+    assert "resnet8 trained with focal for 1 epochs" in printed.out
+    assert "ECE" in printed.out
+    assert "With the temperature that fits the validation rows best" in printed.out
+    assert_only_warnings(printed.err)
+    assert json.loads((tmp_path / "run/config.json").read_text())["loss_arguments"] == {"gamma": 2}
+    assert call(*words) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert call(*words, "--resume") == 0
+
+
+def test_missing_extras_give_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in list(sys.modules):
+        if module.startswith(("calibrant.training", "lightning")):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert call("train", "--data", "x", "--out", "y") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "pip install 'calibrant[train]'" in error
+    assert error.count("\n") == 1
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """A function that runs the command line in this process and returns its exit code."""
+    from calibrant.cli import main
+
+    def run(*words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return int(end.value.code or 0)
+
+    return run

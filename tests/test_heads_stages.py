@@ -259,7 +259,8 @@ def test_files_that_are_no_heads_are_refused(rows, tmp_path):
     good = [["linear", 12, 16], ["relu"], ["linear", 16, 5]]
     refused("doesn't fit", [["linear", 12, 5]])
     refused("doesn't fit", [["os.system", 12, 5]])
-    refused("doesn't fit", [["linear", 1 << 40, 1 << 40]])
+    refused("sizes", [["linear", 1 << 20, 1 << 20]])
+    refused("sizes", [["balanced", 200, 1, 1]])
     refused("version '2'", good, format_version="2")
     refused("not a head", good, format="calibrant")
     broken = {name: value * np.nan for name, value in state.items()}
@@ -386,6 +387,13 @@ def test_bad_input_is_refused_in_a_sentence(rows):
         make_head("maccal", bottleneck="no")
     with pytest.raises(NotFittedError):
         MaCCal().predict_proba(features)
+
+
+def test_a_rate_that_blows_up_is_said(rows):
+    for method in ("maccal", "retrain"):
+        stage = quick(method, learning_rate=1e30, epochs=2, batch_size=16)
+        with pytest.raises(InputError, match="no longer finite"):
+            stage.fit(*rows[0], rows[1])
 
 
 def test_classes_that_no_training_row_has_can_be_said(rows):

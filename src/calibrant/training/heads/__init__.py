@@ -3,7 +3,7 @@
 from calibrant.training.heads.balcal import BalancedHead, BalCAL, simplex_frame
 from calibrant.training.heads.inference_masking import MaskedInference, mask_at_inference
 from calibrant.training.heads.kappa import KAPPAS, KappaPoint
-from calibrant.training.heads.maccal import ABLATION, HeadRetraining, MaCCal
+from calibrant.training.heads.maccal import ABLATION, MaCCal
 from calibrant.training.heads.progressive_freezing import (
     PAPER_CUTS,
     ProgressiveFreezing,
@@ -11,6 +11,7 @@ from calibrant.training.heads.progressive_freezing import (
     parameter_cuts,
 )
 from calibrant.training.heads.registry import HEADS, make_head
+from calibrant.training.heads.retraining import HeadRetraining
 from calibrant.training.heads.seeds import SeededShuffle
 from calibrant.training.heads.sources import (
     FeatureRows,

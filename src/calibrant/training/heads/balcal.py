@@ -16,13 +16,12 @@ from calibrant.predictions import check_labels
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,
-    source_device,
     train,
 )
 from calibrant.training.heads.scaling import FeatureScaling, Rescale
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, generator_for
 from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
-from calibrant.training.heads.stage import Progress, SecondStage
+from calibrant.training.heads.stage import Progress, SecondStage, silent
 from calibrant.training.heads.tensors import random_state_kept, tensor_of
 from calibrant.training.heads.two_stage import initialise, make_optimizer
 
@@ -209,7 +208,7 @@ class BalCAL(SecondStage):
     ) -> None:
         (scaling,) = self._scalings(source, source.width**0.5)
         head = self._new_head(source.width, source.classes, 1)
-        device, dtype = source_device(source)
+        device, dtype = source.place
         head.to(device=device, dtype=dtype)
         optimizer = make_optimizer(self.optimizer, head, self.learning_rate)
         learner = _BalancedLearner(head, head, optimizer, self.delta, scaling, validation)
@@ -247,7 +246,7 @@ class BalCAL(SecondStage):
         optimizer = make_optimizer(self.optimizer, network, self.learning_rate)
         learner = _BalancedLearner(network, head, optimizer, self.delta)
         source = _Inputs(loader, channels, classes, next(backbone.parameters()).device)
-        train(source, [learner], self.epochs, self.batch_size, progress or _silent)
+        train(source, [learner], self.epochs, self.batch_size, progress or silent)
         self.head_, self.history_ = head.eval(), learner.history
         return network.eval()
 
@@ -264,7 +263,8 @@ class _Inputs:
     def __init__(
         self, loader: Iterable[Any], width: int, classes: int, device: torch.device
     ) -> None:
-        self.loader, self.width, self.classes, self._device = loader, width, classes, device
+        self.loader, self.width, self.classes = loader, width, classes
+        self._device, self.place = device, (device, torch.float32)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         sampler: Any = getattr(self.loader, "sampler", None)
@@ -280,7 +280,3 @@ class _Inputs:
 
 def _balanced_part(head: nn.Module) -> BalancedHead:
     return next(part for part in head.modules() if isinstance(part, BalancedHead))
-
-
-def _silent(_: str) -> None:
-    pass

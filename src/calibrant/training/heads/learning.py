@@ -222,12 +222,6 @@ def check_finite(head: nn.Module) -> None:
         )
 
 
-def source_device(source: FeatureSource) -> tuple[torch.device, torch.dtype]:
-    """Return where the features of a source lie and their dtype."""
-    features, _ = next(iter(source.passes(READ_ROWS)))
-    return features.device, features.dtype
-
-
 def unchanged(
     _epoch: int, retention: FloatArray, _accuracy: FloatArray, _confidence: FloatArray
 ) -> FloatArray:

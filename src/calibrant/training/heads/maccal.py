@@ -26,15 +26,14 @@ from calibrant.training.heads.kappa import (
 from calibrant.training.heads.learning import (
     MaskedLearner,
     check_finite,
-    source_device,
     train,
-    unchanged,
 )
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskMode
 from calibrant.training.heads.retention import Adaptation, next_retention, step_bound
+from calibrant.training.heads.retraining import HeadRetraining, folded
 from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
-from calibrant.training.heads.stage import Progress, Schedule, SecondStage, rate_at
+from calibrant.training.heads.stage import Progress
 
 FEWEST_HIDDEN = 256
 HELD_OUT_SHARE = 0.2
@@ -53,47 +52,6 @@ ABLATION: dict[str, dict[str, Any]] = {
     "static adaptation": {"adaptation": "static"},
     "decaying adaptation": {},
 }
-
-
-@dataclass(eq=False)
-class HeadRetraining(SecondStage):
-    """A fresh linear head trained on the frozen features, nothing else: the control.
-
-    Retraining alone moves calibration, so no second stage should be judged without it.
-
-    Attributes:
-        momentum, weight_decay: of SGD; biases decay too.
-        schedule: learning rate over the epochs: ``"constant"`` or ``"cosine"``.
-    """
-
-    method: ClassVar[str] = "retrain"
-
-    momentum: float = argument(0.9, at_least=0, below=1)
-    weight_decay: float = argument(5e-4, at_least=0)
-    schedule: Schedule = argument("constant", choices=get_args(Schedule))
-
-    def _rate(self, epoch: int) -> float:
-        return rate_at(self.learning_rate, self.schedule, epoch, self.epochs)
-
-    def _plain_learner(self, source: FeatureSource, scaling: FeatureScaling) -> MaskedLearner:
-        descent = MaskedDescent(momentum=self.momentum, weight_decay=self.weight_decay)
-        widths = (source.width, source.classes)
-        heads = MaskedHeads(widths, 1, self.seed, descent, *source_device(source))
-        return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged)
-
-    def _fit(
-        self,
-        source: FeatureSource,
-        validation: FeatureRows | None,
-        reference_accuracy: float | None,
-        progress: Progress,
-    ) -> None:
-        (scaling,) = self._scalings(source, LINEAR_LENGTH)
-        learner = self._plain_learner(source, scaling)
-        train(source, [learner], self.epochs, self.batch_size, progress)
-        self.head_ = folded(learner, 0)
-        check_finite(self.head_)
-        self.history_ = learner.history(0)
 
 
 @dataclass(eq=False)
@@ -182,6 +140,8 @@ class MaCCal(HeadRetraining):
         learners = [learner] if validation is None else [learner, plain]
         train(source, learners, self.epochs, self.batch_size, progress)
         modules = [folded(learner, head) for head in range(len(candidates))]
+        for module in modules:
+            check_finite(module)
         self.kappa_curve_, self.plain_, chosen = [], None, 0
         if validation is not None:
             self.plain_ = measure_head(folded(plain, 0), validation)
@@ -189,7 +149,6 @@ class MaCCal(HeadRetraining):
             chosen = self._choose(candidates, modules, learner, validation, wanted)
         self.kappa_, self.head_ = candidates[chosen], modules[chosen]
         self.history_ = learner.history(chosen)
-        check_finite(self.head_)
         self._warn_of_collapse()
 
     def _candidates(self) -> tuple[float, ...]:
@@ -240,7 +199,7 @@ class MaCCal(HeadRetraining):
             self.momentum,
             self.weight_decay,
         )
-        place = source_device(source)
+        place = source.place
         heads = MaskedHeads(self._widths(source), len(kappas), self.seed, descent, *place)
         factors = np.array(kappas)
 
@@ -299,12 +258,3 @@ class MaCCal(HeadRetraining):
     def summary(self) -> Mapping[str, Any]:
         """See `SecondStage.summary`."""
         return {"kappa": self.kappa_, "kappa_curve": as_table(self.kappa_curve_)}
-
-
-def folded(learner: MaskedLearner, head: int) -> nn.Sequential:
-    """Return one head as a module that takes features as the network gives them."""
-    module = learner.heads.module(head)
-    first = module[0]
-    assert isinstance(first, nn.Linear)
-    learner.scaling.fold_into(first)
-    return module

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.training.heads.balcal import BalCAL
-from calibrant.training.heads.maccal import HeadRetraining, MaCCal
+from calibrant.training.heads.maccal import MaCCal
+from calibrant.training.heads.retraining import HeadRetraining
 from calibrant.training.heads.stage import SecondStage
 from calibrant.training.heads.two_stage import TwoStageTraining, VariationalTwoStageTraining
 

@@ -22,6 +22,7 @@ from calibrant.training.heads.seeds import epoch_order
 from calibrant.training.heads.tensors import row_parts, tensor_of
 
 Batch = tuple[Tensor, Tensor]
+Place = tuple[torch.device, torch.dtype]
 
 
 class FeatureSource(Protocol):
@@ -35,6 +36,11 @@ class FeatureSource(Protocol):
     @property
     def classes(self) -> int:
         """Number of classes, K."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Where the features lie and their dtype; a head is made there."""
         ...
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
@@ -88,8 +94,7 @@ class FeatureRows:
             tensor = features.detach()
         else:
             tensor = tensor_of(to_numpy(features))
-        if tensor.dtype != torch.float64:
-            tensor = tensor.float()
+        tensor = tensor.to(_at_least_float32(tensor.dtype))
         return cls(tensor, tensor_of(checked).to(tensor.device), classes, seed)
 
     @property
@@ -101,6 +106,11 @@ class FeatureRows:
     def n(self) -> int:
         """Number of rows."""
         return len(self.labels)
+
+    @property
+    def place(self) -> Place:
+        """See `FeatureSource.place`."""
+        return self.features.device, self.features.dtype
 
     def rows(self, index: Tensor) -> FeatureRows:
         """Return the rows of an index."""
@@ -201,6 +211,7 @@ class NetworkFeatures:
         self.network, self.loader = network, loader
         self.name, layer = find_head(network, head)
         self.width, self.classes = layer.in_features, layer.out_features
+        self.place = layer.weight.device, _at_least_float32(layer.weight.dtype)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         """See `FeatureSource.epoch`; the batches are those of the loader."""
@@ -237,4 +248,9 @@ class NetworkFeatures:
                         f"{tuple(features.shape)}; name another layer as the head"
                     )
                 checked = check_labels(labels, len(logits), self.classes, "the loader")
-                yield features, tensor_of(checked).to(device), logits.detach()
+                wide = features.to(self.place[1])
+                yield wide, tensor_of(checked).to(device), logits.detach()
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -111,7 +111,7 @@ class SecondStage(ABC):
                     f"{rows.width}"
                 )
         self._begin(rows.classes)
-        self._fit(rows, held_out, reference_accuracy, progress or _silent)
+        self._fit(rows, held_out, reference_accuracy, progress or silent)
         return self
 
     def fit_network(
@@ -145,7 +145,7 @@ class SecondStage(ABC):
             held_out, logits = NetworkFeatures(network, validation, head).cached(self.seed)
             accuracy = float((logits.argmax(1) == held_out.labels).double().mean())
         self._begin(source.classes)
-        self._fit(source, held_out, accuracy, progress or _silent)
+        self._fit(source, held_out, accuracy, progress or silent)
         return self
 
     def _begin(self, classes: int) -> None:
@@ -220,5 +220,5 @@ def rate_at(learning_rate: float, schedule: Schedule, epoch: int, epochs: int) -
     return learning_rate * (1 + float(np.cos(np.pi * epoch / epochs))) / 2
 
 
-def _silent(_: str) -> None:
-    pass
+def silent(_: str) -> None:
+    """Show no progress."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 FORMAT = "calibrant-head"
 FORMAT_VERSION = 1
-# A damaged header must not make us reserve gigabytes.
-LARGEST_WIDTH = 1 << 20
-
 Description = list[Any]
 
 
@@ -92,7 +90,7 @@ def load_head(path: StrPath) -> nn.Module:
             raise CalibratorFileError(f"{source}: parameter '{name}' holds NaN or infinity")
     try:
         with random_state_kept():
-            head = build(json.loads(header["architecture"]))
+            head = build(json.loads(header["architecture"]), _elements(state))
         head.to({"float32": torch.float32, "float64": torch.float64}[header["dtype"]])
         head.load_state_dict(state)
     # A header that was tampered with may fail in any way.
@@ -131,19 +129,32 @@ def _describe_layer(layer: nn.Module) -> Description:
     raise InputError(f"a head with a layer of type {type(layer).__name__} can't be saved")
 
 
-def build(description: list[Description]) -> nn.Module:
-    """Return untrained layers as `describe` named them; the inverse of it."""
-    layers = [_build_layer(name, *sizes) for name, *sizes in description]
+def build(description: list[Description], elements: int) -> nn.Module:
+    """Return untrained layers as `describe` named them; the inverse of it.
+
+    Args:
+        description: names and sizes of the layers.
+        elements: how many numbers the file holds: no damaged header may reserve memory for more.
+    """
+    layers = [_build_layer(name, sizes, elements) for name, *sizes in description]
     single = len(layers) == 1 and isinstance(layers[0], (VariationalHead, BalancedHead))
     return layers[0] if single else nn.Sequential(*layers)
+
+
+def _elements(state: dict[str, Tensor]) -> int:
+    return sum(value.numel() for value in state.values())
 
 
 def _rescale(width: int) -> Rescale:
     return Rescale(torch.zeros(width), 1.0)
 
 
-def _build_layer(name: str, *sizes: int) -> nn.Module:
-    if not all(type(size) is int and 0 < size <= LARGEST_WIDTH for size in sizes):
+def _build_layer(name: str, sizes: list[int], elements: int) -> nn.Module:
+    products = [first * second for first, second in pairwise(sizes)]
+    if name == "balanced":
+        products.append(sizes[0] * (sizes[0] // 2))
+    whole = all(type(size) is int and 0 < size <= elements for size in sizes)
+    if not whole or any(product > elements for product in products):
         raise ValueError(f"sizes {sizes} of layer '{name}'")
     makers: dict[str, Any] = {
         "linear": nn.Linear,

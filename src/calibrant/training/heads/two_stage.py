@@ -14,7 +14,6 @@ from calibrant.posthoc.arguments import argument
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,
-    source_device,
     train,
 )
 from calibrant.training.heads.scaling import FeatureScaling
@@ -133,7 +132,7 @@ class TwoStageTraining(SecondStage):
         with random_state_kept():
             module = self._module(source)
         initialise(module, self.seed)
-        device, dtype = source_device(source)
+        device, dtype = source.place
         module.to(device=device, dtype=dtype)
         learner = ModuleLearner(
             module,

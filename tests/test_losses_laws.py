@@ -17,6 +17,7 @@ from calibrant.training.losses import (
     CrossEntropy,
     FeDLaS,
     Focal,
+    GateRecorder,
     focal_gamma,
     make_loss,
 )
@@ -277,6 +278,24 @@ def test_gradients_of_micro_batches_add_up_or_are_said_not_to(case):
     additive = torch.allclose(torch.cat(halves), whole, rtol=1e-9, atol=1e-12)
     # The ranking of RankMixup is within a row; it is refused for mixing on other grounds.
     assert additive == (loss.per_sample or case.startswith("rankmixup"))
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_no_value_is_asked_for_on_the_way(case):
+    """On the meta device there are no values: whatever would wait for an accelerator fails."""
+    loss, batch = make(case).to("meta"), Batch(12)
+    for name in ("logits", "target", "features", "index", "mixed_logits", "mixed_target"):
+        setattr(batch, name, getattr(batch, name).to("meta"))
+    logits = batch.logits.clone().requires_grad_()
+    batch.loss(loss, logits).backward()
+    assert logits.grad.shape == logits.shape
+    if case.startswith("mmce"):
+        loss.max_rows = 5
+        batch.loss(loss, logits).backward()
+    if isinstance(loss, FeDLaS):
+        recorder = GateRecorder(SAMPLES, device="meta")
+        recorder.record(loss, batch.index, logits, batch.target)
+        assert loss.last.share(1).shape == ()
 
 
 def test_float16_features_keep_large_norms():

@@ -99,9 +99,10 @@ def assert_equal_trees(one: Any, other: Any) -> None:
         ({"loss": "fedlas-mbls", "protocol": "mukhoti"}, 6, 2),  # right at one
         ({"loss": "adafocal", "protocol": "mukhoti"}, 7, 1),
         ({"loss": "adafocal"}, 8, None),  # only the checkpoints between epochs
-        ({"loss": "crl", "loss_arguments": {"samples": 63}}, 4, 1),
+        ({"loss": "crl"}, 4, 1),
         ({"mixing": "mixup", "protocol": "quick"}, 5, 2),
         ({"mixing": "mit-a", "protocol": "quick"}, 7, 3),
+        ({"loss": "rankmixup", "loss_arguments": {"form": "m-ndcg"}}, 5, 1),
         ({"precision": "bf16"}, 2, None),  # before the first checkpoint
     ],
 )
@@ -323,7 +324,9 @@ def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
         ({"loss": "focal", "loss_arguments": {"gama": 1}}, "has no argument 'gama'"),
         ({"loss": "mmce", "mixing": "mixup"}, "compares the rows"),
         ({"mixing": "mit", "mixing_arguments": {"beta": 1}}, "mixing 'mit': .*'beta'"),
-        ({"loss": "rankmixup"}, "makes mixtures of its own"),
+        ({"loss": "rankmixup", "mixing": "mixup"}, "compares the rows"),
+        ({"loss": "rankmixup", "mixing_arguments": {"beta": 1}}, "RankMixup: .*'beta'"),
+        ({"mixing_arguments": {"alpha": 1}}, "mixes nothing"),
         ({"batch_size": 64}, "63 training images don't fill one batch of 64"),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,7 +101,8 @@ def train(
         num_classes=classes,
         precision=precision,
     )
-    with progress(None, "training") as say:
+    # One process draws the bar; those that it starts for other devices share its terminal.
+    with progress(None, "training") if "LOCAL_RANK" not in os.environ else silent() as say:
         trained = run.train(
             chosen,
             out,
@@ -112,6 +116,12 @@ def train(
     # The processes of the other devices end here.
     if trained is not None:
         _report(chosen, trained, json)
+
+
+@contextmanager
+def silent() -> Generator[Callable[[str], None]]:
+    """Yield a function that says nothing, in the place of `progress`."""
+    yield lambda words: None
 
 
 def _run_functions() -> Any:

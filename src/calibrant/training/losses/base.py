@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -72,6 +72,13 @@ def pick(table: Tensor, columns: Tensor) -> Tensor:
     return table.gather(1, columns[:, None])[:, 0]
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which autocast, if `device` has any, is off."""
+    if not torch.amp.is_autocast_available(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
 class CalibrationLoss(nn.Module):
     """Root of all losses: ``loss(logits, target, features=None)``.
 
@@ -116,7 +123,7 @@ class CalibrationLoss(nn.Module):
         Raises:
             InputError: shapes that don't fit, or targets that aren't whole numbers.
         """
-        with torch.autocast(logits.device.type, enabled=False):
+        with full_precision(logits.device):
             rows = self._rows(logits, target, features)
             return self._reduce(rows, self._row_losses(rows), target.shape)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, full_precision
 from calibrant.training.losses.collectives import gather_rows
 
 
@@ -93,7 +93,7 @@ class CRL(CalibrationLoss):
                 f"index must have the target's shape {tuple(target.shape)}, "
                 f"not {tuple(index.shape)}"
             )
-        with torch.autocast(logits.device.type, enabled=False):
+        with full_precision(logits.device):
             rows = self._rows(logits, target, None)
             rows.index = index.reshape(-1).long()
             loss = self._reduce(rows, self._row_losses(rows), target.shape)
@@ -222,7 +222,7 @@ class RankMixup(CalibrationLoss):
                 f"not {tuple(mixed_logits.shape)} and {tuple(mixed_target.shape)} "
                 f"beside {tuple(logits.shape)}"
             )
-        with torch.autocast(logits.device.type, enabled=False):
+        with full_precision(logits.device):
             rows = self._rows(logits, target, None)
             if mixed_logits.dtype != torch.float64:
                 mixed_logits = mixed_logits.float()
@@ -243,7 +243,7 @@ class RankMixup(CalibrationLoss):
         return (hinge * counts).mean(0)
 
     def _ndcg_loss(self, rows: Rows, mixed_logits: Tensor, purity: Tensor) -> Tensor:
-        purity, order = purity.sort(0, descending=True, stable=True)
+        purity, order = purity.sort(dim=0, descending=True, stable=True)
         scores = mixed_logits.softmax(2).amax(2).gather(0, order)
         scores = torch.cat([rows.confidence[None], scores])
         gains = torch.cat([torch.ones_like(purity[:1]), purity])

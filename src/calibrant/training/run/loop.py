@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,6 +72,9 @@ class Loop:
         self._optimizer.load_state_dict(content["optimizer"])
         self.fabric.strategy.precision.load_state_dict(content["precision"])
         self.progress = content["progress"]
+        if not self.fabric.is_global_zero:
+            # The sums in the checkpoint are those of all devices; the first goes on from them.
+            self.progress.loss_sum, self.progress.right, self.progress.rows = 0.0, 0, 0
 
     def run(self) -> Progress:
         """Train until the last epoch is done; return the history with the progress."""
@@ -155,8 +158,7 @@ class Loop:
 
     def _record(self, outputs: Outputs) -> None:
         progress = self.progress
-        totals = torch.tensor([progress.loss_sum, progress.right, progress.rows])
-        loss, right, rows = self.fabric.all_reduce(totals.double(), reduce_op="sum").tolist()
+        loss, right, rows = self._totals()
         progress.history.append(
             {
                 "epoch": progress.epoch + 1,
@@ -169,11 +171,19 @@ class Loop:
             }
         )
 
+    def _totals(self) -> tuple[float, int, int]:
+        """Return loss, right answers and rows of the epoch so far, over all devices."""
+        progress = self.progress
+        mine = torch.tensor([progress.loss_sum, progress.right, progress.rows], dtype=torch.float64)
+        loss, right, rows = self.fabric.all_reduce(mine, reduce_op="sum").tolist()
+        return loss, int(right), int(rows)
+
     def _save(self, name: str) -> None:
+        loss, right, rows = self._totals()
         if self.fabric.is_global_zero:
             save_checkpoint(
                 self.folder / name,
-                self.progress,
+                replace(self.progress, loss_sum=loss, right=right, rows=rows),
                 self.objective.state_dict(),
                 self._optimizer.state_dict(),
                 self.fabric.strategy.precision.state_dict(),

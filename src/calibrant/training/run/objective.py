@@ -14,6 +14,10 @@ from calibrant.training.losses import CalibrationLoss
 from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier
 
+# Noh et al., RankMixup, ICCV 2023: mixtures of each image by form; Beta distribution of CIFAR.
+RANKED_MIXTURES = {"mrl": 1, "m-ndcg": 3}
+RANKED_ALPHA = 2.0
+
 MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {
     "mixup": Mixup,
     "regmixup": RegMixup,
@@ -29,10 +33,11 @@ class Objective(nn.Module):
         network: what is trained.
         loss: with buffers and parameters of its own, if it has any.
         mixing: a name out of `MIXING`, or "none".
-        mixing_arguments: its arguments but for the seed.
+        mixing_arguments: its arguments but for the seed, or those of the mixtures that the loss
+            needs (RankMixup).
 
     Raises:
-        InputError: the loss can't be used with this mixing, or with this kind of run.
+        InputError: the loss can't be used with this mixing, or the arguments aren't its own.
     """
 
     def __init__(
@@ -45,14 +50,13 @@ class Objective(nn.Module):
         super().__init__()
         self.network, self.loss = network, loss
         self.mixing, self.mixing_arguments = mixing, dict(mixing_arguments or {})
-        if "mixed" in loss.needs:
-            raise InputError(
-                f"{type(loss).__name__} makes mixtures of its own, which a run doesn't offer; call "
-                "it from a training loop of yours"
-            )
         if mixing != "none":
             refuse_mixing(loss, features=mixing == "mixup")
             self._mixer(0)
+        elif "mixed" in loss.needs:
+            self._ranked(0)
+        elif self.mixing_arguments:
+            raise InputError(f"{type(loss).__name__} mixes nothing that could have arguments")
 
     def forward(
         self, images: Tensor, target: Tensor, index: Tensor, mixing_seed: int
@@ -68,6 +72,8 @@ class Objective(nn.Module):
             index: (B,) positions in the training set.
             mixing_seed: of the mixtures of this batch.
         """
+        if "mixed" in self.loss.needs:
+            return self._ranking(images, target, mixing_seed)
         if self.mixing == "none":
             logits, features = self.network(images, return_features=True)
             return self._loss(logits.float(), target, features.float(), index), _right(
@@ -80,6 +86,25 @@ class Objective(nn.Module):
             major = batch.target if batch.share >= 0.5 else batch.partner_target
             return batch.loss(self.loss, logits.float(), features.float()), _right(logits, major)
         return mixer(self.network, images, target, self.loss), target.new_zeros(())
+
+    def _ranking(self, images: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """Return what `forward` does, for a loss that compares inputs with mixtures of them."""
+        mixtures = [mixer(images, target) for mixer in self._ranked(seed)]
+        # One pass over all, so that batch norm sees them together.
+        logits = self.network(torch.cat([images, *(mixture.inputs for mixture in mixtures)]))
+        raw, mixed = logits[: len(target)].float(), logits[len(target) :].float()
+        shares = torch.stack([mixture.soft_target(raw.shape[1]) for mixture in mixtures])
+        mixed = mixed.unflatten(0, shares.shape[:2])
+        loss = cast(Any, self.loss)(raw, target, mixed_logits=mixed, mixed_target=shares)
+        return loss, _right(raw, target)
+
+    def _ranked(self, seed: int) -> list[Mixup]:
+        count = RANKED_MIXTURES[cast(Any, self.loss).form]
+        arguments: dict[str, Any] = {"alpha": RANKED_ALPHA} | self.mixing_arguments
+        try:
+            return [Mixup(**arguments, seed=seed + number) for number in range(count)]
+        except TypeError as error:
+            raise InputError(f"the mixtures of RankMixup: {error}") from error
 
     def _loss(self, logits: Tensor, target: Tensor, features: Tensor, index: Tensor) -> Tensor:
         if "index" in self.loss.needs:

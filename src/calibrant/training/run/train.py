@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import warnings
@@ -21,7 +22,7 @@ from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.data.splits import shuffled_split, split_by_class
-from calibrant.training.losses import make_loss
+from calibrant.training.losses import LOSSES, make_loss
 from calibrant.training.nets import ImageClassifier, build
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.folder import CONFIG, open_folder, write_outputs
@@ -98,7 +99,7 @@ def train(
         data = read_data_set(settings.data, num_classes=settings.num_classes, cache=cache)
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
-    objective = _objective(settings, data.num_classes)
+    objective = _objective(settings, data.num_classes, len(training))
     fabric = _fabric(settings, devices, accelerator)
     # A process that was started for another device finds what the first has made.
     if "LOCAL_RANK" not in os.environ:
@@ -165,12 +166,14 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
         )
 
 
-def _objective(settings: RunSettings, num_classes: int) -> Objective:
+def _objective(settings: RunSettings, num_classes: int, samples: int) -> Objective:
     seed_everything(settings.seed)
     network = build(settings.net, num_classes)
-    loss = make_loss(
-        settings.loss, num_classes, dataset=settings.loss_settings_for, **settings.loss_arguments
-    )
+    arguments = dict(settings.loss_arguments)
+    known = inspect.signature(LOSSES[settings.loss]).parameters if settings.loss in LOSSES else ()
+    if "samples" in known:
+        arguments.setdefault("samples", samples)
+    loss = make_loss(settings.loss, num_classes, dataset=settings.loss_settings_for, **arguments)
     return Objective(network, loss, settings.mixing, settings.mixing_arguments)
 
 

@@ -7,17 +7,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from feature_rows import rows_with_features
 
 from calibrant.cli import main
+from calibrant.errors import PredictionsError
 from calibrant.files import read_predictions, write_predictions
 from calibrant.persistence import load
 from calibrant.posthoc.registry import METHODS
 from calibrant.predictions import Predictions
+from calibrant.sample import load_sample
 
 FEW = ["--resamples", "20"]
 
@@ -51,8 +55,8 @@ def run(monkeypatch, capsys) -> Run:
 def folder(tmp_path_factory, labelled_logits) -> Path:
     """Files of predictions: val.npz, test.npz, probs.csv, top.csv, wide.npz, and a calibrator."""
     place = tmp_path_factory.mktemp("predictions")
-    val = Predictions.from_logits(*labelled_logits(400, 4, seed=0))
-    test = Predictions.from_logits(*labelled_logits(400, 4, seed=1))
+    val = rows_with_features(*labelled_logits(400, 4, seed=0))
+    test = rows_with_features(*labelled_logits(400, 4, seed=1))
     write_predictions(val, place / "val.npz")
     write_predictions(test, place / "test.npz")
     write_predictions(Predictions.from_probs(test.probs, test.labels), place / "probs.csv")
@@ -137,8 +141,73 @@ def test_fit_and_apply(run, folder, tmp_path, method):
     written = read_predictions(out)
     assert written.kind == "probs"
     test = read_predictions(folder / "test.npz")
-    np.testing.assert_array_equal(written.scores, load(saved).predict_proba(test.logits))
+    np.testing.assert_array_equal(
+        written.scores, load(saved).predict_proba(test.logits, test.features)
+    )
     np.testing.assert_array_equal(written.labels, test.labels)
+
+
+FEATURE_METHODS = [name for name, kind in METHODS.items() if kind.needs]
+
+
+@pytest.fixture(scope="module")
+def sample_folder(tmp_path_factory) -> Path:
+    """Some rows of the sample: val.npz, and test rows without labels in every format."""
+    place = tmp_path_factory.mktemp("sample")
+    write_predictions(load_sample("validation").take(np.arange(500)), place / "val.npz")
+    test = load_sample("test").take(np.arange(80))
+    # Text has no float16, and CSV gives back float64.
+    test = replace(test, scores=test.scores.astype(float), features=test.features.astype(float))
+    write_predictions(test, place / "labelled.npz")
+    for extension in ("npz", "csv", "parquet", "safetensors"):
+        write_predictions(replace(test, known_labels=None), place / f"new.{extension}")
+    return place
+
+
+@pytest.mark.parametrize("method", ["temperature", *FEATURE_METHODS])
+def test_rows_without_labels_are_calibrated(run, sample_folder, tmp_path, method):
+    saved = tmp_path / "c.safetensors"
+    assert run("fit", sample_folder / "val.npz", "--method", method, "--out", saved).code == 0
+    expected = tmp_path / "expected.npz"
+    assert run("apply", saved, sample_folder / "labelled.npz", "--out", expected).code == 0
+    for extension in ("npz", "csv", "parquet", "safetensors"):
+        out = tmp_path / f"out.{extension}"
+        outcome = run("apply", saved, sample_folder / f"new.{extension}", "--out", out)
+        assert (outcome.code, outcome.err) == (0, ""), extension
+        assert "80 rows" in outcome.out
+        with pytest.raises(PredictionsError, match="there is no 'labels' or 'label'"):
+            read_predictions(out)
+        written = read_predictions(out, labelled=False)
+        assert written.known_labels is None
+        np.testing.assert_allclose(
+            written.scores, read_predictions(expected).scores, rtol=1e-12, err_msg=extension
+        )
+    assert read_predictions(expected).labels.shape == (80,)
+
+
+def test_other_verbs_demand_labels(run, sample_folder, tmp_path):
+    new = sample_folder / "new.npz"
+    for arguments in (
+        ["measure", new],
+        ["fit", new, "--out", tmp_path / "x.safetensors"],
+        ["compare", new],
+        ["compare", "--fit", sample_folder / "val.npz", "--test", new],
+    ):
+        assert_refused(run(*arguments), "new.npz: there is no 'labels' or 'label'")
+
+
+def test_what_a_method_lacks_is_said(run, sample_folder, folder, tmp_path):
+    bare, saved = tmp_path / "bare.npz", tmp_path / "c.safetensors"
+    logits = load_sample("validation").logits[:50]
+    np.savez(bare, logits=logits, labels=np.zeros(50, dtype=int))
+    fit = ["fit", bare, "--method", "dac", "--out", saved]
+    assert_refused(run(*fit), "method 'dac'", "features of shape (N, D)", "bare.npz has no")
+    fit = ["fit", sample_folder / "val.npz", "--method", "dac", "--out", saved]
+    assert run(*fit).code == 0
+    apply = ["apply", saved, bare, "--out", tmp_path / "o.npz"]
+    assert_refused(run(*apply), "method 'dac'", "bare.npz has no 'features'")
+    np.savez(bare, logits=logits, features=np.zeros((50, 3)))
+    assert_refused(run(*apply), "fitted for 64 features", "bare.npz has 3")
 
 
 def test_fit_with_settings(run, folder, tmp_path):
@@ -243,7 +312,7 @@ BAD_FILES = {
     ),
     "infinity": (
         lambda p: write_npz(p / "n.npz", logits=[[1, 2], [-np.inf, 2]], labels=[0, 1]),
-        ["n.npz", "row 1, column 0 holds -inf"],
+        ["n.npz", "'logits' must leave every row at least 2 classes", "row 1 has 1"],
     ),
     "label out of range": (
         lambda p: write_npz(p / "l.npz", logits=[[1.0, 2], [3, 4]], labels=[0, 2]),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from feature_rows import rows_with_features
 
 from calibrant.cli.output import as_json
 from calibrant.comparison import Comparison, compare
@@ -22,7 +24,7 @@ from calibrant.predictions import Predictions
 @pytest.fixture(scope="module")
 def sets(labelled_logits) -> dict[str, Predictions]:
     return {
-        name: Predictions.from_logits(*labelled_logits(1000, 4, seed=seed), source=f"{name}.npz")
+        name: rows_with_features(*labelled_logits(1000, 4, seed=seed), source=f"{name}.npz")
         for seed, name in enumerate(("fit", "test"))
     }
 
@@ -135,15 +137,26 @@ def test_one_name_is_enough(sets):
     assert [m.name for m in compare("smart", resamples=20, **sets).methods] == ["smart"]
 
 
-def test_methods_that_need_features_are_left_out_without_them(sets):
-    class NeedsFeatures(Uncalibrated):
-        method = "needy"
-        needs_features = True
-
-    result = compare(["none", NeedsFeatures()], resamples=20, **sets)
-    assert result.skipped == {"needy": "it needs features, which the files don't hold"}
-    assert result.as_dict()["skipped"][0]["method"] == "needy"
-    assert "needy left out" in str(result)
+def test_methods_are_left_out_without_what_they_need(sets):
+    bare = {name: replace(rows, features=None, head=None) for name, rows in sets.items()}
+    names = ["none", "dac", "feature-clipping"]
+    result = compare(names, resamples=20, **bare)
+    reason = "it needs features of shape (N, D), and fit.npz has no 'features'"
+    assert result.skipped == dict.fromkeys(names[1:], reason)
+    assert result.as_dict()["skipped"][0]["method"] == "dac"
+    assert "dac left out: it needs" in str(result)
+    # Where there are features to fit on but none to apply to, or no last layer.
+    result = compare(names, fit=sets["fit"], test=bare["test"], resamples=20)
+    assert result.skipped["dac"] == reason.replace("fit.npz", "test.npz")
+    headless = replace(sets["fit"], head=None)
+    result = compare(names, fit=headless, test=sets["test"], resamples=20)
+    assert result.skipped == {
+        "feature-clipping": "it needs the last layer, and fit.npz has no 'head_weight' and "
+        "'head_bias'"
+    }
+    # It is learnt once: to apply takes none.
+    without = {"fit": sets["fit"], "test": replace(sets["test"], head=None)}
+    assert not compare(names, resamples=20, **without).skipped
 
 
 def test_warnings_of_a_fit_are_kept_and_not_raised(sets, labelled_logits):

@@ -26,6 +26,7 @@ from hypothesis.extra.numpy import arrays
 
 from calibrant.errors import InputError, MissingDependencyError, PredictionsError
 from calibrant.files import read_predictions, replacing, write_predictions
+from calibrant.head import Head
 from calibrant.predictions import Predictions
 
 REAL = Path(__file__).parents[2] / "shared/data/predictions"
@@ -57,7 +58,7 @@ def file_name(kind: str, extension: str) -> str:
 
 def assert_same(back: Predictions, p: Predictions, extension: str) -> None:
     assert back.kind == p.kind
-    for field in ("scores", "labels", "predicted", "features"):
+    for field in ("scores", "known_labels", "predicted", "features"):
         got, want = getattr(back, field), getattr(p, field)
         if want is None:
             assert got is None
@@ -95,6 +96,54 @@ def test_what_is_written_comes_back(extension: str, p: Predictions):
         assert_same(read_predictions(str(path), kind=p.kind), p, extension)
         if extension != ".npy":
             assert os.listdir(folder) == [path.name]
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+@pytest.mark.parametrize("kind", list(SCORE_NAMES))
+def test_rows_without_labels(tmp_path: Path, extension: str, kind: str):
+    p = {
+        "logits": Predictions.from_logits(LOGITS, None, features=LOGITS),
+        "probs": Predictions.from_probs(PROBS.astype(float), None),
+        "toplabel": Predictions.from_confidence([0.5, 0.75], [1, 0], None),
+    }[kind]
+    path = tmp_path / file_name(kind, extension)
+    write_predictions(p, path)
+    with pytest.raises(PredictionsError, match=r"there is no '(labels|true_label)' or 'label'"):
+        read_predictions(path)
+    back = read_predictions(path, labelled=False)
+    assert back.known_labels is None
+    assert_same(back, p, ".csv")
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_the_last_layer_comes_back_where_the_format_can_hold_it(tmp_path: Path, extension: str):
+    features = np.eye(len(LOGITS), dtype=np.float32)
+    head = Head(LOGITS.T.astype(np.float32).copy(), np.zeros(LOGITS.shape[1]))
+    reference = np.ones((5, len(LOGITS)), dtype=np.float32)
+    p = Predictions.from_logits(LOGITS, LABELS, features, head=head, reference=reference)
+    path = tmp_path / file_name("logits", extension)
+    write_predictions(p, path)
+    back = read_predictions(path)
+    assert np.array_equal(back.features, features)
+    if extension in (".csv", ".parquet"):
+        assert back.head is back.reference is None
+        return
+    assert np.array_equal(back.head.weight, head.weight)
+    assert np.array_equal(back.head.bias, head.bias)
+    assert np.array_equal(back.reference, reference)
+
+
+def test_half_a_last_layer(tmp_path: Path):
+    np.savez(tmp_path / "half.npz", logits=LOGITS, labels=LABELS, head_weight=LOGITS.T)
+    with pytest.raises(PredictionsError, match="there is a 'head_weight' but no 'head_bias'"):
+        read_predictions(tmp_path / "half.npz")
+
+
+@pytest.mark.parametrize("stale", ["labels", "label", "features", "head_weight"])
+def test_npy_parts_of_other_rows_are_not_adopted(tmp_path: Path, stale: str):
+    np.save(tmp_path / f"val_{stale}.npy", LABELS)
+    with pytest.raises(InputError, match=rf"val_{stale}.npy lies beside it"):
+        write_predictions(Predictions.from_logits(LOGITS, None), tmp_path / "val_logits.npy")
 
 
 @pytest.mark.parametrize("extension", FORMATS)

@@ -1,27 +1,28 @@
-"""What every calibrator promises, and each family's optimum against a brute-force one."""
+"""The contract of a calibrator, and each family's optimum against a brute-force one.
+
+Laws that hold for all are in `test_laws_of_methods.py`.
+"""
 
 from __future__ import annotations
 
 import inspect
-import warnings
 from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
+from feature_rows import fit_on, fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression, minimize
 
 from calibrant.errors import (
-    CalibrationWarning,
     InputError,
     NotFittedError,
     PredictionsError,
     UnknownMethodError,
 )
 from calibrant.posthoc import linear
-from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import (
     ConfidenceMap,
     HistogramBinning,
@@ -37,14 +38,15 @@ from calibrant.rows import softmax
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
 # Linear maps of the logits, which may change the predicted class.
 LINEAR = ["vector", "svs", "sms"]
+CHANGING = [*LINEAR, "feature-clipping"]
+# Methods that are not meant for some of the difficult sets.
+NOT_APPLICABLE = {
+    "procal-dr": ("one row", "all right", "all wrong"),
+    "procal-bms": ("one row",),
+    "dac": ("one row",),
+}
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
-
-
-def fitted(method: str, logits, labels, **arguments) -> Calibrator:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CalibrationWarning)
-        return make_calibrator(method, **arguments).fit(logits, labels)
 
 
 # --- the contract
@@ -83,8 +85,10 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
 def test_class_attributes(method):
     kind = METHODS[method]
     assert kind.method == method
-    assert kind.keeps_prediction is (method not in LINEAR)
-    assert kind.needs_features is False
+    assert kind.keeps_prediction is (method not in CHANGING)
+    features = ("group", "procal-dr", "procal-bms", "dac")
+    wanted = ("features", "head") if method == "feature-clipping" else ("features",)
+    assert kind.needs == (wanted if method in (*features, "feature-clipping") else ())
     assert "method" not in {f.name for f in fields(kind)}
 
 
@@ -98,17 +102,6 @@ def test_before_fit(method, tmp_path):
         calibrator.save(tmp_path / "x.safetensors")
     # scikit-learn's own error of this name has the same parents.
     assert issubclass(NotFittedError, (ValueError, AttributeError))
-
-
-@every_method
-def test_fit_returns_itself_and_starts_afresh(method, overconfident, labelled_logits):
-    logits, labels = overconfident
-    calibrator = make_calibrator(method)
-    other = labelled_logits(300, 3, temperature=0.5, seed=9)
-    assert calibrator.fit(*other) is calibrator
-    calibrator.fit(logits, labels)
-    fresh = make_calibrator(method).fit(logits, labels)
-    np.testing.assert_array_equal(calibrator.predict_proba(logits), fresh.predict_proba(logits))
 
 
 @every_method
@@ -159,12 +152,26 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("smart", {"bins": -1}),
         ("smart", {"max_iterations": 0}),
         ("smart", {"seed": -1}),
+        ("group", {"partitions": 0}),
+        ("group", {"groups": 1}),
+        ("group", {"penalty": -1}),
+        ("procal-dr", {"neighbours": 0}),
+        ("procal-dr", {"reference_rows": 1}),
+        ("procal-dr", {"proximity": "code"}),
+        ("procal-bms", {"proximity_bins": 0}),
+        ("procal-bms", {"strength": 1.5}),
+        ("feature-clipping", {"scaling": "vector"}),
+        ("feature-clipping", {"accuracy": 1.5}),
+        ("dac", {"layers": "2,2"}),
+        ("dac", {"layers": "5,0"}),
+        ("dac", {"layers": "all"}),
+        ("dac", {"loss": "ece"}),
     ],
 )
 def test_arguments_out_of_range_are_refused_at_fit(method, arguments, overconfident):
     calibrator = make_calibrator(method, **arguments)
     with pytest.raises(InputError, match=next(iter(arguments))):
-        calibrator.fit(*overconfident)
+        fit_on(calibrator, *overconfident)
 
 
 def test_methods_by_name():
@@ -186,217 +193,6 @@ def test_settings_as_text():
     for bad in ("bins", "bins=many", "bins=2.5", "depth=3", "=3"):
         with pytest.raises(InputError):
             parse_arguments("histogram", [bad])
-
-
-# --- laws that hold for all
-
-
-@every_method
-@pytest.mark.parametrize("classes", [2, 5, 100])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int16"])
-def test_rows_are_distributions_of_the_right_kind(method, classes, dtype, labelled_logits):
-    logits, labels = labelled_logits(300, classes, temperature=3.0)
-    logits = logits.astype(dtype)
-    wanted = "float64" if dtype in ("float64", "int16") else "float32"
-    tensor = torch.tensor(logits)
-    for kind in (logits, tensor):
-        probs = fitted(method, kind, labels).predict_proba(kind)
-        assert type(probs) is type(kind)
-        assert str(probs.dtype).removeprefix("torch.") == wanted
-        assert str(getattr(probs, "device", "cpu")) == "cpu"
-        values = np.asarray(probs)
-        assert values.shape == logits.shape
-        assert (values >= 0).all()
-        np.testing.assert_allclose(values.sum(axis=1), 1, atol=1e-6)
-
-
-@every_method
-@pytest.mark.parametrize("classes", [3, 100])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_numpy_and_torch_agree(method, classes, dtype, labelled_logits):
-    logits, labels = labelled_logits(500, classes, seed=1)
-    ours = logits.astype(dtype)
-    theirs = torch.tensor(ours, requires_grad=True)
-    numpy_fit = fitted(method, ours, labels)
-    torch_fit = fitted(method, theirs, torch.tensor(labels))
-    # Sums of float32 rows are rounded in another order, which the table of many classes inherits;
-    # twenty steps of an optimiser over a broken line make the most of that.
-    tolerance = 1e-6 if classes < 65 else 2e-2 if method == "smart" else 1e-3
-    probs = torch_fit.predict_proba(theirs)
-    assert not probs.requires_grad
-    np.testing.assert_allclose(probs.numpy(), numpy_fit.predict_proba(ours), atol=tolerance)
-    # The same fit says the same of both.
-    np.testing.assert_allclose(
-        numpy_fit.predict_proba(theirs).numpy(), numpy_fit.predict_proba(ours), atol=1e-3
-    )
-    for there, here in zip(
-        numpy_fit.predict_confidence(theirs), numpy_fit.predict_confidence(ours), strict=True
-    ):
-        assert isinstance(there, np.ndarray)
-        assert there.dtype == here.dtype
-        np.testing.assert_allclose(there, here, atol=1e-3)
-
-
-@every_method
-@pytest.mark.parametrize("classes", [3, 100])
-def test_narrow_floats_agree_with_float64(method, classes, labelled_logits):
-    logits, labels = labelled_logits(500, classes, seed=2)
-    logits = logits.astype(np.float16).astype(np.float64)
-    wide = fitted(method, logits, labels).predict_proba(logits)
-    for dtype in (np.float32, np.float16):
-        narrow = logits.astype(dtype)
-        np.testing.assert_allclose(
-            fitted(method, narrow, labels).predict_proba(narrow), wide, atol=2e-3
-        )
-
-
-@every_method
-@pytest.mark.parametrize("classes", [2, 5, 80])
-def test_order_of_classes_does_not_matter(method, classes, labelled_logits):
-    logits, labels = labelled_logits(400, classes, seed=3)
-    order = np.random.default_rng(0).permutation(classes)
-    plain = fitted(method, logits, labels).predict_proba(logits)
-    permuted = fitted(method, logits[:, order], np.argsort(order)[labels])
-    np.testing.assert_allclose(permuted.predict_proba(logits[:, order]), plain[:, order], atol=1e-4)
-
-
-@every_method
-@pytest.mark.parametrize("classes", [2, 5, 80])
-def test_order_of_rows_does_not_matter(method, classes, labelled_logits):
-    logits, labels = labelled_logits(400, classes, seed=4)
-    order = np.random.default_rng(0).permutation(400)
-    plain = fitted(method, logits, labels)
-    shuffled = fitted(method, logits[order], labels[order])
-    np.testing.assert_allclose(
-        shuffled.predict_proba(logits), plain.predict_proba(logits), atol=1e-4
-    )
-    # Rows are mapped one by one.
-    alone = np.concatenate([plain.predict_proba(logits[i : i + 1]) for i in range(20)])
-    np.testing.assert_allclose(alone, plain.predict_proba(logits)[:20], rtol=1e-12, atol=1e-15)
-
-
-@every_method
-@pytest.mark.parametrize("classes", [2, 5, 80])
-def test_origin_of_the_rows_does_not_matter(method, classes, labelled_logits):
-    logits, labels = labelled_logits(400, classes, seed=5)
-    moved = logits + np.random.default_rng(0).normal(scale=30, size=(400, 1))
-    plain = fitted(method, logits, labels).predict_proba(logits)
-    np.testing.assert_allclose(fitted(method, moved, labels).predict_proba(moved), plain, atol=1e-4)
-
-
-@pytest.mark.parametrize("method", KEEPING)
-@pytest.mark.parametrize("classes", [2, 3, 100])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_the_predicted_class_is_kept(method, classes, dtype, labelled_logits):
-    logits, labels = labelled_logits(400, classes, temperature=4.0, seed=6)
-    logits = logits.astype(dtype)
-    calibrator = fitted(method, logits, labels)
-    # New rows: near ties, exact ties, certain ones, flat ones.
-    rng = np.random.default_rng(1)
-    new = (rng.normal(size=(2000, classes)) * 10 ** rng.uniform(-6, 2, size=(2000, 1))).astype(
-        dtype
-    )
-    new[:300, 1] = new[:300, 0] = np.abs(new[:300]).max(axis=1)
-    new[300:400] = 0
-    for rows in (logits, new):
-        label, confidence = calibrator.predict_confidence(rows)
-        np.testing.assert_array_equal(label, rows.argmax(axis=1))
-        probs = calibrator.predict_proba(rows)
-        best = np.take_along_axis(probs, rows.argmax(axis=1)[:, None], axis=1)[:, 0]
-        # Where float32 can't tell two classes apart, they may tie, but none overtakes.
-        np.testing.assert_array_equal(best, probs.max(axis=1))
-        if method in (*CONFIDENCE_MAPS, "top-rest"):
-            np.testing.assert_array_equal(label, probs.argmax(axis=1))
-        assert ((confidence >= 0) & (confidence <= 1 + 1e-6)).all()
-
-
-@every_method
-@pytest.mark.parametrize("library", [np.asarray, torch.asarray], ids=["numpy", "torch"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_is_named(method, library, bad, overconfident):
-    calibrator = fitted(method, *overconfident)
-    logits = np.zeros((30_000, 5))
-    logits[29_123, 2] = bad
-    for predict in (calibrator.predict_proba, calibrator.predict_confidence):
-        with pytest.raises(PredictionsError, match="row 29123 "):
-            predict(library(logits))
-    train, labels = (part.copy() for part in overconfident)
-    train[1234, 4] = bad
-    with pytest.raises(PredictionsError, match=r"row 1234, column 4 holds"):
-        calibrator.fit(library(train), labels)
-
-
-@every_method
-@pytest.mark.parametrize("library", [np.asarray, torch.asarray], ids=["numpy", "torch"])
-def test_a_masked_class_is_fine_to_predict_but_not_to_fit_on(method, library, overconfident):
-    logits, labels = (part.copy() for part in overconfident)
-    calibrator = fitted(method, logits, labels)
-    masked = logits[:50].copy()
-    masked[np.arange(50), masked.argmin(axis=1)] = -np.inf
-    probs = np.asarray(calibrator.predict_proba(library(masked)))
-    np.testing.assert_allclose(probs.sum(axis=1), 1)
-    label, confidence = calibrator.predict_confidence(library(masked))
-    assert np.isfinite(confidence).all()
-    if method not in (
-        "ets",
-        "temperature-laplace",
-        "irm",
-        *CONFIDENCE_MAPS,
-    ):  # these mix with the uniform distribution
-        np.testing.assert_array_equal(probs[masked == -np.inf], 0)
-    if method not in LINEAR:
-        np.testing.assert_array_equal(label, logits[:50].argmax(axis=1))
-    with pytest.raises(PredictionsError, match="must be finite, but row 0"):
-        calibrator.fit(library(masked), labels[:50])
-
-
-@every_method
-def test_no_rows_are_no_rows(method, overconfident):
-    calibrator = fitted(method, *overconfident)
-    assert calibrator.predict_proba(np.empty((0, 5))).shape == (0, 5)
-    label, confidence = calibrator.predict_confidence(np.empty((0, 5)))
-    assert label.shape == confidence.shape == (0,)
-    with pytest.raises(PredictionsError, match="N >= 1"):
-        calibrator.fit(np.empty((0, 5)), np.empty(0, dtype=int))
-
-
-@every_method
-def test_input_is_not_written_to(method, overconfident):
-    logits, labels = overconfident  # read-only
-    calibrator = fitted(method, logits, labels)
-    calibrator.predict_proba(logits)
-    calibrator.predict_confidence(logits)
-    tensor = torch.tensor(logits)
-    fitted(method, tensor, labels).predict_proba(tensor)
-    np.testing.assert_array_equal(tensor.numpy(), logits)
-
-
-@every_method
-@pytest.mark.parametrize(
-    "case", ["one row", "two rows", "constant", "all right", "all wrong", "absent classes", "ties"]
-)
-def test_difficult_sets_are_survived(method, case, labelled_logits):
-    logits, labels = labelled_logits(60, 6, seed=7)
-    if case == "one row":
-        logits, labels = logits[:1], labels[:1]
-    elif case == "two rows":
-        logits, labels = logits[:2], labels[:2]
-    elif case == "constant":
-        logits = np.zeros_like(logits)
-    elif case == "all right":
-        labels = logits.argmax(axis=1)
-    elif case == "all wrong":
-        labels = logits.argmin(axis=1)
-    elif case == "absent classes":
-        labels = labels % 2
-    else:
-        logits = np.sign(logits)
-    probs = fitted(method, logits, labels).predict_proba(logits)
-    assert np.isfinite(probs).all()
-    np.testing.assert_allclose(probs.sum(axis=1), 1)
-    if method not in ("none",):
-        # No certainty can come out of sixty rows.
-        assert probs.max() < 1 - 1e-9 or case == "all right"
 
 
 # --- ensemble temperature scaling

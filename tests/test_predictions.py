@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from calibrant.errors import PredictionsError
+from calibrant.head import Head
 from calibrant.predictions import Predictions
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0], [-2.0, 0.0, 4.0]])
@@ -115,7 +116,7 @@ def with_value(array: np.ndarray, row: int, column: int, value: float) -> np.nda
         (LOGITS.astype(str), "must hold real numbers"),
         (LOGITS > 0, "must hold real numbers, not bool"),
         (with_value(LOGITS, 2, 1, np.nan), "but row 2, column 1 holds nan"),
-        (with_value(LOGITS, 3, 0, -np.inf), "but row 3, column 0 holds -inf"),
+        (with_value(LOGITS, 3, LABELS[3], -np.inf), "row 3 masks its class 2"),
         (torch.tensor(with_value(LOGITS, 1, 2, np.inf)), "but row 1, column 2 holds inf"),
     ],
 )
@@ -167,7 +168,6 @@ def test_rounding_of_wide_rows_is_forgiven(dtype: type):
         (["a", "b", "c", "d"], "must hold numbers"),
         ([True, False, True, True], "must hold numbers, not bool"),
         (np.eye(4)[:, :3], r"must have shape \(N,\).*not \(4, 3\)"),
-        (None, r"must have shape \(N,\)"),
     ],
 )
 def test_bad_labels(labels: object, message: str):
@@ -299,3 +299,87 @@ def test_split_into_nothing(size: float):
     p = Predictions.from_logits(LOGITS, LABELS, source="val.npz")
     with pytest.raises(PredictionsError, match=r"^val.npz: can't split 4 rows into"):
         p.split(size)
+
+
+# --- rows that nobody has labelled, and the last layer
+
+
+def test_unlabelled_rows():
+    p = Predictions.from_logits(LOGITS, None, source="new")
+    assert p.known_labels is None
+    assert (p.n, p.classes, len(p)) == (4, 3, 4)
+    assert p.take([2, 0]).known_labels is None
+    first, second = p.split(3)
+    assert (first.n, second.n) == (3, 1)
+    with pytest.raises(PredictionsError, match=r"^new: this needs the true label of every row"):
+        _ = p.labels
+    with pytest.raises(PredictionsError, match=r"^new: this needs the true label"):
+        p.split(2, stratify=True)
+    top = Predictions.from_confidence([0.5, 0.7], [0, 1], None)
+    assert top.n == 2
+    assert top.known_labels is None
+
+
+WEIGHT = np.array([[1.0, 0.0], [0.5, 1.0], [-1.0, 2.0]])
+BIAS = np.array([0.5, 0.0, -1.0])
+INPUTS = np.random.default_rng(0).normal(scale=3, size=(4, 2))
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+def test_the_last_layer_is_carried(library):
+    logits = INPUTS @ WEIGHT.T + BIAS
+    head = Head(library(WEIGHT), library(BIAS))
+    p = Predictions.from_logits(
+        library(logits), [0, 1, 2, 0], library(INPUTS), head=head, reference=library(INPUTS[:3])
+    )
+    for part in (p.take([1, 3]), *p.split(2)):
+        assert part.head is p.head
+        assert part.reference is p.reference
+        assert part.features.shape == (2, 2)
+    # Logits may be off by a number for each row: probabilities are the same.
+    shift = np.arange(4)[:, None]
+    Predictions.from_logits(library(logits + shift), None, library(INPUTS), head=head)
+    probs = Predictions.from_logits(library(logits), None).probs
+    assert Predictions.from_probs(probs, None, library(INPUTS), head=head).head is not None
+    # Lists and pairs are fine as well.
+    listed = Predictions.from_logits(logits.tolist(), None, head=(WEIGHT.tolist(), BIAS.tolist()))
+    assert isinstance(listed.head, Head)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_rounding_is_no_other_last_layer(dtype, probabilities):
+    rng = np.random.default_rng(1)
+    features, weight = rng.normal(size=(3000, 50)), rng.normal(size=(40, 50))
+    logits = features @ weight.T
+    narrow = torch.tensor(logits).to(getattr(torch, dtype))
+    rounded = torch.tensor(features).to(getattr(torch, dtype))
+    head = (weight, np.zeros(40))
+    if probabilities:
+        narrow = torch.softmax(torch.tensor(logits), 1).to(getattr(torch, dtype))
+        assert Predictions.from_probs(narrow, None, rounded, head=head).head is not None
+    else:
+        assert Predictions.from_logits(narrow, None, rounded, head=head).head is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head": (WEIGHT.T, BIAS)}, r"'head_weight' must have shape \(3, D\).*not \(2, 3\)"),
+        ({"head": (WEIGHT, BIAS[:2])}, r"'head_bias' must have shape \(3,\).*not \(2,\)"),
+        ({"head": (WEIGHT * np.nan, BIAS)}, "'head_weight' must be finite, but row 0, column 0"),
+        ({"head": (WEIGHT, BIAS + np.inf)}, "'head_bias' must be finite"),
+        ({"head": (WEIGHT.astype(str), BIAS)}, "'head_weight' must hold real numbers"),
+        ({"head": (WEIGHT[:, :1], BIAS)}, r"'head_weight' has shape \(3, 1\), but 'features'"),
+        ({"head": (WEIGHT, np.zeros(3))}, "don't give the scores: .* of row 0 is off by"),
+        ({"head": (2 * WEIGHT, BIAS)}, "don't give the scores"),
+        ({"features": INPUTS[::-1]}, "don't give the scores"),
+        ({"reference": INPUTS[:, :1]}, r"'reference_features' must have shape \(M, 2\)"),
+        ({"reference": INPUTS[:0]}, r"'reference_features' must have shape \(M, 2\)"),
+        ({"reference": INPUTS + np.inf}, "'reference_features' must be finite"),
+    ],
+)
+def test_what_does_not_belong_to_the_scores(change, message):
+    given = {"features": INPUTS, "head": (WEIGHT, BIAS), "reference": INPUTS} | change
+    with pytest.raises(PredictionsError, match="^val: .*" + message):
+        Predictions.from_logits(INPUTS @ WEIGHT.T + BIAS, None, source="val", **given)

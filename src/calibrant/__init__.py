@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant._version import __version__
 
 if TYPE_CHECKING:
+    from calibrant import synthetic
     from calibrant.comparison import Comparison, compare
     from calibrant.errors import (
         CalibrantError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation import Evaluation, MetricResult, evaluate
     from calibrant.files import read_predictions, write_predictions
     from calibrant.groups import GroupedEvaluation, evaluate_by
+    from calibrant.head import Head
     from calibrant.metrics.binned import (
         BinSums,
         adaptive_calibration_error,
@@ -89,6 +91,13 @@ if TYPE_CHECKING:
         VennAbers,
     )
     from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+    from calibrant.posthoc.features import (
+        BinMeanShift,
+        DensityAwareCalibration,
+        FeatureClipping,
+        GroupCalibration,
+        ProximityDensityRatio,
+    )
     from calibrant.posthoc.laplace import LaplaceTemperatureScaling
     from calibrant.posthoc.linear import VectorScaling
     from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
@@ -115,6 +124,7 @@ _HOMES = {
     "evaluation": ("Evaluation", "MetricResult", "evaluate"),
     "files": ("read_predictions", "write_predictions"),
     "groups": ("GroupedEvaluation", "evaluate_by"),
+    "head": ("Head",),
     "metrics.binned": ("BinSums", "adaptive_calibration_error", "expected_calibration_error"),
     "metrics.canonical": ("canonical_calibration_error", "squared_kernel_calibration_error"),
     "metrics.classwise": (
@@ -164,6 +174,13 @@ _HOMES = {
         "VennAbers",
     ),
     "posthoc.ensemble": ("EnsembleTemperatureScaling",),
+    "posthoc.features": (
+        "BinMeanShift",
+        "DensityAwareCalibration",
+        "FeatureClipping",
+        "GroupCalibration",
+        "ProximityDensityRatio",
+    ),
     "posthoc.linear": ("VectorScaling",),
     "posthoc.laplace": ("LaplaceTemperatureScaling",),
     "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
@@ -178,6 +195,8 @@ _HOMES = {
     "rows": ("RowSummary", "softmax", "summarize"),
     "sample": ("load_sample",),
 }
+# Modules that are public as a whole.
+_MODULES = ("synthetic", "training")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -185,14 +204,19 @@ __all__ = [
     "METRICS",
     "SMART",
     "BayesianBinning",
+    "BinMeanShift",
     "BinSums",
     "CalibrantError",
     "CalibrationWarning",
     "Calibrator",
     "Comparison",
+    "DensityAwareCalibration",
     "EnsembleTemperatureScaling",
     "Evaluation",
+    "FeatureClipping",
+    "GroupCalibration",
     "GroupedEvaluation",
+    "Head",
     "HistogramBinning",
     "InputError",
     "IsotonicRegression",
@@ -204,6 +228,7 @@ __all__ = [
     "PredictedClassTemperature",
     "Predictions",
     "PredictionsError",
+    "ProximityDensityRatio",
     "RefinementSplit",
     "RiskCoverage",
     "RowSummary",
@@ -266,6 +291,7 @@ __all__ = [
     "squared_kernel_calibration_error",
     "summarize",
     "sweep_calibration_error",
+    "synthetic",
     "underconfidence_error",
     "write_predictions",
 ]
@@ -273,8 +299,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
-    if name == "training":
-        return import_module("calibrant.training")
+    if name in _MODULES:
+        return import_module(f"calibrant.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'calibrant' has no attribute '{name}'")
     value = getattr(import_module(f"calibrant.{_HOME_OF[name]}"), name)

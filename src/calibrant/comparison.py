@@ -62,6 +62,7 @@ class ComparedMethod:
             "parameters": self.calibrator.n_parameters,
             "keeps_accuracy": self.keeps_accuracy,
             "warnings": list(self.warnings),
+            "notes": list(self.calibrator.fit_report_.notes),
             "metrics": {n: r.as_dict() for n, r in self.evaluation.results.items()},
         }
 
@@ -295,18 +296,19 @@ def compare(
     metrics_named([rank_by])  # refuses an unknown one before anything is fitted
     entries: list[ComparedMethod] = []
     skipped: dict[str, str] = {}
-    fit_logits, test_logits = fit.logits, test.logits
+    fit_rows, test_logits = fit.as_logits(), test.logits
     for name, calibrator in zip(_names(calibrators), calibrators, strict=True):
         if progress is not None:
             progress(name)
-        if calibrator.needs_features and (fit.features is None or test.features is None):
-            skipped[name] = "it needs features, which the files don't hold"
+        lacking = calibrator.lacks(fit) or calibrator.lacks(test, to_apply=True)
+        if lacking is not None:
+            skipped[name] = lacking
             continue
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", CalibrationWarning)
             started = time.perf_counter()
             try:
-                calibrator.fit(fit_logits, fit.labels, fit.features)
+                calibrator.fit_predictions(fit_rows)
             except NotApplicableError as reason:
                 skipped[name] = str(reason)
                 continue

@@ -68,8 +68,9 @@ class ConfidenceCurve(Protocol):
         ...
 
 
-# A class masked with -1e30 has no weight, but the square of its gap would overflow in float32.
-FARTHEST = -1e15
+# A class masked with -1e30 has no weight, but the square of its gap would overflow in float32, and
+# that of one masked with minus infinity in any case.
+FARTHEST, FARTHEST_DOUBLE = -1e15, -1e150
 # Narrow rows are evaluated in float64: it costs little there and spares optimisers the noise.
 DOUBLE_PRECISION_CLASSES = 64
 
@@ -103,8 +104,7 @@ class DenseCurve:
             gaps = xp.astype(self.logits[part], dtype) - like_column(
                 self.top[part], self.logits, dtype
             )
-            if dtype == xp.float32:
-                gaps = xp.clip(gaps, FARTHEST, None)
+            gaps = xp.clip(gaps, FARTHEST if dtype == xp.float32 else FARTHEST_DOUBLE, None)
             weights = xp.exp(gaps * like_column(betas[part], self.logits, dtype))
             total = xp.sum(weights, axis=1)
             mean = xp.vecdot(weights, gaps) / total

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
+
 
 class CalibrantError(Exception):
     """Root of everything that Calibrant raises on purpose."""
@@ -53,3 +56,11 @@ class ConvergenceWarning(CalibrationWarning):
 
 class ImproperObjectiveWarning(CalibrationWarning):
     """The chosen objective is known to damage calibration; it is there to be studied."""
+
+
+def warn_caller(warning: CalibrationWarning) -> None:
+    """Issue `warning` for the line that called into this package, however deep it was found."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("calibrant."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)

@@ -90,8 +90,7 @@ def load(path: StrPath) -> Calibrator:
         if array.dtype.kind not in "fi" or not np.isfinite(array).all():
             raise CalibratorFileError(f"{source}: parameter '{name}' is not made of finite numbers")
     calibrator.restore(state, classes, fit_report)
-    if not calibrator.needs_features:
-        _try_out(calibrator, source)
+    _try_out(calibrator, source)
     return calibrator
 
 
@@ -101,8 +100,10 @@ def _try_out(calibrator: Calibrator, source: str) -> None:
     try:
         rows = np.zeros((2, calibrator.classes_))
         rows[1, 0] = 1e3
+        width = calibrator.feature_width
+        features = None if width is None else np.eye(2, width)
         with np.errstate(all="ignore"):
-            if np.allclose(calibrator.predict_proba(rows).sum(axis=1), 1):
+            if np.allclose(calibrator.predict_proba(rows, features).sum(axis=1), 1):
                 return
     # Arrays of unexpected shapes may fail in any way.
     except Exception as error:

@@ -3,14 +3,15 @@
 A `Predictions` holds one of three kinds of score, because the caller said which; nothing is ever
 guessed from the numbers:
 
-- ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities;
+- ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities; -inf masks a class that
+  the row can't be;
 - ``"probs"``: (N, K) rows that sum to 1;
 - ``"toplabel"``: (N,) confidence in one predicted label per row.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,71 +23,131 @@ from calibrant.arrays import (
     as_array,
     like,
     namespace,
-    row_chunks,
     to_numpy,
     working_dtype,
 )
+from calibrant.checks import (
+    as_numbers,
+    check_features,
+    check_labels,
+    check_reference,
+    check_scores,
+    check_unmasked,
+)
 from calibrant.errors import PredictionsError
+from calibrant.head import Head, as_head, check_head, check_head_makes
 
 ScoreKind = Literal["logits", "probs", "toplabel"]
 
-# Rounding may leave the sum of a row of K probabilities this far from 1.
-ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
-    """Scores of a classifier on N rows with their true labels. Build with a `from_…` method.
+    """Scores of a classifier on N rows, mostly with true labels. Build with a `from_…` method.
 
     Attributes:
         kind: what `scores` are: ``"logits"``, ``"probs"`` or ``"toplabel"``.
         scores: (N, K) array of any array-API library, or (N,) confidences for ``"toplabel"``.
-        labels: (N,) int64 true labels.
+        known_labels: (N,) int64 true labels, or None; `labels` returns them or says that there are
+            none.
         predicted: (N,) int64 predicted labels, given for ``"toplabel"`` only.
         features: (N, D) penultimate features, or None.
         source: where the rows came from, named in every error message.
+        head: the last layer, which makes the scores of the features, or None.
+        reference: (M, D) features of other rows, such as training rows, or None.
     """
 
     kind: ScoreKind
     scores: Array
-    labels: IntArray
+    known_labels: IntArray | None
     predicted: IntArray | None = None
     features: Array | None = None
     source: str = "predictions"
+    head: Head | None = None
+    reference: Array | None = None
 
     @classmethod
     def from_logits(
-        cls, logits: Array, labels: Array, features: Array | None = None, source: str = "logits"
+        cls,
+        logits: Array,
+        labels: Array | None,
+        features: Array | None = None,
+        source: str = "logits",
+        *,
+        head: tuple[Array, Array] | None = None,
+        reference: Array | None = None,
     ) -> Predictions:
-        """Wrap (N, K) logits. Raises `PredictionsError` on NaN, infinity or bad labels."""
+        """Wrap (N, K) logits.
+
+        Args:
+            logits: (N, K) numbers; -inf masks a class that a row can't be.
+            labels: (N,) true labels in [0, K); None where nobody knows them.
+            features: (N, D) what goes into the last layer.
+            source: what error messages call the rows.
+            head: the last layer, (K, D) weight and (K,) bias (see `Head`).
+            reference: (M, D) features of other rows, such as training rows.
+
+        Raises:
+            PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
+                than two classes left; labels out of range or of a masked class; a last layer that
+                doesn't make these logits of these features.
+        """
         logits = as_array(logits)
-        check_scores(logits, "logits", source)
-        return cls._with_rows("logits", logits, labels, features, source)
+        check_scores(logits, "logits", source, masks=True)
+        return cls("logits", logits, None, source=source)._with(labels, features, head, reference)
 
     @classmethod
     def from_probs(
-        cls, probs: Array, labels: Array, features: Array | None = None, source: str = "probs"
+        cls,
+        probs: Array,
+        labels: Array | None,
+        features: Array | None = None,
+        source: str = "probs",
+        *,
+        head: tuple[Array, Array] | None = None,
+        reference: Array | None = None,
     ) -> Predictions:
-        """Wrap (N, K) probabilities. Raises `PredictionsError` unless every row sums to 1."""
+        """Wrap (N, K) probabilities; for the rest see `from_logits`.
+
+        Raises:
+            PredictionsError: a row that doesn't sum to 1, or what `from_logits` refuses.
+        """
         probs = as_array(probs)
         check_scores(probs, "probs", source)
-        return cls._with_rows("probs", probs, labels, features, source)
+        return cls("probs", probs, None, source=source)._with(labels, features, head, reference)
 
-    @classmethod
-    def _with_rows(
-        cls, kind: ScoreKind, scores: Array, labels: Array, features: Array | None, source: str
+    def _with(
+        self,
+        labels: Array | None,
+        features: Array | None,
+        head: tuple[Array, Array] | None,
+        reference: Array | None,
     ) -> Predictions:
-        rows, classes = scores.shape
-        checked = check_labels(labels, rows, classes, source)
+        """Return these scores with what else is known of them, checked."""
+        (rows, classes), source = self.scores.shape, self.source
+        truth = None if labels is None else check_labels(labels, rows, classes, source)
+        if truth is not None and self.kind == "logits":
+            check_unmasked(self.scores, truth, source)
         if features is not None:
             features = as_array(features)
             check_features(features, rows, source)
-        return cls(kind, scores, checked, None, features, source)
+        if reference is not None:
+            reference = as_array(reference)
+            check_reference(reference, features, source)
+        layer = None if head is None else as_head(head)
+        if layer is not None:
+            check_head(layer, classes, source)
+            if features is not None:
+                probabilities = self.kind == "probs"
+                check_head_makes(
+                    layer, features, self.logits, source, of_probabilities=probabilities
+                )
+        return replace(self, known_labels=truth, features=features, head=layer, reference=reference)
 
     @classmethod
     def from_confidence(
-        cls, confidence: Array, predicted: Array, labels: Array, source: str = "confidence"
+        cls, confidence: Array, predicted: Array, labels: Array | None, source: str = "confidence"
     ) -> Predictions:
         """Wrap the top-label form: (N,) confidences in [0, 1], predicted and true labels."""
         values = to_numpy(as_array(confidence))
@@ -94,21 +155,30 @@ class Predictions:
             raise PredictionsError(
                 f"{source}: 'confidence' must have shape (N,) with N >= 1, not {values.shape}"
             )
-        values = _as_numbers(values, "confidence", source)
+        values = as_numbers(values, "confidence", source)
         bad = ~((values >= 0) & (values <= 1))
         if bad.any():
             row = int(bad.argmax())
             raise PredictionsError(
                 f"{source}: 'confidence' must lie in [0, 1], but row {row} holds {values[row]}"
             )
-        truth = check_labels(labels, len(values), None, source)
+        truth = None if labels is None else check_labels(labels, len(values), None, source)
         said = check_labels(predicted, len(values), None, source, key="predicted labels")
-        return cls("toplabel", values.astype(np.float64), truth, said, None, source)
+        return cls("toplabel", values.astype(np.float64), truth, said, source=source)
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return len(self.labels)
+        return int(self.scores.shape[0])
+
+    @property
+    def labels(self) -> IntArray:
+        """(N,) int64 true labels. Raises `PredictionsError` where they aren't known."""
+        if self.known_labels is None:
+            raise PredictionsError(
+                f"{self.source}: this needs the true label of every row, and there are no labels"
+            )
+        return self.known_labels
 
     @property
     def classes(self) -> int | None:
@@ -128,6 +198,14 @@ class Predictions:
         # In float16 the bound itself would be zero.
         probs = xp.astype(self.scores, working_dtype(self.scores), copy=False)
         return xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+
+    def as_logits(self) -> Predictions:
+        """Return the same rows with `logits` for scores.
+
+        Raises:
+            PredictionsError: they are in the top-label form.
+        """
+        return self if self.kind == "logits" else replace(self, kind="logits", scores=self.logits)
 
     @property
     def probs(self) -> Array:
@@ -156,13 +234,12 @@ class Predictions:
                 return None
             return namespace(array).take(array, like(chosen, array), axis=0)
 
-        return Predictions(
-            self.kind,
-            rows(self.scores),
-            self.labels[chosen],
-            rows(self.predicted),
-            rows(self.features),
-            self.source,
+        return replace(
+            self,
+            scores=rows(self.scores),
+            known_labels=rows(self.known_labels),
+            predicted=rows(self.predicted),
+            features=rows(self.features),
         )
 
     def split(
@@ -220,106 +297,3 @@ def _proportional_first(labels: IntArray, count: int) -> IntArray:
     rank = np.empty(len(labels), dtype=np.int64)
     rank[by_label] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.argsort(rank >= share[inverse], kind="stable")
-
-
-def check_scores(scores: Array, kind: Literal["logits", "probs"], source: str) -> None:
-    """Raise `PredictionsError` unless `scores` is a usable (N, K) array of its kind."""
-    shape = tuple(getattr(scores, "shape", ()))
-    if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
-        raise PredictionsError(
-            f"{source}: '{kind}' must have shape (N, K) with N >= 1 rows and K >= 2 classes, "
-            f"not {shape}"
-        )
-    xp = namespace(scores)
-    if not xp.isdtype(scores.dtype, ("real floating", "integral")):
-        raise PredictionsError(f"{source}: '{kind}' must hold real numbers, not {scores.dtype}")
-    if xp.isdtype(scores.dtype, "integral"):
-        if kind == "probs":
-            raise PredictionsError(f"{source}: 'probs' must be fractions, not {scores.dtype}")
-        return
-    for part in row_chunks(scores):
-        _check_finite(scores[part], kind, source, part.start)
-        if kind == "probs":
-            _check_simplex(scores[part], source, part.start)
-
-
-def _check_finite(chunk: Array, key: str, source: str, offset: int) -> None:
-    xp = namespace(chunk)
-    finite = xp.isfinite(chunk)
-    if bool(xp.all(finite)):
-        return
-    row, column = (int(i[0]) for i in np.nonzero(~to_numpy(finite)))
-    value = float(chunk[row, column])
-    raise PredictionsError(
-        f"{source}: '{key}' must be finite, but row {offset + row}, column {column} holds {value}"
-    )
-
-
-def _check_simplex(chunk: Array, source: str, offset: int) -> None:
-    xp = namespace(chunk)
-    tolerance = ROW_SUM_TOLERANCE.get(str(chunk.dtype).removeprefix("torch."), 1e-4)
-    if not bool(xp.all(chunk >= 0)):
-        row, column = (int(i[0]) for i in np.nonzero(to_numpy(chunk < 0)))
-        raise PredictionsError(
-            f"{source}: 'probs' must not be negative, but row {offset + row}, column {column} "
-            f"holds {float(chunk[row, column])}; name the array 'logits' if these are logits"
-        )
-    wide = xp.astype(chunk, xp.float64)
-    off = xp.abs(xp.sum(wide, axis=1) - 1) > tolerance
-    if bool(xp.any(off)):
-        row = int(to_numpy(off).argmax())
-        raise PredictionsError(
-            f"{source}: every row of 'probs' must sum to 1, but row {offset + row} sums to "
-            f"{float(xp.sum(wide[row, :])):.6g}; name the array 'logits' if these are logits"
-        )
-
-
-def _as_numbers(values: NDArray[Any], key: str, source: str) -> NDArray[Any]:
-    if values.dtype.kind not in "fiu":
-        raise PredictionsError(f"{source}: '{key}' must hold numbers, not {values.dtype}")
-    return values
-
-
-def check_labels(
-    labels: Array, rows: int, classes: int | None, source: str, key: str = "labels"
-) -> IntArray:
-    """Return `labels` as (rows,) int64, or raise `PredictionsError` naming the offending row."""
-    values = to_numpy(as_array(labels))
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise PredictionsError(
-            f"{source}: '{key}' must have shape (N,) with one class index a row, not {values.shape}"
-        )
-    if len(values) != rows:
-        raise PredictionsError(
-            f"{source}: '{key}' has {len(values)} entries, but there are {rows} rows of scores"
-        )
-    values = _as_numbers(values, key, source)
-    with np.errstate(invalid="ignore"):
-        whole = values.astype(np.int64)
-    top = "" if classes is None else f" to {classes - 1}"
-    bad = (whole != values) | (whole < 0) | (whole >= (np.inf if classes is None else classes))
-    if bad.any():
-        row = int(bad.argmax())
-        raise PredictionsError(
-            f"{source}: '{key}' must be whole numbers from 0{top}, but row {row} holds "
-            f"{values[row]}"
-        )
-    return whole
-
-
-def check_features(features: Array, rows: int, source: str) -> None:
-    """Raise `PredictionsError` unless `features` is a finite (rows, D) array."""
-    shape = tuple(getattr(features, "shape", ()))
-    if len(shape) != 2 or shape[0] != rows or shape[1] == 0:
-        raise PredictionsError(
-            f"{source}: 'features' must have shape ({rows}, D), one row for each row of scores, "
-            f"not {shape}"
-        )
-    xp = namespace(features)
-    if not xp.isdtype(features.dtype, ("real floating", "integral")):
-        raise PredictionsError(f"{source}: 'features' must hold real numbers, not {features.dtype}")
-    if xp.isdtype(features.dtype, "real floating"):
-        for part in row_chunks(features):
-            _check_finite(features[part], "features", source, part.start)

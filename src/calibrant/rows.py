@@ -27,9 +27,9 @@ from calibrant.arrays import (
     with_picked,
     working_dtype,
 )
+from calibrant.checks import check_labels
 from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, like_column
 from calibrant.errors import InputError, PredictionsError
-from calibrant.predictions import check_labels
 
 # Up to this many classes the rows themselves are cheaper to evaluate than a table of their curves.
 DENSE_CLASSES = 64
@@ -46,7 +46,8 @@ class RowSummary:
         top: largest logit.
         margin: largest minus second largest logit, >= 0; 0 where the maximum is tied.
         label_gap: largest minus true label's logit, >= 0.
-        mean_gap: largest minus mean logit, >= 0.
+        mean_gap: largest minus mean logit, >= 0; the mean is that of the classes left unmasked.
+        unmasked: number of classes that aren't masked with minus infinity.
         predicted: index of the largest logit (the first one if tied).
         labels: true labels.
         classes: number of classes K.
@@ -57,6 +58,7 @@ class RowSummary:
     margin: FloatArray
     label_gap: FloatArray
     mean_gap: FloatArray
+    unmasked: FloatArray
     predicted: IntArray
     labels: IntArray
     classes: int
@@ -90,6 +92,7 @@ class RowSummary:
             self.margin[index],
             self.label_gap[index],
             self.mean_gap[index],
+            self.unmasked[index],
             self.predicted[index],
             self.labels[index],
             self.classes,
@@ -114,6 +117,7 @@ class RowSummary:
             np.concatenate([part.margin for part in parts]),
             np.concatenate([part.label_gap for part in parts]),
             np.concatenate([part.mean_gap for part in parts]),
+            np.concatenate([part.unmasked for part in parts]),
             np.concatenate([part.predicted for part in parts]),
             np.concatenate([part.labels for part in parts]),
             head.classes,
@@ -143,7 +147,7 @@ def summarize(
     rows, classes = logits.shape
     truth = check_labels(labels, rows, classes, "logits")
     xp, dtype = namespace(logits), working_dtype(logits)
-    top, margin, label_gap, mean_gap = (np.empty(rows) for _ in range(4))
+    top, margin, label_gap, mean_gap, unmasked = (np.empty(rows) for _ in range(5))
     predicted = np.empty(rows, dtype=np.int64)
 
     def work(part: slice) -> None:
@@ -152,7 +156,9 @@ def summarize(
         top[part], predicted[part] = to_numpy(first), to_numpy(index)
         margin[part] = to_numpy(first - second)
         label_gap[part] = to_numpy(first - pick(chunk, like(truth[part], logits)))
-        mean_gap[part] = to_numpy(first - xp.mean(chunk, axis=1))
+        mean, masked = unmasked_mean(chunk)
+        mean_gap[part] = to_numpy(first - mean[:, 0])
+        unmasked[part] = classes if masked is None else classes - to_numpy(masked).sum(axis=1)
 
     for_row_chunks(logits, work)
     if curve == "dense" or (curve == "auto" and classes <= DENSE_CLASSES):
@@ -161,8 +167,50 @@ def summarize(
         confidence_curve = TabulatedCurve.build(logits, top, reference)
     mean_gap = np.maximum(mean_gap, 0.0)  # rounding of the mean
     return RowSummary(
-        confidence_curve, top, margin, label_gap, mean_gap, predicted, truth, int(classes)
+        confidence_curve,
+        top,
+        margin,
+        label_gap,
+        mean_gap,
+        unmasked,
+        predicted,
+        truth,
+        int(classes),
     )
+
+
+def masked_classes(chunk: Array) -> Array | None:
+    """Return where (n, K) logits mask a class with minus infinity, or None if nowhere."""
+    xp = namespace(chunk)
+    masked = chunk == -xp.inf
+    return masked if bool(xp.any(masked)) else None
+
+
+def unmasked_mean(chunk: Array) -> tuple[Array, Array | None]:
+    """Return the (n, 1) means of the unmasked logits of each row, and `masked_classes`."""
+    xp = namespace(chunk)
+    mean = xp.mean(chunk, axis=1, keepdims=True)
+    if bool(xp.all(xp.isfinite(mean))):
+        return mean, None
+    masked = chunk == -xp.inf
+    kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
+    return xp.sum(xp.where(masked, 0.0, chunk), axis=1, keepdims=True) / kept, masked
+
+
+def centred(chunk: Array) -> tuple[Array, Array | None]:
+    """Return (n, K) logits less their unmasked mean, 0 where masked, and `masked_classes`."""
+    xp = namespace(chunk)
+    mean, masked = unmasked_mean(chunk)
+    return chunk - mean if masked is None else xp.where(masked, 0.0, chunk - mean), masked
+
+
+def uniform(chunk: Array) -> Array | float:
+    """Return the uniform distribution over the classes that (n, K) logits leave unmasked."""
+    xp, masked = namespace(chunk), masked_classes(chunk)
+    if masked is None:
+        return 1 / int(chunk.shape[1])
+    free = xp.astype(~masked, chunk.dtype)
+    return free / xp.sum(free, axis=1, keepdims=True)
 
 
 def top_two(chunk: Array) -> tuple[Array, Array, Array]:

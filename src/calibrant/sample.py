@@ -10,7 +10,7 @@ from calibrant.predictions import Predictions
 
 
 def load_sample(part: Literal["validation", "test"]) -> Predictions:
-    """Return logits, features and labels of 5 000 validation or 10 000 test rows.
+    """Return logits, features, last layer and labels of 5 000 validation or 10 000 test rows.
 
     `sample_data/README.md` says how they were made.
     """

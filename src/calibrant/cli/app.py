@@ -70,10 +70,12 @@ def root(
     """Honest confidence for classifiers."""
 
 
-def _read(path: Path, kind: str | None = None, labels: Path | None = None) -> Predictions:
+def _read(
+    path: Path, kind: str | None = None, labels: Path | None = None, labelled: bool = True
+) -> Predictions:
     from calibrant.files import read_predictions
 
-    return read_predictions(path, kind=kind, labels=labels)  # type: ignore[arg-type]
+    return read_predictions(path, kind=kind, labels=labels, labelled=labelled)  # type: ignore[arg-type]
 
 
 def _names(text: str) -> list[str]:
@@ -167,7 +169,7 @@ def fit(
     check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
     predictions = _read(file, kind, labels)
-    calibrator.fit(predictions.logits, predictions.labels, predictions.features)
+    calibrator.fit_predictions(predictions)
     calibrator.save(out)
     report = calibrator.fit_report_
     document: dict[str, Any] = {
@@ -197,20 +199,19 @@ def apply(
     labels: Labels = None,
     json: Json = None,
 ) -> None:
-    """Apply a saved calibrator to FILE and write calibrated probabilities."""
+    """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
     from calibrant.files import write_predictions
     from calibrant.persistence import load
 
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
-    before = _read(file, kind, labels)
+    before = _read(file, kind, labels, labelled=False)
     if before.classes not in (None, fitted.classes_):
         raise InputError(
             f"{file}: has {before.classes} classes, but {calibrator} was fitted for "
             f"{fitted.classes_} classes"
         )
-    probs = fitted.predict_proba(before.logits, before.features)
-    after = Predictions.from_probs(probs, before.labels, before.features, source=str(out))
+    after = fitted.apply_predictions(before)
     write_predictions(after, out)
     document = {
         "calibrator": str(calibrator),

@@ -1,8 +1,9 @@
 """Read and write files of predictions, in the format that the extension names.
 
 ========================  =======================================================================
-``.npz .safetensors``     `logits` or `probs` (N, K), `labels` (N,), optional `features` (N, D);
-``.pt .pth``              or `confidence`, `pred_label`, `true_label`, each (N,)
+``.npz .safetensors``     `logits` or `probs` (N, K), `labels` (N,), optional `features` (N, D),
+``.pt .pth``              `head_weight` (K, D) with `head_bias` (K,), `reference_features` (M, D);
+                          or `confidence`, `pred_label`, `true_label`, each (N,)
 ``.csv .parquet``         columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
                           `feature_0`, ...; or `true_label`, `pred_label`, `confidence`
 ``.npy``                  one array a file, memory-mapped: ``PREFIXlogits.npy`` beside
@@ -26,7 +27,7 @@ from calibrant.errors import InputError, PredictionsError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.files.csv_files import read_csv, write_csv
 from calibrant.files.extra_column import read_column
-from calibrant.files.keys import Arrays, to_keys
+from calibrant.files.keys import Arrays, Wanted, to_keys
 from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
 from calibrant.files.parquet_files import read_parquet, write_parquet
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
@@ -34,7 +35,7 @@ from calibrant.predictions import Predictions, ScoreKind
 
 __all__ = ["StrPath", "read_column", "read_predictions", "replacing", "write_predictions"]
 
-_READERS: dict[str, Callable[[Path, ScoreKind | None, str], Predictions]] = {
+_READERS: dict[str, Callable[[Path, Wanted, str], Predictions]] = {
     ".npz": read_npz,
     ".npy": read_npy,
     ".csv": read_csv,
@@ -59,6 +60,7 @@ def read_predictions(
     kind: ScoreKind | None = None,
     labels: StrPath | None = None,
     name: str | None = None,
+    labelled: bool = True,
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
@@ -68,6 +70,7 @@ def read_predictions(
             these that is there.
         labels: for ``.npy`` only: the file of labels, if it isn't the sibling ``PREFIXlabels.npy``.
         name: what later messages and tables call these rows; the path by default.
+        labelled: whether to refuse a file without labels. To apply a calibrator takes none.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -81,12 +84,13 @@ def read_predictions(
     _check_extension(extension, _READERS, source)
     if not file.exists():
         raise PredictionsError(f"{source}: there is no such file")
+    wanted = Wanted(kind, labelled)
     if extension == ".npy":
-        predictions = read_npy(file, kind, source, None if labels is None else Path(labels))
+        predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
     elif labels is not None:
         raise PredictionsError(f"{source}: a separate file of labels goes with .npy scores only")
     else:
-        predictions = _READERS[extension](file, kind, source)
+        predictions = _READERS[extension](file, wanted, source)
     return predictions if name is None else replace(predictions, source=name)
 
 
@@ -96,7 +100,8 @@ def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: boo
     Reading the file back gives the same numbers: in the same dtype from every format but CSV,
     which comes back as float64. ``.npy`` writes one file for each array: `path` must end in
     ``logits.npy``, ``probs.npy`` or ``confidence.npy``, after the kind, and what precedes that
-    begins the other names. A failure leaves what was there before as it was.
+    begins the other names. CSV and parquet hold rows only, so a last layer and reference features
+    are left out. A failure leaves what was there before as it was.
 
     Raises:
         InputError: the format can't be written, the folder doesn't exist, or, unless `overwrite`,

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.errors import PredictionsError
-from calibrant.files.keys import Arrays, Keys, select
-from calibrant.predictions import ScoreKind
+from calibrant.files.keys import OF_THE_NETWORK, Arrays, Keys, Wanted, select
 
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 KEYS = {stem: key for key, stem in STEMS.items()}
@@ -21,7 +20,7 @@ EXPECTED_COLUMNS = (
 
 
 def select_columns(
-    header: Sequence[str], kind: ScoreKind | None, source: str
+    header: Sequence[str], wanted: Wanted, source: str
 ) -> tuple[Keys, dict[str, list[int]]]:
     """Choose what to read, and find for each key the positions of its columns, in their order.
 
@@ -34,9 +33,9 @@ def select_columns(
         match = re.fullmatch(r"(logit|prob|feature)_([0-9]+)", name)
         if match:
             numbered.setdefault(KEYS[match[1]], []).append((int(match[2]), position))
-        elif name not in STEMS:
+        elif name not in STEMS and name not in OF_THE_NETWORK:
             single.setdefault(name, []).append(position)
-    keys = select([*numbered, *single], kind, source, expected=EXPECTED_COLUMNS, found=header)
+    keys = select([*numbered, *single], wanted, source, expected=EXPECTED_COLUMNS, found=header)
     places: dict[str, list[int]] = {}
     for key in keys.used:
         if key in numbered:
@@ -68,10 +67,14 @@ def join(key: str, columns: list[NDArray[np.generic]]) -> NDArray[np.generic]:
 
 
 def split(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
-    """Return the named columns of a table that holds these arrays: the inverse of `join`."""
+    """Return the named columns of a table that holds these arrays: the inverse of `join`.
+
+    What is known of the network, not of a row, is left out.
+    """
     columns: dict[str, NDArray[np.generic]] = {}
     # The short columns come first, where a reader of the file looks for them.
-    for key in sorted(arrays, key=lambda key: key in STEMS):
+    of_rows = [key for key in arrays if key not in OF_THE_NETWORK]
+    for key in sorted(of_rows, key=lambda key: key in STEMS):
         if key in STEMS:
             rows = arrays[key]
             columns |= {f"{STEMS[key]}_{i}": rows[:, i] for i in range(rows.shape[1])}

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
+from calibrant.checks import ROW_SUM_TOLERANCE, check_scores
 from calibrant.errors import PredictionsError
 from calibrant.files.columns import join, select_columns, split
-from calibrant.files.keys import SCORES, Arrays, Keys, assemble, readable
-from calibrant.predictions import ROW_SUM_TOLERANCE, Predictions, ScoreKind, check_scores
+from calibrant.files.keys import SCORES, Arrays, Keys, Wanted, assemble, readable
+from calibrant.predictions import Predictions
 
 # Rows become Python numbers this many at a time, to bound the memory.
 ROWS_AT_ONCE = 4096
@@ -31,7 +32,7 @@ class Column(NamedTuple):
     accepts: Callable[[float], bool]
 
 
-def read_csv(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read a table of comma-separated numbers with a header line, in UTF-8."""
     with readable("the CSV file", source):
         with _opened(path) as text:
@@ -39,7 +40,7 @@ def read_csv(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
         if not header:
             raise PredictionsError(f"{source}: is empty; expected a header and rows")
         header = [name.strip() for name in header]
-        keys, places = select_columns(header, kind, source)
+        keys, places = select_columns(header, wanted, source)
         try:
             table = _table(path, len(header), {i for columns in places.values() for i in columns})
             return assemble(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,27 @@ Arrays = dict[str, NDArray[Any]]
 SCORES: dict[ScoreKind, str] = {"logits": "logits", "probs": "probs", "toplabel": "confidence"}
 LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
+HEAD = ("head_weight", "head_bias")
+REFERENCE = "reference_features"
+# What is known of the network rather than of a row; tables, which hold rows, don't hold it.
+OF_THE_NETWORK = (*HEAD, REFERENCE)
 EXPECTED_KEYS = (
     "'logits' or 'probs' with 'labels', or 'confidence' with 'pred_label' and 'true_label'"
 )
 # A message should stay readable when a file has a thousand columns.
 LISTED = 12
+
+
+class Wanted(NamedTuple):
+    """What a caller wants of a file.
+
+    Attributes:
+        kind: of the scores; None for the first that is there.
+        labelled: whether to refuse a file without labels.
+    """
+
+    kind: ScoreKind | None = None
+    labelled: bool = True
 
 
 @dataclass(frozen=True)
@@ -33,20 +49,23 @@ class Keys:
 
     kind: ScoreKind
     scores: str
-    labels: str
-    predicted: str | None
-    features: str | None
+    labels: str | None
+    predicted: str | None = None
+    features: str | None = None
+    head: tuple[str, ...] = ()
+    reference: str | None = None
 
     @property
     def used(self) -> tuple[str, ...]:
         """Every key that is set."""
-        every = (self.scores, self.labels, self.predicted, self.features)
+        rows = (self.scores, self.labels, self.predicted, self.features)
+        every = (*rows, *self.head, self.reference)
         return tuple(key for key in every if key is not None)
 
 
 def select(
     names: Collection[str],
-    kind: ScoreKind | None,
+    wanted: Wanted,
     source: str,
     *,
     expected: str = EXPECTED_KEYS,
@@ -56,7 +75,7 @@ def select(
 
     Args:
         names: the keys of the file.
-        kind: what to read; None for the first kind that is there.
+        wanted: what to read.
         source: begins the error message.
         expected: what the error message asks for.
         found: what the error message says is there, if not `names`.
@@ -73,12 +92,28 @@ def select(
         listed = _listing(names if found is None else found)
         raise PredictionsError(f"{source}: there is no {missing}; expected {expected}; {listed}")
 
-    scores = first(list(SCORES.values()) if kind is None else [SCORES[kind]])
+    def truth(candidates: Collection[str]) -> str | None:
+        needed = wanted.labelled or any(name in names for name in candidates)
+        return first(candidates) if needed else None
+
+    scores = first(list(SCORES.values()) if wanted.kind is None else [SCORES[wanted.kind]])
     if scores == SCORES["toplabel"]:
-        return Keys("toplabel", scores, first(LABELS[::-1]), first(PREDICTED), None)
-    features = "features" if "features" in names else None
-    chosen: ScoreKind = "logits" if scores == "logits" else "probs"
-    return Keys(chosen, scores, first(LABELS), None, features)
+        return Keys("toplabel", scores, truth(LABELS[::-1]), first(PREDICTED))
+    head = tuple(key for key in HEAD if key in names)
+    if len(head) == 1:
+        (other,) = set(HEAD) - set(head)
+        raise PredictionsError(
+            f"{source}: there is a '{head[0]}' but no '{other}'; the last layer needs both, zeros "
+            "where it has no bias"
+        )
+    return Keys(
+        "logits" if scores == "logits" else "probs",
+        scores,
+        truth(LABELS),
+        features="features" if "features" in names else None,
+        head=head,
+        reference=REFERENCE if REFERENCE in names else None,
+    )
 
 
 def _listing(names: Collection[str]) -> str:
@@ -91,25 +126,34 @@ def _listing(names: Collection[str]) -> str:
 def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Predictions:
     """Build predictions from the arrays that `get` returns for each of the keys."""
 
-    def load(key: str) -> Array:
+    def load(key: str | None) -> Array | None:
+        if key is None:
+            return None
         with readable(f"'{key}'", source):
             return get(key)
 
     scores, labels = load(keys.scores), load(keys.labels)
     if keys.predicted is not None:
         return Predictions.from_confidence(scores, load(keys.predicted), labels, source)
-    features = None if keys.features is None else load(keys.features)
     build = Predictions.from_logits if keys.kind == "logits" else Predictions.from_probs
-    return build(scores, labels, features, source)
+    return build(
+        scores,
+        labels,
+        load(keys.features),
+        source,
+        head=(load(HEAD[0]), load(HEAD[1])) if keys.head else None,
+        reference=load(keys.reference),
+    )
 
 
 def to_keys(predictions: Predictions) -> Arrays:
     """Return what a file of these predictions holds: the inverse of `assemble`."""
     p = predictions
     if p.kind == "toplabel":
-        arrays = {"true_label": p.labels, "pred_label": p.predicted, "confidence": p.scores}
+        arrays = {"true_label": p.known_labels, "pred_label": p.predicted, "confidence": p.scores}
     else:
-        arrays = {p.kind: p.scores, "labels": p.labels, "features": p.features}
+        arrays = {p.kind: p.scores, "labels": p.known_labels, "features": p.features}
+        arrays |= dict(zip(HEAD, p.head or (None, None), strict=True)) | {REFERENCE: p.reference}
     return {key: native(array) for key, array in arrays.items() if array is not None}
 
 

@@ -12,16 +12,27 @@ from numpy.lib.format import open_memmap
 
 from calibrant.arrays import Array
 from calibrant.errors import InputError, PredictionsError
-from calibrant.files.keys import LABELS, PREDICTED, SCORES, Arrays, assemble, readable, select
-from calibrant.predictions import Predictions, ScoreKind
+from calibrant.files.keys import (
+    LABELS,
+    OF_THE_NETWORK,
+    PREDICTED,
+    SCORES,
+    Arrays,
+    Wanted,
+    assemble,
+    readable,
+    select,
+)
+from calibrant.predictions import Predictions
 
+BESIDE_SCORES = (*LABELS, *PREDICTED, "features", *OF_THE_NETWORK)
 EXPECTED_FILES = (
     "PREFIXlogits.npy or PREFIXprobs.npy beside PREFIXlabels.npy, or any name with its kind and "
     "file of labels given"
 )
 
 
-def read_npz(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+def read_npz(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read the arrays needed from an ``.npz`` archive."""
     # `np.load` given the name would leave the file open when the archive is damaged.
     with readable("the npz archive", source), path.open("rb") as file:
@@ -30,13 +41,11 @@ def read_npz(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
             raise PredictionsError(f"{source}: is no npz archive, or cut short")
         file.seek(0)
         archive: Any = np.load(file, allow_pickle=False)
-        keys = select(archive.files, kind, source)
+        keys = select(archive.files, wanted, source)
         return assemble(keys, _numbers_only(archive.__getitem__, source), source)
 
 
-def read_npy(
-    path: Path, kind: ScoreKind | None, source: str, labels: Path | None = None
-) -> Predictions:
+def read_npy(path: Path, wanted: Wanted, source: str, labels: Path | None = None) -> Predictions:
     """Memory-map the ``.npy`` arrays of a folder, or the ones that share a prefix with `path`."""
     if path.is_dir():
         files = _siblings(path, "", ".npy")
@@ -45,24 +54,23 @@ def read_npy(
         for named, key in SCORES.items():
             if path.stem.endswith(key):
                 files = _siblings(path.parent, path.stem.removesuffix(key), path.suffix)
-                kind = kind or named
-        if kind is None:
+                wanted = wanted._replace(kind=wanted.kind or named)
+        if wanted.kind is None:
             raise PredictionsError(
                 f"{source}: the name doesn't say what the array is; expected {EXPECTED_FILES}"
             )
-        files[SCORES[kind]] = path
+        files[SCORES[wanted.kind]] = path
     if labels is not None:
         files = {key: file for key, file in files.items() if key not in LABELS}
         files["labels"] = labels
-    keys = select(files, kind, source, expected=EXPECTED_FILES)
+    keys = select(files, wanted, source, expected=EXPECTED_FILES)
     return assemble(
         keys, _numbers_only(lambda key: open_memmap(files[key], mode="r"), source), source
     )
 
 
 def _siblings(folder: Path, prefix: str, suffix: str) -> dict[str, Path]:
-    keys = (*SCORES.values(), *LABELS, *PREDICTED, "features")
-    files = {key: folder / f"{prefix}{key}{suffix}" for key in keys}
+    files = {key: folder / f"{prefix}{key}{suffix}" for key in (*SCORES.values(), *BESIDE_SCORES)}
     return {key: file for key, file in files.items() if file.is_file()}
 
 
@@ -94,19 +102,23 @@ def npy_parts(arrays: Arrays, path: Path, source: str) -> dict[Path, Arrays]:
     """Return which array goes to which ``.npy`` file, when the scores go to `path`.
 
     Raises:
-        InputError: `path` doesn't end in the name of the scores, or a file of features is there
-            that these predictions lack and that would be read along with them.
+        InputError: `path` doesn't end in the name of the scores, or a file of labels, features and
+            the like is there that these predictions lack and that would be read along with them.
     """
     scores = next(key for key in SCORES.values() if key in arrays)
     if not path.stem.endswith(scores):
         raise InputError(f"{source}: the name must end in {scores}{path.suffix} to hold {scores}")
     prefix = path.stem.removesuffix(scores)
-    stale = path.with_name(f"{prefix}features{path.suffix}")
-    if "labels" in arrays and "features" not in arrays and stale.exists():
-        raise InputError(
-            f"{source}: {stale.name} lies beside it and would pass for the features of these rows; "
-            "remove it, or choose another name"
-        )
+    beside: list[str] = [] if scores == SCORES["toplabel"] else ["features", *OF_THE_NETWORK]
+    if arrays.keys().isdisjoint(LABELS):
+        beside.extend(LABELS)
+    for key in [key for key in beside if key not in arrays]:
+        stale = path.with_name(f"{prefix}{key}{path.suffix}")
+        if stale.exists():
+            raise InputError(
+                f"{source}: {stale.name} lies beside it and would pass for the {key} of these "
+                "rows; remove it, or choose another name"
+            )
     return {
         path.with_name(f"{prefix}{key}{path.suffix}"): {key: array} for key, array in arrays.items()
     }

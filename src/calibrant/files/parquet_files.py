@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 
 from calibrant.errors import PredictionsError
 from calibrant.files.columns import join, select_columns, split
-from calibrant.files.keys import Arrays, assemble, optional, readable
-from calibrant.predictions import Predictions, ScoreKind
+from calibrant.files.keys import Arrays, Wanted, assemble, optional, readable
+from calibrant.predictions import Predictions
 
 
-def read_parquet(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read the columns needed from a parquet file."""
     parquet = optional("pyarrow.parquet", "pyarrow", "parquet")
     with readable("the parquet file", source):
         file: Any = parquet.ParquetFile(path, memory_map=True)
     with file:
         header: list[str] = file.schema_arrow.names
-        keys, places = select_columns(header, kind, source)
+        keys, places = select_columns(header, wanted, source)
 
         def get(key: str) -> NDArray[Any]:
             names = [header[i] for i in places[key]]

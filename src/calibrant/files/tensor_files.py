@@ -10,8 +10,8 @@ import numpy as np
 
 from calibrant.arrays import Array
 from calibrant.errors import PredictionsError
-from calibrant.files.keys import Arrays, assemble, native, optional, readable, select
-from calibrant.predictions import Predictions, ScoreKind
+from calibrant.files.keys import Arrays, Wanted, assemble, native, optional, readable, select
+from calibrant.predictions import Predictions
 
 
 def _safetensors(module: str = "safetensors") -> Any:
@@ -19,7 +19,7 @@ def _safetensors(module: str = "safetensors") -> Any:
     return import_module(module)
 
 
-def read_safetensors(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+def read_safetensors(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read the tensors needed from a safetensors file."""
     with readable("the safetensors file", source):
         file = _safetensors().safe_open(path, framework="numpy")
@@ -30,7 +30,7 @@ def read_safetensors(path: Path, kind: ScoreKind | None, source: str) -> Predict
                 return _widened(path, key)
             return file.get_tensor(key)
 
-        return assemble(select(file.keys(), kind, source), get, source)
+        return assemble(select(file.keys(), wanted, source), get, source)
 
 
 def _widened(path: Path, key: str) -> Array:
@@ -45,7 +45,7 @@ def write_safetensors(arrays: Arrays, path: Path) -> None:
     _safetensors("safetensors.numpy").save_file(arrays, path)
 
 
-def read_torch(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
+def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read a dict of tensors that `torch.save` wrote."""
     torch = optional("torch", "torch", "torch")
     try:
@@ -69,4 +69,4 @@ def read_torch(path: Path, kind: ScoreKind | None, source: str) -> Predictions:
             )
         return native(tensors[key])
 
-    return assemble(select([str(key) for key in tensors], kind, source), get, source)
+    return assemble(select([str(key) for key in tensors], wanted, source), get, source)

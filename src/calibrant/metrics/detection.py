@@ -19,8 +19,8 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
+from calibrant.checks import check_scores
 from calibrant.errors import InputError, PredictionsError
-from calibrant.predictions import check_scores
 
 OODScore = Literal["msp", "max_logit", "entropy", "energy"]
 Positive = Literal["in", "out"]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, as_array, to_numpy
+from calibrant.checks import check_labels
 from calibrant.errors import PredictionsError
-from calibrant.predictions import check_labels
 
 
 @dataclass(frozen=True, eq=False)

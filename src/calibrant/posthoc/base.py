@@ -16,11 +16,26 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, as_array, namespace, to_numpy
-from calibrant.errors import InputError, NotFittedError, PredictionsError
+from calibrant.arrays import (
+    Array,
+    FloatArray,
+    IntArray,
+    as_array,
+    namespace,
+    row_chunks,
+    to_numpy,
+)
+from calibrant.checks import check_features
+from calibrant.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, softmax, summarize
+from calibrant.rows import RowSummary, masked_classes, softmax, summarize
+
+# What a method may need besides logits and labels: what that is, and the keys that hold it.
+NEEDS = {
+    "features": ("features of shape (N, D)", "'features'"),
+    "head": ("the last layer", "'head_weight' and 'head_bias'"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,10 @@ class Calibrator(ABC):
     Class attributes:
         method: its name on the command line and in files.
         keeps_prediction: whether the predicted class of every row is kept by construction.
-        needs_features: whether `fit` and `predict_proba` need the penultimate features.
+        needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
+            needs as well, and "head", the last layer. See `NEEDS`.
+        fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
+            keeps probability 0 and changes nothing for the others.
 
     Attributes:
         classes_: number of classes K it was fitted for.
@@ -64,44 +82,117 @@ class Calibrator(ABC):
 
     method: ClassVar[str]
     keeps_prediction: ClassVar[bool]
-    needs_features: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
+    fits_masked: ClassVar[bool] = False
 
     classes_: int = field(init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
 
-    def fit(self, logits: Array, labels: Array, features: Array | None = None) -> Self:
+    def fit(
+        self,
+        logits: Array,
+        labels: Array,
+        features: Array | None = None,
+        *,
+        head: tuple[Array, Array] | None = None,
+        reference: Array | None = None,
+    ) -> Self:
         """Fit on held-out rows and return the calibrator itself.
 
         Args:
-            logits: (N, K) logits of any array kind. For probabilities pass their logarithm
-                (`Predictions.logits` does).
+            logits: (N, K) logits of any array kind; -inf masks a class that a row can't be. For
+                probabilities pass their logarithm (`Predictions.logits` does).
             labels: (N,) true labels in [0, K).
             features: (N, D) penultimate features, for methods that need them.
+            head: the network's last layer (see `calibrant.Head`), for methods that need it.
+            reference: (M, D) features of other rows, such as training rows, for methods that
+                measure how far a row lies from what is known.
 
         Raises:
-            PredictionsError: unusable logits, labels or features.
+            PredictionsError: unusable logits, labels or features, or a need that isn't met.
             InputError: an argument of the constructor is out of range.
+            NotApplicableError: the method is not meant for such data.
         """
         if logits is None:
             raise PredictionsError("fit needs logits of shape (N, K), got None")
-        predictions = Predictions.from_logits(logits, labels, features)
-        if self.needs_features and features is None:
-            raise PredictionsError(f"method '{self.method}' needs features of shape (N, D)")
-        check_arguments(self)
-        self.classes_ = int(predictions.scores.shape[1])
-        self.fit_report_ = self._fit(predictions)
+        if labels is None:
+            raise PredictionsError("fit needs the true labels of all rows, got None")
+        return self.fit_predictions(
+            Predictions.from_logits(logits, labels, features, head=head, reference=reference)
+        )
+
+    def fit_predictions(self, predictions: Predictions) -> Self:
+        """Fit on everything that is known of these held-out rows; see `fit`."""
+        self.fit_report_ = self._fit(self._prepared(predictions))
         return self
+
+    def _prepared(self, predictions: Predictions) -> Predictions:
+        """Return the rows as `_fit` takes them, once they and the arguments are fine."""
+        reason = self.lacks(predictions)
+        if reason is not None:
+            raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
+        check_arguments(self)
+        rows = predictions.as_logits()
+        if not self.fits_masked:
+            self._refuse_masks(rows.scores)
+        self.classes_ = int(rows.scores.shape[1])
+        return rows
+
+    def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
+        """Return what `predictions` lack of what `fit` needs, as a clause, or None.
+
+        Args:
+            predictions: the rows.
+            to_apply: ask about `predict_proba`, which needs less.
+        """
+        held: dict[str, Any] = {"features": predictions.features, "head": predictions.head}
+        for need in self.needs:
+            if held[need] is None and (need == "features" or not to_apply):
+                what, keys = NEEDS[need]
+                return f"it needs {what}, and {predictions.source} has no {keys}"
+        if to_apply and "features" in self.needs and hasattr(self, "fit_report_"):
+            found, width = int(held["features"].shape[1]), self.feature_width
+            if width is not None and found != width:
+                return (
+                    f"it was fitted for {width} features, and {predictions.source} has {found} "
+                    "of them"
+                )
+        return None
+
+    @property
+    def feature_width(self) -> int | None:
+        """Number of features D that it was fitted for; None if it needs none."""
+        return None
 
     def predict_proba(self, logits: Array, features: Array | None = None) -> Array:
         """Return (N, K) calibrated probabilities, of the same array kind as `logits`.
 
         Raises:
             NotFittedError: `fit` has not been called.
-            PredictionsError: another number of classes than in `fit`, or a row that isn't finite.
+            PredictionsError: another number of classes or features than in `fit`, or a row that
+                isn't finite.
         """
+        checked = self._checked(logits)
+        known = self._checked_features(features, int(checked.shape[0]))
         # A row that isn't finite is refused by its number; NumPy needn't speak of it before that.
         with np.errstate(invalid="ignore"):
-            return self._apply(self._checked(logits), features)
+            return self._apply(checked, known)
+
+    def apply_predictions(self, predictions: Predictions) -> Predictions:
+        """Return the same rows with calibrated probabilities for scores.
+
+        Labels, where there are any, and features stay; the last layer makes other scores than
+        these, so it doesn't.
+
+        Raises:
+            PredictionsError: what `predict_proba` refuses, or top-label form.
+        """
+        source, features = predictions.source, predictions.features
+        reason = self.lacks(predictions, to_apply=True)
+        if reason is not None:
+            raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
+        probs = self.predict_proba(predictions.logits, features)
+        return Predictions.from_probs(probs, predictions.known_labels, features, source)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
@@ -133,6 +224,13 @@ class Calibrator(ABC):
     def _apply(self, logits: Array, features: Array | None) -> Array:
         """Map checked logits to probabilities."""
 
+    def _refuse_masks(self, logits: Array) -> None:
+        for part in row_chunks(logits):
+            if masked_classes(logits[part]) is not None:
+                raise NotApplicableError(
+                    f"method '{self.method}' can't be fitted on rows that mask classes with -inf"
+                )
+
     def _checked(self, logits: Array) -> Array:
         if not hasattr(self, "fit_report_"):
             raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
@@ -143,6 +241,24 @@ class Calibrator(ABC):
                 f"logits of shape (N, {self.classes_}), not {tuple(logits.shape)}"
             )
         return logits
+
+    def _checked_features(self, features: Array | None, rows: int) -> Array | None:
+        if "features" not in self.needs:
+            return features
+        width = self.feature_width
+        shape = f"({rows}, {'D' if width is None else width})"
+        if features is None:
+            raise PredictionsError(
+                f"this {type(self).__name__} needs features of shape {shape} beside the logits"
+            )
+        known = as_array(features)
+        check_features(known, rows, "predict_proba")
+        if width is not None and known.shape[1] != width:
+            raise PredictionsError(
+                f"this {type(self).__name__} was fitted for {width} features and needs 'features' "
+                f"of shape {shape}, not {tuple(known.shape)}"
+            )
+        return known
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments (scikit-learn's contract)."""
@@ -187,6 +303,7 @@ class RowTemperature(Calibrator):
     """
 
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @abstractmethod
     def inverse_temperatures(self, logits: Array) -> FloatArray:
@@ -225,6 +342,7 @@ class Uncalibrated(Calibrator):
 
     method: ClassVar[str] = "none"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @property
     def n_parameters(self) -> int:

@@ -8,21 +8,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, namespace
+from calibrant.arrays import FloatArray
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.mixture import Mixture
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.rows import RowSummary, map_rows, softmax_chunk, summarize
+from calibrant.rows import RowSummary, summarize
 
 MIXTURE_STEPS = 500
 
 
 @dataclass(eq=False)
-class EnsembleTemperatureScaling(Calibrator):
+class EnsembleTemperatureScaling(Mixture):
     """A mixture w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
 
-    Keeps the predicted class: all three parts rank the classes alike. T comes from temperature
+    Keeps the predicted class: all three parts rank the classes alike. K counts the classes that a
+    row leaves unmasked. T comes from temperature
     scaling, the weights from one more convex problem: for ``loss="mse"`` (the authors' choice) a
     quadratic program on a 3 x 3 Gram matrix, solved exactly; for ``"nll"`` by sequential
     quadratic programming. Four parameters, three of them free.
@@ -36,11 +38,9 @@ class EnsembleTemperatureScaling(Calibrator):
     """
 
     method: ClassVar[str] = "ets"
-    keeps_prediction: ClassVar[bool] = True
 
     loss: Literal["mse", "nll"] = argument("mse", choices=("mse", "nll"))
 
-    beta_: float = field(init=False, repr=False)
     weights_: FloatArray = field(init=False, repr=False)
 
     @property
@@ -59,17 +59,10 @@ class EnsembleTemperatureScaling(Calibrator):
             self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), of_label.mean(0))
         return fit.report(rows.n)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        sharp, plain, uniform = (float(w) for w in self.weights_)
-
-        def mix(chunk: Array, part: slice) -> Array:
-            shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
-            mixture = sharp * softmax_chunk(shifted * self.beta_, part)
-            mixture += plain * softmax_chunk(shifted, part)
-            mixture += uniform / self.classes_
-            return mixture
-
-        return map_rows(logits, mix)
+    def mixture_weights(self) -> tuple[float, float, float]:
+        """See `Mixture.mixture_weights`."""
+        sharp, plain, even = (float(weight) for weight in self.weights_)
+        return sharp, plain, even
 
 
 def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:
@@ -78,7 +71,7 @@ def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:
     def at(b: float) -> FloatArray:
         return np.exp(-b * rows.label_gap - rows.curve.evaluate(b).value)
 
-    return np.stack([at(beta), at(1.0), np.full(rows.n, 1 / rows.classes)], axis=1)
+    return np.stack([at(beta), at(1.0), 1 / rows.unmasked], axis=1)
 
 
 def _gram_matrix(rows: RowSummary, beta: float) -> FloatArray:
@@ -92,12 +85,12 @@ def _gram_matrix(rows: RowSummary, beta: float) -> FloatArray:
     def product(a: float, b: float) -> float:
         return float(np.mean(np.exp(f[a + b] - f[a] - f[b])))
 
-    cross, uniform = product(1.0, beta), 1 / rows.classes
+    cross, even = product(1.0, beta), float(np.mean(1 / rows.unmasked))
     return np.array(
         [
-            [product(beta, beta), cross, uniform],
-            [cross, product(1.0, 1.0), uniform],
-            [uniform, uniform, uniform],
+            [product(beta, beta), cross, even],
+            [cross, product(1.0, 1.0), even],
+            [even, even, even],
         ]
     )
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from calibrant.arrays import Array, namespace
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.mixture import Mixture
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import summarize
 
 
 @dataclass(eq=False)
-class LaplaceTemperatureScaling(Calibrator):
+class LaplaceTemperatureScaling(Mixture):
     """(1 - w) softmax(z / T) + w / K, with T of temperature scaling and w = 1 / (N + 1).
 
     Keeps the order of the classes in every row. No probability falls below w / K, so no surprise
@@ -25,20 +25,14 @@ class LaplaceTemperatureScaling(Calibrator):
         uniform_: w, the weight of the uniform distribution.
 
     References:
-        Laplace's rule; as a mixture after temperature scaling in Berta, Holzmüller, Jordan, Bach:
-        Rethinking Early Stopping: Refine, Then Calibrate. 2025 (package probmetrics).
+        Laplace's rule of succession. After temperature scaling it is the first step of structured
+        scaling in Berta, Holzmueller, Jordan, Bach: arXiv 2511.03685, 2025, and ``ts-mix`` in the
+        package probmetrics.
     """
 
     method: ClassVar[str] = "temperature-laplace"
-    keeps_prediction: ClassVar[bool] = True
 
-    beta_: float = field(init=False, repr=False)
     uniform_: float = field(init=False, repr=False)
-
-    @property
-    def temperature_(self) -> float:
-        """The fitted temperature T."""
-        return 1.0 / self.beta_
 
     @property
     def n_parameters(self) -> int:
@@ -50,10 +44,6 @@ class LaplaceTemperatureScaling(Calibrator):
         self.beta_, self.uniform_ = fit.beta, 1 / (predictions.n + 1)
         return fit.report(predictions.n)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def mix(chunk: Array, part: slice) -> Array:
-            shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
-            probs = softmax_chunk(shifted * self.beta_, part)
-            return (1 - self.uniform_) * probs + self.uniform_ / self.classes_
-
-        return map_rows(logits, mix)
+    def mixture_weights(self) -> tuple[float, float, float]:
+        """See `Mixture.mixture_weights`."""
+        return 1 - self.uniform_, 0.0, self.uniform_

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
-from calibrant.errors import ConvergenceWarning
+from calibrant.errors import ConvergenceWarning, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import centred, map_rows, softmax_chunk, summarize
 
 SMALL_GRADIENT = 1e-5
 
@@ -39,6 +38,7 @@ class VectorScaling(Calibrator):
 
     method: ClassVar[str] = "vector"
     keeps_prediction: ClassVar[bool] = False
+    fits_masked: ClassVar[bool] = True
 
     ridge: float = argument(1.0, at_least=0)
     max_iterations: int = argument(500, at_least=1)
@@ -80,7 +80,7 @@ class VectorScaling(Calibrator):
         converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
         if not converged:
             message = f"vector scaling stopped after {found.nit} steps: {found.message}"
-            warnings.warn(ConvergenceWarning(message), stacklevel=3)
+            warn_caller(ConvergenceWarning(message))
         self.weight_ = found.x[:classes] * temperature.beta
         self.bias_ = found.x[classes:]
         notes = temperature.report(n).notes
@@ -91,13 +91,7 @@ class VectorScaling(Calibrator):
         xp = namespace(logits)
 
         def scale(chunk: Array, part: slice) -> Array:
-            centre, masked = xp.mean(chunk, axis=1, keepdims=True), None
-            if not bool(xp.all(xp.isfinite(centre))):
-                # Classes masked with minus infinity stay out of it, and masked.
-                masked = chunk == -xp.inf
-                kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
-                centre = xp.sum(xp.where(masked, 0.0, chunk), axis=1, keepdims=True) / kept
-            scores = chunk - centre
+            scores, masked = centred(chunk)
             scores *= xp.astype(weight, chunk.dtype)
             scores += xp.astype(bias, chunk.dtype)
             if masked is not None:
@@ -115,9 +109,10 @@ def _likelihood(
     value, by_weight, by_bias = 0.0, np.zeros(len(weight)), np.zeros(len(bias))
     dtype = working_dtype(logits)
     for part in row_chunks(logits):
-        centred = logits[part].astype(dtype)
-        centred -= centred.mean(axis=1, keepdims=True)
-        scores = centred * weight.astype(dtype) + bias.astype(dtype)
+        inputs, masked = centred(logits[part].astype(dtype))
+        scores = inputs * weight.astype(dtype) + bias.astype(dtype)
+        if masked is not None:
+            scores[masked] = -np.inf
         scores -= scores.max(axis=1, keepdims=True)
         rows = np.arange(len(scores))
         value -= float(scores[rows, labels[part]].sum(dtype=np.float64))
@@ -127,6 +122,6 @@ def _likelihood(
         weights /= total
         weights[rows, labels[part]] -= 1.0
         by_bias += weights.sum(axis=0, dtype=np.float64)
-        weights *= centred
+        weights *= inputs
         by_weight += weights.sum(axis=0, dtype=np.float64)
     return value, by_weight, by_bias

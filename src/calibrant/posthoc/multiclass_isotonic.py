@@ -11,7 +11,7 @@ from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION, mixed_with_uniform
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk
+from calibrant.rows import map_rows, masked_classes, softmax_chunk
 
 # Slope of the line that is added to the steps: equal only where the probabilities were.
 TILT = 1e-9
@@ -42,6 +42,7 @@ class MulticlassIsotonic(Calibrator):
 
     method: ClassVar[str] = "irm"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     knots_: FloatArray = field(init=False, repr=False)
     values_: FloatArray = field(init=False, repr=False)
@@ -80,6 +81,9 @@ class MulticlassIsotonic(Calibrator):
             raised = self.map_probability(to_numpy(probs).astype(np.float64))
             label = to_numpy(namespace(chunk).argmax(chunk, axis=1))
             raised[np.arange(len(raised)), label] *= 1 + SEPARATION
+            masked = masked_classes(chunk)
+            if masked is not None:
+                raised[to_numpy(masked)] = 0.0
             raised /= raised.sum(axis=1, keepdims=True)
             return like(raised, probs, probs.dtype)
 
@@ -103,7 +107,7 @@ def summarize_pairs(logits: Array, labels: Array) -> PairRuns:
     """Return the runs of (N, K) logits with (N,) labels, in two passes and O(N) memory.
 
     A run is one of the true classes' probabilities, with all that equal it, or all others between
-    two of them.
+    two of them. Masked classes are left out.
     """
     xp, dtype = namespace(logits), working_dtype(logits)
     rows, truth = int(logits.shape[0]), to_numpy(labels)
@@ -119,7 +123,9 @@ def summarize_pairs(logits: Array, labels: Array) -> PairRuns:
     tied, between = np.zeros(len(points)), np.zeros(len(points) + 1)
     low, high = np.full(len(between), np.inf), np.full(len(between), -np.inf)
     for part in row_chunks(logits):
-        flat = np.sort(chunks(part), axis=None).astype(np.float64)
+        probs, masked = chunks(part), masked_classes(logits[part])
+        flat = probs.ravel() if masked is None else probs[~to_numpy(masked)]
+        flat = np.sort(flat).astype(np.float64)
         left = np.searchsorted(flat, points, side="left")
         right = np.searchsorted(flat, points, side="right")
         tied += right - left

@@ -71,7 +71,7 @@ class PredictedClassTemperature(RowTemperature):
         self.beta_ = start.beta
         if start.warning is not None:
             self.class_betas_ = np.full(rows.classes, self.beta_)
-            return start.report(rows.n, stacklevel=5)
+            return start.report(rows.n)
         if rows.classes > DENSE_CLASSES:
             rows = rows.tabulated(self.beta_)
         ratios, steps = fit_ratios(rows, self.beta_, self.shrinkage)

@@ -17,6 +17,13 @@ from calibrant.posthoc.confidence import (
     VennAbers,
 )
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.features import (
+    BinMeanShift,
+    DensityAwareCalibration,
+    FeatureClipping,
+    GroupCalibration,
+    ProximityDensityRatio,
+)
 from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import VectorScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
@@ -46,6 +53,11 @@ METHODS: dict[str, type[Calibrator]] = {
         MulticlassIsotonic,
         SMART,
         TopRestScaling,
+        GroupCalibration,
+        ProximityDensityRatio,
+        BinMeanShift,
+        FeatureClipping,
+        DensityAwareCalibration,
     )
 }
 

@@ -7,7 +7,6 @@ rule serves ten classes with many rows and a thousand with few.
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -23,12 +22,12 @@ from calibrant.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.errors import ConvergenceWarning, NotApplicableError
+from calibrant.errors import ConvergenceWarning, NotApplicableError, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import centred, map_rows, softmax_chunk, summarize
 
 SMALL_GRADIENT = 1e-5
 
@@ -41,6 +40,7 @@ class _StructuredScaling(Calibrator):
     """
 
     keeps_prediction: ClassVar[bool] = False
+    fits_masked: ClassVar[bool] = True
 
     ridge: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
@@ -91,7 +91,7 @@ class _StructuredScaling(Calibrator):
         converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
         if not converged:
             message = f"structured scaling stopped after {found.nit} steps: {found.message}"
-            warnings.warn(ConvergenceWarning(message), stacklevel=3)
+            warn_caller(ConvergenceWarning(message))
         self._take(found.x[:size].reshape(shape))
         self.bias_ = found.x[size:]
         return FitReport(
@@ -103,22 +103,21 @@ class _StructuredScaling(Calibrator):
         xp = namespace(logits)
 
         def scale(chunk: Array, part: slice) -> Array:
-            masked = chunk == -xp.inf
-            kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
-            known = xp.where(masked, 0.0, chunk)
-            centre = xp.sum(known, axis=1, keepdims=True) / kept
             # A masked class gives nothing to the others and stays masked.
-            centred = xp.where(masked, 0.0, chunk - centre) * self.beta_
-            scores = centred + _product(xp.astype(change, chunk.dtype), centred)
-            scores = xp.where(masked, -xp.inf, scores + xp.astype(bias, chunk.dtype))
+            inputs, masked = centred(chunk)
+            inputs = inputs * self.beta_
+            scores = inputs + _product(xp.astype(change, chunk.dtype), inputs)
+            scores = scores + xp.astype(bias, chunk.dtype)
+            if masked is not None:
+                scores = xp.where(masked, -xp.inf, scores)
             scores = scores - xp.max(scores, axis=1, keepdims=True)
             return softmax_chunk(scores, part)
 
         return map_rows(logits, scale)
 
 
-def _product(change: Array, centred: Array) -> Array:
-    return centred * change if len(change.shape) == 1 else centred @ change.T
+def _product(change: Array, inputs: Array) -> Array:
+    return inputs * change if len(change.shape) == 1 else inputs @ change.T
 
 
 def likelihood(
@@ -130,10 +129,11 @@ def likelihood(
     """
     value, by_change, by_bias = 0.0, np.zeros(change.shape), np.zeros(len(bias))
     for part in row_chunks(logits):
-        centred = logits[part].astype(np.float64)
-        centred -= centred.mean(axis=1, keepdims=True)
-        centred *= beta
-        scores = centred + _product(change, centred) + bias
+        inputs, masked = centred(logits[part].astype(np.float64))
+        inputs *= beta
+        scores = inputs + _product(change, inputs) + bias
+        if masked is not None:
+            scores[masked] = -np.inf
         scores -= scores.max(axis=1, keepdims=True)
         rows = np.arange(len(scores))
         value -= float(scores[rows, labels[part]].sum())
@@ -144,9 +144,9 @@ def likelihood(
         weights[rows, labels[part]] -= 1.0
         by_bias += weights.sum(axis=0)
         if change.ndim == 1:
-            by_change += np.einsum("ij,ij->j", weights, centred)
+            by_change += np.einsum("ij,ij->j", weights, inputs)
         else:
-            by_change += weights.T @ centred
+            by_change += weights.T @ inputs
     return value, by_change, by_bias
 
 

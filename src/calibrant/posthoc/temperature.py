@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -15,6 +14,7 @@ from calibrant.errors import (
     CalibrationWarning,
     InputError,
     NotIdentifiedWarning,
+    warn_caller,
 )
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.rows import RowSummary
@@ -42,18 +42,18 @@ class TemperatureFit(NamedTuple):
     iterations: int
     warning: CalibrationWarning | None
 
-    def report(self, rows: int, stacklevel: int = 4) -> FitReport:
-        """Return the fit report, after issuing the warning if there is one.
-
-        Args:
-            rows: calibration rows.
-            stacklevel: frames from here to the caller of `fit`, whom the warning is for.
-        """
-        notes: tuple[str, ...] = ()
-        if self.warning is not None:
-            warnings.warn(self.warning, stacklevel=stacklevel)
-            notes = (f"{type(self.warning).__name__}: {self.warning}",)
+    def report(self, rows: int) -> FitReport:
+        """Return the fit report of so many calibration rows, after issuing the warning, if any."""
+        notes = warn_of(self.warning)
         return FitReport(rows, "nll", self.nll, self.iterations, self.iterations < MAX_STEPS, notes)
+
+
+def warn_of(warning: CalibrationWarning | None) -> tuple[str, ...]:
+    """Issue a warning, if there is one, and return the notes of a fit report on it."""
+    if warning is None:
+        return ()
+    warn_caller(warning)
+    return (f"{type(warning).__name__}: {warning}",)
 
 
 def fit_temperature(rows: RowSummary) -> TemperatureFit:
@@ -72,7 +72,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
     scale = float(np.mean(rows.mean_gap))
     if scale == 0.0:
         warning = NotIdentifiedWarning("the logits are constant, so any temperature fits; took T=1")
-        return TemperatureFit(1.0, float(np.log(rows.classes)), 0, warning)
+        return TemperatureFit(1.0, float(np.log(rows.unmasked).mean()), 0, warning)
     lowest, highest = np.clip([bound / scale for bound in FIRST_SEARCH], *rows.curve.span).tolist()
 
     def finish(beta: float, steps: int, warning: CalibrationWarning | None) -> TemperatureFit:
@@ -112,7 +112,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
             "`reference` near its inverse"
         )
     found = finish(beta, steps, None)
-    if 2 * rows.n * (float(np.log(rows.classes)) - found.nll) < SIGNIFICANT_GAIN:
+    if 2 * rows.n * (float(np.log(rows.unmasked).mean()) - found.nll) < SIGNIFICANT_GAIN:
         return found._replace(
             warning=NotIdentifiedWarning(
                 f"the logits can't be told from chance with {rows.n} rows; T={1 / beta:.3g} is "
@@ -229,7 +229,7 @@ class TemperatureScaling(RowTemperature):
         """Learn from a row summary."""
         fit = fit_temperature(rows)
         self.beta_ = fit.beta
-        return fit.report(rows.n, stacklevel=5)
+        return fit.report(rows.n)
 
     def inverse_temperatures(self, logits: Array) -> FloatArray:
         """See `RowTemperature.inverse_temperatures`."""

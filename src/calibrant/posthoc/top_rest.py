@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import ClassVar
@@ -20,7 +19,13 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, PredictionsError
+from calibrant.errors import (
+    ConvergenceWarning,
+    InputError,
+    NotIdentifiedWarning,
+    PredictionsError,
+    warn_caller,
+)
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
@@ -78,6 +83,7 @@ class TopRestScaling(Calibrator):
 
     method: ClassVar[str] = "top-rest"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     knots: int = argument(8, at_least=1)
     penalty: float = argument(0.0, at_least=0)
@@ -113,7 +119,7 @@ class TopRestScaling(Calibrator):
             # Either nothing or everything would be certain: the temperature has the last word.
             if not rows.correct.any():
                 message = f"all {rows.n} calibration rows are wrong; took temperature scaling as is"
-                warnings.warn(NotIdentifiedWarning(message), stacklevel=3)
+                warn_caller(NotIdentifiedWarning(message))
                 notes += (f"NotIdentifiedWarning: {message}",)
             size = int(columns.shape[1])
             self._keep(scale, np.zeros(size), np.zeros((size, size)))
@@ -132,7 +138,7 @@ class TopRestScaling(Calibrator):
     ) -> FitReport:
         if not found.converged:
             message = f"top-rest scaling stopped after {found.steps} steps"
-            warnings.warn(ConvergenceWarning(message), stacklevel=4)
+            warn_caller(ConvergenceWarning(message))
         self._keep(scale, found.weights, found.covariance)
         self.penalties_ = np.array(found.strengths)
         loss = found.loss / rows

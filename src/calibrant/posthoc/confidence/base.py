@@ -17,7 +17,7 @@ from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.errors import PredictionsError
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk
+from calibrant.rows import map_rows, masked_classes, softmax_chunk
 from calibrant.scoring import score_rows, top_confidence
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
@@ -34,6 +34,7 @@ class ConfidenceMap(Calibrator):
     """
 
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     @abstractmethod
     def map_confidence(self, confidence: FloatArray) -> FloatArray:
@@ -52,7 +53,9 @@ class ConfidenceMap(Calibrator):
         def rebuild(chunk: Array, part: slice) -> Array:
             probs = softmax_chunk(chunk - namespace(chunk).max(chunk, axis=1, keepdims=True), part)
             label, confidence = top_confidence(chunk)
-            return rebuild_rows(probs, label, self.map_confidence(confidence))
+            return rebuild_rows(
+                probs, label, self.map_confidence(confidence), masked_classes(chunk)
+            )
 
         return map_rows(logits, rebuild)
 
@@ -78,33 +81,37 @@ class ConfidenceMap(Calibrator):
         return scores.predicted, scores.confidence
 
 
-def rebuild_rows(probs: Array, label: IntArray, confidence: FloatArray) -> Array:
+def rebuild_rows(
+    probs: Array, label: IntArray, confidence: FloatArray, masked: Array | None = None
+) -> Array:
     """Return rows that give each `label` its new `confidence` and keep it the largest entry.
 
     The other classes share the rest in their old proportions. Where one of them would overtake,
-    they are mixed with their common mean just as far as needed. A class of probability 0, such as a
-    masked one, gets its share only where the confidence is so low that the label can't be on top
-    otherwise. Below 1 / K it can't at all: such a confidence is raised to just above.
+    they are mixed with their common mean just as far as needed. A class of probability 0 gets its
+    share only where the confidence is so low that the label can't be on top otherwise, and a masked
+    class never. Below one over the number of unmasked classes the label can't be on top at all, so
+    such a confidence is raised to just above.
 
     Args:
         probs: (n, K) probabilities, of any array kind.
         label: (n,) the label to keep on top.
         confidence: (n,) its new probability.
+        masked: (n, K) where a class must keep probability 0, or None.
     """
     xp = namespace(probs)
-    classes = int(probs.shape[1])
-    columns = like(np.arange(classes), probs)
+    columns = like(np.arange(int(probs.shape[1])), probs)
     chosen = columns[None, :] == like(label, probs)[:, None]
+    allowed = ~chosen if masked is None else ~(chosen | masked)
+    free = xp.sum(xp.astype(allowed, probs.dtype), axis=1, keepdims=True)
     others = xp.where(chosen, xp.zeros_like(probs), probs)
     mass = xp.sum(others, axis=1, keepdims=True)
-    target = like(
-        np.clip(confidence, (1 + 2 * SEPARATION) / classes, 1.0)[:, None], probs, probs.dtype
-    )
+    target = like(np.minimum(confidence, 1.0)[:, None], probs, probs.dtype)
+    target = xp.clip(xp.maximum(target, (1 + 2 * SEPARATION) / (1 + free)), None, 1.0)
     rest = 1 - target
     positive = xp.sum(xp.astype(others > 0, probs.dtype), axis=1, keepdims=True)
     crowded = target * (positive + 1) < 1 + 2 * SEPARATION
-    sharing = ~chosen & ((others > 0) | crowded)
-    count = xp.where(crowded, float(classes - 1), positive)
+    sharing = allowed & ((others > 0) | crowded)
+    count = xp.where(crowded, free, positive)
     mean = xp.where(sharing, rest / xp.where(count > 0, count, 1.0), xp.zeros_like(probs))
     others = xp.where(mass > 0, rest * (others / xp.where(mass > 0, mass, 1.0)), mean)
     highest, cap = xp.max(others, axis=1, keepdims=True), target * (1 - SEPARATION)

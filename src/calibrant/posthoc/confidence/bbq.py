@@ -1,4 +1,4 @@
-"""Bayesian binning into quantiles of the top label."""
+"""Bayesian binning into quantiles of the top label, or of every class."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import numpy as np
 from calibrant.arrays import FloatArray, IntArray
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
+from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
 
 # A prior mean at 0 or 1 would forbid one of the outcomes.
 LOWEST_PRIOR_MEAN = 0.005
 
 
 @dataclass(eq=False)
-class BayesianBinning(ConfidenceMap):
+class BayesianBinning(MapOfEitherForm):
     """An average of many equal-mass binnings, weighted by how likely each makes the outcomes.
 
     A binning into B bins b with n_b rows, h_b of them right, has the marginal likelihood
@@ -38,6 +39,8 @@ class BayesianBinning(ConfidenceMap):
     Args:
         prior_strength: C, in rows a bin. The paper's N' = 2 B is C = 2.
         elbow: see above; 0 keeps all binnings that fall strictly.
+        form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
+            ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`.
 
     Attributes:
         edges_: (B + 1,) all cuts of the binnings that were kept; bins are (lo, hi].
@@ -61,7 +64,7 @@ class BayesianBinning(ConfidenceMap):
     weights_: FloatArray = field(init=False, repr=False)
 
     @property
-    def n_parameters(self) -> int:
+    def levels(self) -> int:
         """Number of pieces on which the average is constant."""
         return len(self.values_)
 

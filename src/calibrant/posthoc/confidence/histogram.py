@@ -1,4 +1,4 @@
-"""Histogram binning of the top label."""
+"""Histogram binning of the top label, or of every class."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from calibrant.arrays import FloatArray, IntArray
 from calibrant.metrics.bins import bin_edges, equal_mass_cuts
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+from calibrant.posthoc.confidence.base import mixed_with_uniform
+from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
 
 
 @dataclass(eq=False)
-class HistogramBinning(ConfidenceMap):
+class HistogramBinning(MapOfEitherForm):
     """The confidence is replaced by the accuracy of its bin.
 
     Args:
         bins: number of bins; fewer are used where rows or distinct confidences are fewer.
         binning: ``"equal-mass"`` puts as many rows in each bin, cut midway between neighbours;
             ``"equal-width"`` takes (b / B, (b + 1) / B]. An empty bin keeps its middle.
+        form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
+            ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`. There
+            equal-mass bins lose accuracy as classes grow: the few rows of a class share one bin.
 
     Attributes:
         edges_: (B + 1,) edges of the bins (lo, hi]; values_: (B,) the map on them.
@@ -41,7 +45,7 @@ class HistogramBinning(ConfidenceMap):
     values_: FloatArray = field(init=False, repr=False)
 
     @property
-    def n_parameters(self) -> int:
+    def levels(self) -> int:
         """Number of bins."""
         return len(self.values_)
 

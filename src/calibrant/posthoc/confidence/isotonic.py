@@ -1,4 +1,4 @@
-"""Isotonic regression of the top label."""
+"""Isotonic regression of the top label, or of every class."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import numpy as np
 
 from calibrant.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+from calibrant.posthoc.confidence.base import mixed_with_uniform
+from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
 
 
 @dataclass(eq=False)
-class IsotonicRegression(ConfidenceMap):
+class IsotonicRegression(MapOfEitherForm):
     """The non-decreasing map of the confidence that fits the correctness best in squares.
 
     A step function by pool-adjacent-violators, constant beyond the rows it was fitted on and
     interpolated between blocks. Nonparametric: it needs hundreds of rows.
+
+    Args:
+        form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
+            ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`.
 
     Attributes:
         knots_: (B,) confidences at the ends of the blocks, ascending; values_: (B,) the map there.
@@ -32,7 +37,7 @@ class IsotonicRegression(ConfidenceMap):
     values_: FloatArray = field(init=False, repr=False)
 
     @property
-    def n_parameters(self) -> int:
+    def levels(self) -> int:
         """Number of distinct levels."""
         return len(np.unique(self.values_))
 

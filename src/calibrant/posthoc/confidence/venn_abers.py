@@ -1,4 +1,4 @@
-"""Inductive Venn-Abers prediction of the top label."""
+"""Inductive Venn-Abers prediction of the top label, or of every class."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray
+from calibrant.arrays import Array, FloatArray, to_numpy
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import ConfidenceMap
+from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
+from calibrant.rows import softmax
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them.
 SAME_CONFIDENCE = 4e-7
 
 
 @dataclass(eq=False)
-class VennAbers(ConfidenceMap):
+class VennAbers(MapOfEitherForm):
     """Isotonic regression twice: as if the new row were wrong, and as if it were right.
 
     Added to the calibration rows as a wrong one, the new row's isotonic value is p0; as a right one
@@ -27,9 +28,12 @@ class VennAbers(ConfidenceMap):
     `predict_proba` give p1 / (1 - p0 + p1), which has the least regret in log loss over both
     outcomes and is never 0 or 1, so nothing is mixed in.
 
-    The top label only, in one piece (inductive, not cross-fitted). Both maps never fall. A
+    In one piece: the cross-fitted form (CVAP) refits the classifier for each fold, and here it is
+    given. Both maps never fall. A
     confidence within 4e-7 of a calibration row's counts as equal to it. Beyond all rows one end of
     the interval is 0 or 1, so few rows give wide intervals and values near 1/2.
+        form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
+            ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`.
 
     Attributes:
         knots_: (P,) distinct confidences of the calibration rows, ascending.
@@ -48,7 +52,7 @@ class VennAbers(ConfidenceMap):
     upper_: FloatArray = field(init=False, repr=False)
 
     @property
-    def n_parameters(self) -> int:
+    def levels(self) -> int:
         """Number of distinct levels of both maps."""
         return len(np.unique(self.lower_)) + len(np.unique(self.upper_))
 
@@ -83,13 +87,20 @@ class VennAbers(ConfidenceMap):
         )
 
     def intervals(self, logits: Array) -> tuple[FloatArray, FloatArray]:
-        """Return the (N,) lower and (N,) upper ends p0 <= p1 for rows of (N, K) logits.
+        """Return the lower and upper ends p0 <= p1 for rows of (N, K) logits.
+
+        They are (N,) in the top-label form and (N, K), for every class, in the other.
 
         Raises:
             NotFittedError: `fit` has not been called.
             PredictionsError: another number of classes than in `fit`, or a row that isn't finite.
         """
-        return self.interval_of(self._raw_confidence(logits)[1])
+        if self.form == "top-label":
+            return self.interval_of(self._raw_confidence(logits)[1])
+        probs = to_numpy(softmax(self._checked(logits))).astype(np.float64)
+        ends = [part.interval_of(column) for part, column in zip(self.maps(), probs.T, strict=True)]
+        lower, upper = np.stack(ends, axis=-1)
+        return lower, upper
 
 
 def isotonic_with_a_hit(count: NDArray[np.int64], hits: NDArray[np.int64]) -> FloatArray:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray
-from calibrant.errors import ImproperObjectiveWarning, InputError
+from calibrant.errors import ImproperObjectiveWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport, RowTemperature
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
@@ -123,6 +122,8 @@ class SMART(RowTemperature):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
+        if self.indicator == "logits":
+            self._refuse_masks(logits)
         rows = summarize(logits, labels, curve="dense")
         start = fit_temperature(rows)
         if rows.classes > DENSE_CLASSES:
@@ -150,7 +151,7 @@ class SMART(RowTemperature):
     ) -> FitReport:
         if self.objective == "charbonnier-eq6":
             message = "Eq. 6 is not a proper score: expect a worse calibration than before the fit"
-            warnings.warn(ImproperObjectiveWarning(message), stacklevel=4)
+            warn_caller(ImproperObjectiveWarning(message))
         self.reference_ = reference
         self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
         self.deviation_ = np.where(deviation > 0, deviation, 1.0)

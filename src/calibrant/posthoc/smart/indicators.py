@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy, working_dtype
-from calibrant.rows import top_two
+from calibrant.rows import top_two, unmasked_mean
 
 IndicatorName = Literal["margin", "entropy", "confidence", "max", "max-mean", "logits"]
 
@@ -42,9 +42,9 @@ def largest(chunk: Array) -> Array:
 
 
 def largest_above_mean(chunk: Array) -> Array:
-    """Largest minus mean logit."""
+    """Largest minus mean unmasked logit."""
     xp = namespace(chunk)
-    return xp.max(chunk, axis=1) - xp.mean(chunk, axis=1)
+    return xp.max(chunk, axis=1) - unmasked_mean(chunk)[0][:, 0]
 
 
 def all_logits(chunk: Array) -> Array:

@@ -37,8 +37,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.arrays import CHUNK_ELEMENTS_CPU, FloatArray, IntArray, pick
+from calibrant.checks import check_labels, check_scores
 from calibrant.errors import InputError
-from calibrant.predictions import check_labels, check_scores
 
 # Softmax may round the confidence of a uniform row this far (relatively) below 1/K.
 UNIFORM_SLACK = 1e-12

@@ -1,0 +1,158 @@
+"""Maps that may be applied to the confidence alone, or to the probability of every class."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import ClassVar, Literal, Self, cast
+
+import numpy as np
+
+from calibrant.arrays import Array, FloatArray, IntArray, like, to_numpy
+from calibrant.posthoc.arguments import argument
+from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.confidence.base import ConfidenceMap
+from calibrant.predictions import Predictions
+from calibrant.rows import masked_classes, softmax
+
+Form = Literal["top-label", "one-vs-rest"]
+# A class has a map of its own, so a block of rows must be long enough to be worth K calls.
+BLOCK_ELEMENTS = 1 << 22
+NOTES: dict[Form, str] = {
+    "top-label": "top-label form: one map of the confidence",
+    "one-vs-rest": "one-vs-rest form: a map for each class, which may change predictions",
+}
+
+
+class _KeepsTopLabel:
+    """True of a class, whose default is the top-label form; of an instance what its form says."""
+
+    def __get__(self, instance: MapOfEitherForm | None, owner: type) -> bool:
+        return instance is None or instance.form == "top-label"
+
+
+@dataclass(eq=False)
+class MapOfEitherForm(ConfidenceMap):
+    """Family: a map of the confidence, or one map for each class.
+
+    In the one-vs-rest form the k-th map is fitted to "is k the true class?" by p_k over all rows
+    that don't mask k, and the K mapped probabilities of a row are divided by their sum (a row of
+    zeros stays what it was). It sees each class, where the top-label form sees the predicted one
+    only; but it rests on few rows of each class, and the predicted class may change.
+    """
+
+    keeps_prediction: ClassVar[bool] = cast(bool, _KeepsTopLabel())
+
+    _: KW_ONLY
+    form: Form = argument("top-label", choices=("top-label", "one-vs-rest"))
+
+    parts_: IntArray = field(init=False, repr=False)
+
+    @property
+    @abstractmethod
+    def levels(self) -> int:
+        """Number of values that one map takes."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of values that the map takes, or all maps together."""
+        return sum(part.levels for part in self.maps())
+
+    def maps(self) -> list[Self]:
+        """Return the fitted maps as calibrators of the top-label form: one, or one for each class.
+
+        The state of the maps lies end to end; row k of `parts_` says how long each piece is.
+        """
+        ends = np.cumsum(self.parts_, axis=0)
+        found: list[Self] = []
+        for start, stop in zip((ends - self.parts_).tolist(), ends.tolist(), strict=True):
+            part = self._map()
+            for name, low, high in zip(self._of_a_map(), start, stop, strict=True):
+                setattr(part, name, getattr(self, name)[low:high])
+            found.append(part)
+        return found
+
+    @classmethod
+    def _of_a_map(cls) -> list[str]:
+        return [name for name in cls.state_names() if name != "parts_"]
+
+    def _map(self) -> Self:
+        part = replace(self, form="top-label")
+        part.classes_ = self.classes_
+        return part
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        if self.form == "top-label":
+            report = super()._fit(predictions)
+            self._join([self])
+        else:
+            report = self._fit_classes(predictions)
+        return replace(report, notes=(*report.notes, NOTES[self.form]))
+
+    def _fit_classes(self, predictions: Predictions) -> FitReport:
+        probs = to_numpy(softmax(predictions.scores)).T
+        masked = masked_classes(predictions.scores)
+        kept = None if masked is None else ~to_numpy(masked).T
+        maps: list[Self] = []
+        reports: list[FitReport] = []
+        for k, column in enumerate(probs):
+            hit = predictions.labels == k
+            if kept is not None and kept[k].any():
+                column, hit = column[kept[k]], hit[kept[k]]
+            order = np.argsort(column, kind="stable")
+            maps.append(self._map())
+            reports.append(
+                maps[-1]._fit_map(column[order].astype(np.float64), hit[order].astype(np.float64))
+            )
+        self._join(maps)
+        value = float(np.mean([report.value for report in reports]))
+        return replace(reports[0], rows=predictions.n, value=value)
+
+    def _join(self, maps: list[Self]) -> None:
+        names = self._of_a_map()
+        pieces = [[getattr(part, name) for part in maps] for name in names]
+        self.parts_ = np.array([[len(piece) for piece in row] for row in pieces]).T
+        for name, row in zip(names, pieces, strict=True):
+            setattr(self, name, np.concatenate(row))
+
+    def _apply(self, logits: Array, features: Array | None) -> Array:
+        if self.form == "top-label":
+            return super()._apply(logits, features)
+        probs = softmax(logits)
+        functions = [part.map_confidence for part in self.maps()]
+        for block in _blocks(probs):
+            before = to_numpy(probs[block]).astype(np.float64)
+            after = _by_class(functions, before)
+            masked = masked_classes(logits[block])
+            if masked is not None:
+                after[to_numpy(masked)] = 0.0
+            total = after.sum(axis=1, keepdims=True)
+            after = np.where(total > 0, after / np.where(total > 0, total, 1.0), before)
+            probs[block] = like(after, probs, probs.dtype)
+        return probs
+
+    def predict_confidence(
+        self, logits: Array, features: Array | None = None
+    ) -> tuple[IntArray, FloatArray]:
+        """Return the (N,) predicted labels and their (N,) recalibrated probabilities.
+
+        In the top-label form they may lie below 1 / K, unlike those of `predict_proba`.
+        """
+        if self.form == "top-label":
+            return super().predict_confidence(logits, features)
+        return Calibrator.predict_confidence(self, logits, features)
+
+
+def _blocks(probs: Array) -> list[slice]:
+    rows, classes = (int(size) for size in probs.shape)
+    step = max(1, BLOCK_ELEMENTS // classes)
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _by_class(functions: list[Callable[[FloatArray], FloatArray]], probs: FloatArray) -> FloatArray:
+    """Return (n, K) values, column k by function k."""
+    mapped = np.empty(probs.shape[::-1])
+    for function, out, column in zip(functions, mapped, np.ascontiguousarray(probs.T), strict=True):
+        out[:] = function(column)
+    return mapped.T

@@ -1,0 +1,98 @@
+"""ProCal's bin mean shift: correct the confidence by what is off in its cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.posthoc.arguments import argument
+from calibrant.posthoc.confidence.base import mixed_with_uniform
+from calibrant.posthoc.confidence.histogram import equal_mass_edges
+from calibrant.posthoc.features.proximity import ProximityMap
+
+
+@dataclass(eq=False)
+class BinMeanShift(ProximityMap):
+    """ProCal for discrete confidences: c' = c + strength * (accuracy - confidence of its cell).
+
+    The calibration rows are cut into equally filled bins of proximity, and the rows of each bin
+    into equally filled bins of confidence; a cell is a bin of the latter kind, its confidence the
+    mean. Keeps the predicted class. c' stays between what 0 and 1 become when they are mixed with
+    1 / K at weight 1 / (N + 1).
+
+    This is the paper's formula. The class of this name in the paper's code fits a separate
+    histogram or isotonic map in each bin of proximity.
+
+    Args:
+        neighbours: k, for the proximity.
+        reference_rows: how many reference rows to keep at most.
+        proximity: "paper", exp(-mean distance), or "released", mean exp(-distance^2).
+        scaling: "temperature" maps the confidence after temperature scaling, "none" the network's.
+        proximity_bins, confidence_bins: how many; fewer where values are tied or rows are few.
+        strength: the share of the shift that is made; the paper's is 1 / 2.
+
+    Attributes:
+        proximity_edges_: (P + 1,) edges (lo, hi]. confidence_edges_: (P, C + 1) of each bin.
+        shifts_: (P, C) strength * (accuracy - mean confidence). limits_: (2,) bounds of c'.
+
+    References:
+        Xiong, Deng, Koh, Wu, Li, Xu, Hooi: Proximity-Informed Calibration for Deep Neural Networks.
+        NeurIPS 2023.
+    """
+
+    method: ClassVar[str] = "procal-bms"
+
+    proximity_bins: int = argument(5, at_least=1)
+    confidence_bins: int = argument(10, at_least=1)
+    strength: float = argument(0.5, at_least=0, at_most=1)
+
+    proximity_edges_: FloatArray = field(init=False, repr=False)
+    confidence_edges_: FloatArray = field(init=False, repr=False)
+    shifts_: FloatArray = field(init=False, repr=False)
+    limits_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """A shift for each cell, and the temperature."""
+        return self.shifts_.size + (self.scaling == "temperature")
+
+    def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:
+        self.proximity_edges_ = equal_mass_edges(np.sort(proximity), self.proximity_bins)
+        bins = len(self.proximity_edges_) - 1
+        level = bin_of(proximity, self.proximity_edges_)
+        edges = [
+            equal_mass_edges(np.sort(confidence[level == b]), self.confidence_bins)
+            for b in range(bins)
+        ]
+        # Bins of no width at 1 fill up the rows; no confidence falls into them.
+        width = max(len(row) for row in edges)
+        self.confidence_edges_ = np.ones((bins, width))
+        for row, inner in zip(self.confidence_edges_, edges, strict=True):
+            row[: len(inner)] = inner
+        cell = self._cell_of(confidence, proximity)
+        cells = bins * (width - 1)
+        count = np.maximum(np.bincount(cell, minlength=cells), 1)
+        gap = np.bincount(cell, correct - confidence, cells) / count
+        self.shifts_ = (self.strength * gap).reshape(bins, width - 1)
+        self.limits_ = mixed_with_uniform(np.array([0.0, 1.0]), len(confidence), self.classes_)
+
+    def _cell_of(self, confidence: FloatArray, proximity: FloatArray) -> IntArray:
+        """Return the (n,) cells, as indices of `shifts_` in one dimension."""
+        level = bin_of(proximity, self.proximity_edges_)
+        inner = np.zeros(len(level), dtype=np.int64)
+        for b, edges in enumerate(self.confidence_edges_):
+            inner[level == b] = bin_of(confidence[level == b], edges)
+        return level * (self.confidence_edges_.shape[1] - 1) + inner
+
+    def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
+        """See `ProximityMap.map_confidence`."""
+        shifted = confidence + self.shifts_.ravel()[self._cell_of(confidence, proximity)]
+        return np.clip(shifted, *self.limits_)
+
+
+def bin_of(values: FloatArray, edges: FloatArray) -> IntArray:
+    """Return the index of each value's bin (lo, hi]; the outer bins take what lies beyond."""
+    return np.searchsorted(edges[1:-1], values, side="left").astype(np.int64)

@@ -1,0 +1,111 @@
+"""ProCal's density ratio: how dense right and wrong rows lie around a confidence and proximity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant.arrays import FloatArray
+from calibrant.errors import NotApplicableError
+from calibrant.posthoc.confidence.base import mixed_with_uniform
+from calibrant.posthoc.features.neighbours import BLOCK_ELEMENTS
+from calibrant.posthoc.features.proximity import ProximityMap
+
+# The row that stands for knowing nothing counts like one that lies so many bandwidths away.
+FARTHEST_BANDWIDTHS = 3.0
+
+
+@dataclass(eq=False)
+class ProximityDensityRatio(ProximityMap):
+    """ProCal for continuous confidences: c' = n_1 d_1 / (n_1 d_1 + n_0 d_0),
+
+    where d_1 and d_0 are densities of the n_1 right and the n_0 wrong calibration rows over
+    confidence c and proximity D, estimated with Gaussian product kernels. Bandwidths are those of
+    the normal reference rule, 1.06 * sd * n^(-1/6), for each axis and for right and wrong rows
+    apart. Keeps the predicted class.
+
+    All is computed as logarithms, and one more row takes part that is right with the probability
+    c: it has the weight of a kernel three bandwidths away. Where there are calibration rows it
+    changes next to nothing; far from all of them c' returns to c. The paper's code floors its
+    densities there, which gives 0.
+
+    Args:
+        neighbours: k, for the proximity.
+        reference_rows: how many reference rows to keep at most.
+        proximity: "paper", exp(-mean distance), or "released", mean exp(-distance^2).
+        scaling: "temperature" maps the confidence after temperature scaling, "none" the network's.
+
+    Attributes:
+        right_, wrong_: (n, 2) confidence and proximity of the calibration rows.
+        bandwidths_: (3, 2) of right rows, of wrong rows and of all.
+
+    References:
+        Xiong, Deng, Koh, Wu, Li, Xu, Hooi: Proximity-Informed Calibration for Deep Neural Networks.
+        NeurIPS 2023.
+    """
+
+    method: ClassVar[str] = "procal-dr"
+
+    right_: FloatArray = field(init=False, repr=False)
+    wrong_: FloatArray = field(init=False, repr=False)
+    bandwidths_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """The temperature and four bandwidths; the calibration rows themselves aside."""
+        return 4 + (self.scaling == "temperature")
+
+    def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:
+        points = np.stack([confidence, proximity], axis=1)
+        self.right_, self.wrong_ = points[correct > 0], points[correct == 0]
+        if not (len(self.right_) and len(self.wrong_)):
+            raise NotApplicableError(
+                "the density ratio needs right and wrong calibration rows, and all "
+                f"{len(points)} are {'right' if len(self.right_) else 'wrong'}"
+            )
+        of_all = bandwidth(points)
+        each = [bandwidth(self.right_), bandwidth(self.wrong_)]
+        # Rows that all coincide on an axis, or a single one, leave their bandwidth to all rows.
+        floors = [of_all * (len(points) / len(p)) ** (1 / 6) for p in (self.right_, self.wrong_)]
+        usable = [np.where(h > 1e-9 * f, h, f) for h, f in zip(each, floors, strict=True)]
+        widths = np.stack([*usable, of_all])
+        # Where no two rows differ, the axis says nothing.
+        self.bandwidths_ = np.where(of_all > 1e-9, widths, 1.0)
+
+    def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
+        """See `ProximityMap.map_confidence`."""
+        points = np.stack([confidence, proximity], axis=1)
+        of_right, of_wrong, of_all = self.bandwidths_
+        right = log_kernel_sum(points, self.right_, of_right)
+        wrong = log_kernel_sum(points, self.wrong_, of_wrong)
+        unknown = -0.5 * FARTHEST_BANDWIDTHS**2 - np.log(2 * np.pi * of_all.prod())
+        top = np.maximum(np.maximum(right, wrong), unknown)
+        right, wrong, weight = np.exp(right - top), np.exp(wrong - top), np.exp(unknown - top)
+        # Even what is known for certain only rests on so many rows.
+        rows = len(self.right_) + len(self.wrong_)
+        prior = mixed_with_uniform(confidence, rows, self.classes_)
+        return (right + weight * prior) / (right + wrong + weight)
+
+
+def bandwidth(points: FloatArray) -> FloatArray:
+    """Return the (d,) bandwidths of (n, d) points by the normal reference rule."""
+    n, dimensions = points.shape
+    return 1.06 * points.std(axis=0) * n ** (-1 / (4 + dimensions))
+
+
+def log_kernel_sum(queries: FloatArray, points: FloatArray, widths: FloatArray) -> FloatArray:
+    """Return (m,) log of the sum of Gaussian product kernels of (n, d) points at (m, d) queries."""
+    scaled, places = queries / widths, points / widths
+    out = np.empty(len(queries))
+    step = max(1, BLOCK_ELEMENTS // len(points))
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        exponent = np.zeros((len(scaled[part]), len(points)))
+        for axis in range(points.shape[1]):
+            exponent -= 0.5 * (scaled[part, axis, None] - places[:, axis]) ** 2
+        top = exponent.max(axis=1, keepdims=True)
+        exponent -= top
+        out[part] = top[:, 0] + np.log(np.exp(exponent, out=exponent).sum(axis=1))
+    return out - np.log(np.prod(widths)) - 0.5 * points.shape[1] * np.log(2 * np.pi)

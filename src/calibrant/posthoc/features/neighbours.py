@@ -1,0 +1,165 @@
+"""Distances to the nearest of a set of reference rows, exact and in bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.errors import InputError, NotApplicableError
+from calibrant.posthoc.arguments import argument
+from calibrant.posthoc.features.base import FeatureCalibrator
+from calibrant.predictions import Predictions
+
+Bank = NDArray[np.float32]
+
+# Numbers in each of the temporary arrays: 32 MiB of float64.
+BLOCK_ELEMENTS = 1 << 22
+NOT_IN_BANK = -1
+
+
+def unit_rows(features: Array) -> Bank:
+    """Return (N, D) features scaled to length 1; a row of zeros stays one.
+
+    They are rounded to float32, in which files keep them, so that a row lies at distance 0 from its
+    own copy in a file.
+    """
+    rows = to_numpy(features)
+    out = np.empty(rows.shape, dtype=np.float32)
+    step = max(1, BLOCK_ELEMENTS // rows.shape[1])
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        block = rows[part].astype(np.float64)
+        largest = np.abs(block).max(axis=1, keepdims=True, initial=0.0)
+        block /= np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers don't fit
+        length = np.sqrt(np.einsum("nd,nd->n", block, block))[:, None]
+        out[part] = block / np.where(length > 0, length, 1.0)
+    return out
+
+
+def nearest_distances(queries: Bank, bank: Bank, count: int, own: IntArray) -> FloatArray:
+    """Return (n, count) Euclidean distances to the nearest rows of a bank, ascending.
+
+    Candidates come from |q|^2 + |b|^2 - 2 q b, which is one matrix product. In float64 its error is
+    far below what can order two distances wrongly by more than rounding; the distances themselves,
+    which it would give as 0 or 1e-8 where rows all but coincide, are computed once more as
+    |q - b|.
+
+    Args:
+        queries: (n, D).
+        bank: (M, D) with M > count where `own` names rows of it, else M >= count.
+        count: how many, at least 1.
+        own: (n,) where in the bank each query itself is, which is not its own neighbour; -1 for one
+            that is not in there. A copy of a query elsewhere in the bank counts as any other row.
+    """
+    wide = bank.astype(np.float64)
+    squares = np.einsum("md,md->m", wide, wide)
+    out = np.empty((len(queries), count))
+    step = max(1, BLOCK_ELEMENTS // max(len(bank), count * queries.shape[1]))
+    for start in range(0, len(queries), step):
+        block = queries[start : start + step].astype(np.float64)
+        # |q|^2 is the same for all candidates of a row.
+        order = squares - 2 * (block @ wide.T)
+        selves = own[start : start + step]
+        inside = np.flatnonzero(selves != NOT_IN_BANK)
+        order[inside, selves[inside]] = np.inf
+        if count < len(bank):
+            nearest = np.argpartition(order, count - 1, axis=1)[:, :count]
+        else:
+            nearest = np.broadcast_to(np.arange(count), (len(block), count))
+        apart = block[:, None, :] - wide[nearest]
+        distance = np.sqrt(np.einsum("nkd,nkd->nk", apart, apart))
+        out[start : start + step] = np.sort(distance, axis=1)
+    return out
+
+
+class References(NamedTuple):
+    """Rows that distances are measured to.
+
+    Attributes:
+        rows: (M, D) features.
+        own: (N,) where each calibration row is among them; -1 for one that isn't.
+        notes: what a user should know of the choice.
+    """
+
+    rows: NDArray[np.generic]
+    own: IntArray
+    notes: tuple[str, ...]
+
+
+def choose_references(predictions: Predictions, most: int) -> References:
+    """Return the reference features, or else those of the calibration rows; `most` at most.
+
+    More rows are thinned by a fixed draw at random: files may be sorted, so their first rows would
+    be no sample of them.
+    """
+    given = predictions.reference is not None
+    rows = to_numpy(predictions.reference if given else predictions.features)
+    notes = () if given else ("no reference features given: took those of the calibration rows",)
+    chosen = np.arange(len(rows))
+    if len(rows) > most:
+        chosen = np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))
+        notes += (f"{most} of {len(rows)} reference rows are kept, drawn at random",)
+    own = np.full(predictions.n, NOT_IN_BANK)
+    if not given:
+        own[chosen] = np.arange(len(chosen))
+    return References(rows[chosen], own, notes)
+
+
+@dataclass(eq=False)
+class NeighbourCalibrator(FeatureCalibrator):
+    """Family: maps that read how far a row lies from its nearest neighbours among reference rows.
+
+    Distances are Euclidean ones of features scaled to length 1. Reference rows are those given to
+    `fit`, else the calibration rows themselves; then a calibration row is not its own neighbour.
+    They are kept in the calibrator, as float32, and are most of its file.
+
+    Args:
+        neighbours: how many neighbours k; fewer where there are fewer reference rows.
+        reference_rows: how many reference rows to keep at most.
+
+    Attributes:
+        bank_: (M, D) the reference rows.
+        neighbours_: k as used.
+    """
+
+    neighbours: int = argument(10, at_least=1)
+    reference_rows: int = argument(5000, at_least=2)
+
+    bank_: Bank = field(init=False, repr=False)
+    neighbours_: int = field(init=False, repr=False)
+
+    def _remember(self, references: References) -> None:
+        """Keep the reference rows, and settle how many neighbours there are for everyone."""
+        alone = bool((references.own != NOT_IN_BANK).any())
+        available = len(references.rows) - alone
+        if available == 0:
+            raise NotApplicableError(
+                f"method '{self.method}' needs neighbours, and a single calibration row has none"
+            )
+        self.neighbours_ = min(self.neighbours, available)
+        self.bank_ = np.concatenate(
+            [unit_rows(references.rows[:, part]) for part in self._layers()], axis=1
+        )
+
+    def _layers(self) -> list[slice]:
+        """Return the columns of each layer, which are scaled to length 1 on their own."""
+        return [slice(0, self.width_)]
+
+    def _distances(self, features: Array, own: IntArray | None = None) -> list[FloatArray]:
+        """Return for each layer the (n, k) distances of rows to their nearest references."""
+        if self.bank_.shape[1] != self.width_:  # in a damaged file
+            raise InputError(
+                f"the reference rows have {self.bank_.shape[1]} features, not {self.width_}"
+            )
+        rows = to_numpy(features)
+        selves = np.full(len(rows), NOT_IN_BANK) if own is None else own
+        return [
+            nearest_distances(
+                unit_rows(rows[:, part]), self.bank_[:, part], self.neighbours_, selves
+            )
+            for part in self._layers()
+        ]

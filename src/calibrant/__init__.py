@@ -213,7 +213,7 @@ _HOMES = {
     "sample": ("load_sample",),
 }
 # Modules that are public as a whole.
-_MODULES = ("synthetic",)
+_MODULES = ("synthetic", "training")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [

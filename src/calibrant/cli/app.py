@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli.head import head
 from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
 from calibrant.cli.train import train
 from calibrant.errors import CalibrantError, InputError
@@ -339,6 +340,7 @@ def demo(
     emit(text, result.as_dict() | {"report": str(report)}, json)
 
 
+app.command()(head)
 app.command()(train)
 
 

@@ -1,4 +1,4 @@
-"""Training networks whose confidence is honest: losses, mixing, features.
+"""Training networks whose confidence is honest: losses, mixing, features, second stages (`heads`).
 
 Everything here needs torch. Names are imported when they are first used.
 """
@@ -47,6 +47,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
+    if name == "heads":
+        return import_module("calibrant.training.heads")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'calibrant.training' has no attribute '{name}'")
     value = getattr(import_module(f"calibrant.training.{_HOME_OF[name]}"), name)

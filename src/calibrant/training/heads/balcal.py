@@ -1,0 +1,282 @@
+"""BalCAL: a linear head balanced against a fixed simplex head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from calibrant.errors import InputError
+from calibrant.posthoc.arguments import argument, check_arguments
+from calibrant.predictions import check_labels
+from calibrant.training.heads.learning import (
+    ModuleLearner,
+    check_finite,
+    train,
+)
+from calibrant.training.heads.scaling import FeatureScaling, Rescale
+from calibrant.training.heads.seeds import INITIAL_WEIGHTS, generator_for
+from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
+from calibrant.training.heads.stage import Progress, SecondStage, silent
+from calibrant.training.heads.tensors import random_state_kept, tensor_of
+from calibrant.training.heads.two_stage import initialise, make_optimizer
+
+BALANCE_TOLERANCE = 1e-4
+
+
+def simplex_frame(features: int, classes: int, seed: int) -> Tensor:
+    """Return a (D, K) simplex equiangular tight frame: K unit columns, as far apart as can be.
+
+    sqrt(K / (K - 1)) P (I - 11' / K), where P (D, K) has orthonormal columns, drawn at random; the
+    cosine between any two columns is -1 / (K - 1).
+
+    Raises:
+        InputError: fewer features than classes.
+    """
+    if features < classes:
+        raise InputError(
+            f"a simplex frame needs at least as many features as classes, not {features} for "
+            f"{classes}"
+        )
+    generator = generator_for(INITIAL_WEIGHTS, seed, features, classes)
+    drawn = torch.rand(features, classes, generator=generator, dtype=torch.float64)
+    orthonormal: Tensor = cast(Any, torch.linalg).qr(drawn).Q
+    centring = torch.eye(classes, dtype=torch.float64) - 1 / classes
+    return (classes / (classes - 1)) ** 0.5 * orthonormal @ centring
+
+
+class BalancedHead(nn.Module):
+    """A linear head and a fixed simplex head behind an adaptor; their logits are mixed.
+
+    Takes (N, C, H, W) feature maps, which it pools, or (N, D) features.
+
+    Args:
+        channels: C or D.
+        classes: K.
+        kernel_size: of the adaptor's convolutions: 3 for maps, 1 for pooled features.
+        seed: of the frame.
+    """
+
+    frame: Tensor
+    balance: Tensor
+
+    def __init__(self, channels: int, classes: int, kernel_size: int = 1, seed: int = 0) -> None:
+        super().__init__()
+        narrow = max(1, channels // 2)
+        padding = kernel_size // 2
+        self.linear = nn.Linear(channels, classes)
+        self.adaptor = nn.Sequential(
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Conv2d(channels, narrow, kernel_size, padding=padding, bias=False),
+            nn.BatchNorm2d(narrow),
+            nn.ReLU(),
+            nn.Conv2d(narrow, channels, kernel_size, padding=padding, bias=False),
+        )
+        self.norm = nn.BatchNorm2d(channels)
+        self.register_buffer("frame", simplex_frame(channels, classes, seed).float())
+        self.register_buffer("balance", torch.tensor(0.8))
+
+    def both(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (N, K) logits of the linear and of the simplex head."""
+        if maps.ndim == 2:
+            maps = maps[:, :, None, None]
+        adapted = functional.relu(self.norm(maps + self.adaptor(maps))).mean(dim=(2, 3))
+        direction = functional.normalize(adapted, dim=1)
+        return self.linear(maps.mean(dim=(2, 3))), direction @ self.frame
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Return (N, K) logits, mixed by `balance`."""
+        linear, simplex = self.both(maps)
+        return self.balance * linear + (1 - self.balance) * simplex
+
+
+def class_factors(labels: Tensor, classes: int) -> Tensor:
+    """Return (K,) sqrt((N / U) / count_k) for the U classes in a batch of N rows, else 1."""
+    counts = torch.bincount(labels, minlength=classes).double()
+    present = counts > 0
+    even = len(labels) / present.sum()
+    return torch.where(present, (even / counts.clamp(min=1)).sqrt(), 1.0)
+
+
+def find_balance(linear: Tensor, simplex: Tensor, labels: Tensor, delta: float) -> float:
+    """Return the share of the linear head that makes mean confidence `delta` times accuracy.
+
+    Accuracy and the confidence to correct are those of the linear head. If it is not confident
+    enough on its own, its share is 1; else the share is found by bisection on [0, 1].
+    """
+
+    def confidence(share: float) -> float:
+        mixed = share * linear + (1 - share) * simplex
+        return float(functional.softmax(mixed, dim=1).amax(dim=1).double().mean())
+
+    wanted = delta * float((linear.argmax(dim=1) == labels).double().mean())
+    if wanted > confidence(1.0):
+        return 1.0
+    low, high = 0.0, 1.0
+    while high - low > BALANCE_TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if confidence(middle) < wanted else (low, middle)
+    return (low + high) / 2
+
+
+class _BalancedLearner(ModuleLearner):
+    """Finds the balance anew from the logits of every epoch."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        head: BalancedHead,
+        optimizer: torch.optim.Optimizer,
+        delta: float,
+        scaling: FeatureScaling | None = None,
+        validation: FeatureRows | None = None,
+    ) -> None:
+        super().__init__(network, optimizer, self._balanced_loss, scaling, validation)
+        self._head, self._delta = head, delta
+        self._body = network[:-1] if isinstance(network, nn.Sequential) else nn.Identity()
+        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._seen = []
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        # Batch norm has no variance to divide by in a last batch of one row.
+        if len(labels) > 1:
+            super().learn(features, labels)
+
+    def _balanced_loss(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        linear, simplex = self._head.both(self._body(features))
+        share = self._head.balance
+        factors = class_factors(labels, linear.shape[1]).to(simplex)
+        loss = share * functional.cross_entropy(linear, labels)
+        loss = loss + (1 - share) * functional.cross_entropy(simplex * factors, labels)
+        self._seen.append((linear.detach(), simplex.detach(), labels))
+        return share * linear + (1 - share) * simplex, loss
+
+    def end(self, epoch: int) -> None:
+        linear, simplex, labels = (torch.cat(part) for part in zip(*self._seen, strict=True))
+        self._seen = []
+        self._head.balance.fill_(find_balance(linear, simplex, labels, self._delta))
+        super().end(epoch)
+
+
+@dataclass(eq=False)
+class BalCAL(SecondStage):
+    """BalCAL: mix a linear head with a fixed simplex head so that confidence meets accuracy.
+
+    The authors train it together with the network: `train_with_backbone` does that. `fit` and
+    `fit_network` train both heads on frozen pooled features instead, with an adaptor of 1 x 1
+    convolutions; that is not the authors' setting.
+
+    The loss is lam CE(z_linear) + (1 - lam) CE(z_simplex * E), with `class_factors` E; after every
+    epoch, lam is set so that confidence on the training rows is delta times their accuracy. With
+    validation rows, the epoch of the lowest held-out NLL is kept.
+
+    Attributes:
+        delta: factor on training accuracy; the authors' 0.95 for CIFAR-10.
+        optimizer: ``"adam"``, or ``"sgd"`` with momentum 0.9 and decay 5e-4.
+
+    References:
+        Ni, Zhao, Gao, Guo, Zha: Balancing Two Classifiers via A Simplex ETF Structure for Model
+        Calibration. CVPR 2025.
+    """
+
+    method: ClassVar[str] = "balcal"
+
+    learning_rate: float = argument(1e-4, above=0)
+    batch_size: int = argument(256, at_least=2)
+    delta: float = argument(0.95, above=0, at_most=1)
+    optimizer: Literal["adam", "sgd"] = argument("adam", choices=("adam", "sgd"))
+
+    @property
+    def balance_(self) -> float:
+        """Share of the linear head in the logits, lam."""
+        return float(_balanced_part(self.head_).balance)
+
+    def _fit(
+        self,
+        source: FeatureSource,
+        validation: FeatureRows | None,
+        reference_accuracy: float | None,
+        progress: Progress,
+    ) -> None:
+        (scaling,) = self._scalings(source, source.width**0.5)
+        head = self._new_head(source.width, source.classes, 1)
+        device, dtype = source.place
+        head.to(device=device, dtype=dtype)
+        optimizer = make_optimizer(self.optimizer, head, self.learning_rate)
+        learner = _BalancedLearner(head, head, optimizer, self.delta, scaling, validation)
+        train(source, [learner], self.epochs, self.batch_size, progress)
+        rescale = Rescale(scaling.mean.to(device, dtype), scaling.factor)
+        self.head_ = nn.Sequential(rescale, learner.finish()).eval()
+        check_finite(self.head_)
+        self.history_ = learner.history
+
+    def train_with_backbone(
+        self,
+        backbone: nn.Module,
+        channels: int,
+        classes: int,
+        loader: Iterable[Any],
+        *,
+        progress: Progress | None = None,
+    ) -> nn.Sequential:
+        """Train a network and both heads together, as the authors do.
+
+        Args:
+            backbone: maps inputs to (N, C, H, W) feature maps; it is trained in place.
+            channels: C.
+            classes: K.
+            loader: yields (inputs, labels).
+            progress: called with a line of text as each epoch begins.
+
+        Returns:
+            The backbone followed by the mixed head, in evaluation mode; `head_` is the latter.
+        """
+        check_arguments(self)
+        self._begin(classes)
+        head = self._new_head(channels, classes, 3).to(next(backbone.parameters()).device)
+        network = nn.Sequential(backbone, head)
+        optimizer = make_optimizer(self.optimizer, network, self.learning_rate)
+        learner = _BalancedLearner(network, head, optimizer, self.delta)
+        source = _Inputs(loader, channels, classes, next(backbone.parameters()).device)
+        train(source, [learner], self.epochs, self.batch_size, progress or silent)
+        self.head_, self.history_ = head.eval(), learner.history
+        return network.eval()
+
+    def _new_head(self, channels: int, classes: int, kernel_size: int) -> BalancedHead:
+        with random_state_kept():
+            head = BalancedHead(channels, classes, kernel_size, self.seed)
+        initialise(head, self.seed)
+        return head
+
+
+class _Inputs:
+    """The batches of a loader as they are, for a network that is trained whole."""
+
+    def __init__(
+        self, loader: Iterable[Any], width: int, classes: int, device: torch.device
+    ) -> None:
+        self.loader, self.width, self.classes = loader, width, classes
+        self._device, self.place = device, (device, torch.float32)
+
+    def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
+        sampler: Any = getattr(self.loader, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        for inputs, labels in self.loader:
+            checked = check_labels(labels, len(inputs), self.classes, "the loader")
+            yield inputs.to(self._device), tensor_of(checked).to(self._device)
+
+    def passes(self, batch_size: int) -> Iterator[Batch]:
+        return self.epoch(0, batch_size)
+
+
+def _balanced_part(head: nn.Module) -> BalancedHead:
+    return next(part for part in head.modules() if isinstance(part, BalancedHead))

@@ -1,0 +1,117 @@
+"""What random masks do to a trained head that has not learnt to live with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.arrays import Array, to_numpy
+from calibrant.errors import InputError
+from calibrant.metrics.binned import ece_of_curves
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions import Predictions
+from calibrant.scoring import score_rows
+from calibrant.training.heads.seeds import MASK, generator_for
+from calibrant.training.heads.sources import FeatureRows
+from calibrant.training.heads.tensors import tensor_of
+
+
+@dataclass(frozen=True)
+class MaskedInference:
+    """How a head does with a share of its connections; means over repeats, fractions or nats.
+
+    Attributes:
+        retention: probability that a connection is kept.
+        accuracy: fraction right.
+        confidence: mean confidence.
+        ece: expected calibration error, 15 bins.
+        nll: mean negative log-likelihood.
+    """
+
+    retention: float
+    accuracy: float
+    confidence: float
+    ece: float
+    nll: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the numbers as JSON takes them."""
+        return asdict(self)
+
+
+def mask_at_inference(
+    weight: Array,
+    bias: Array,
+    features: Array,
+    labels: Array,
+    retentions: Sequence[float] = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
+    *,
+    batch_size: int = 128,
+    repeats: int = 5,
+    seed: int = 0,
+) -> list[MaskedInference]:
+    """Measure a linear head whose weights are masked at random, anew for every batch.
+
+    Confidence falls with the share of connections, and so does accuracy: the motive for retraining
+    under masks.
+
+    Args:
+        weight: (K, D) of the trained head; kept weights are not rescaled.
+        bias: (K,), not masked.
+        features: (N, D) held-out features.
+        labels: (N,) classes.
+        retentions: probabilities of keeping a connection.
+        batch_size: rows that share a mask.
+        repeats: how often all rows are measured; the results are averaged.
+        seed: of the masks.
+
+    References:
+        Section 4.1 of the MaC-Cal paper (arXiv 2508.09116).
+    """
+    matrix = tensor_of(np.array(to_numpy(weight), dtype=np.float64))
+    offset = tensor_of(np.array(to_numpy(bias), dtype=np.float64))
+    rows = FeatureRows.checked(features, labels, len(matrix), source="features")
+    if matrix.shape != (rows.classes, rows.width) or offset.shape != (rows.classes,):
+        raise InputError(
+            f"the head must have weights (K, {rows.width}) and biases (K,), not "
+            f"{tuple(matrix.shape)} and {tuple(offset.shape)}"
+        )
+    results: list[MaskedInference] = []
+    for retention in retentions:
+        if not 0 <= retention <= 1:
+            raise InputError(f"a retention must lie between 0 and 1, not {retention}")
+        runs = [
+            _measure(matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run))
+            for run in range(repeats)
+        ]
+        results.append(MaskedInference(retention, *np.mean(runs, axis=0).tolist()))
+    return results
+
+
+def _measure(
+    weight: Tensor,
+    bias: Tensor,
+    rows: FeatureRows,
+    retention: float,
+    batch_size: int,
+    generator: torch.Generator,
+) -> tuple[float, float, float, float]:
+    parts: list[Tensor] = []
+    for features, _ in rows.passes(batch_size):
+        # The same uniform numbers for every retention: the curves are smooth in it.
+        uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64)
+        masked = weight * (uniform < retention)
+        parts.append(features.cpu().double() @ masked.T + bias)
+    logits = torch.cat(parts).numpy()
+    scores = score_rows(Predictions.from_logits(logits, rows.labels.cpu().numpy()))
+    curves = TopLabel.sort(scores.confidence, scores.correct).curves()
+    return (
+        float(scores.correct.mean()),
+        float(scores.confidence.mean()),
+        float(ece_of_curves(curves)[0]),
+        float(scores.nll.mean()),
+    )

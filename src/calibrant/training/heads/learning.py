@@ -1,0 +1,229 @@
+"""The training run that second stages share, and the two kinds of learner that it feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from calibrant.arrays import FloatArray
+from calibrant.errors import InputError
+from calibrant.training.heads.masked import MaskedHeads
+from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
+from calibrant.training.heads.sources import FeatureRows, FeatureSource
+from calibrant.training.heads.stage import EpochRecord, Progress
+from calibrant.training.heads.tensors import descend
+
+
+class Learner(Protocol):
+    """Something that learns from batches of features as the network gives them."""
+
+    def begin(self, epoch: int) -> None:
+        """Get ready for an epoch, counted from 0."""
+        ...
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        """Take one step."""
+        ...
+
+    def end(self, epoch: int) -> None:
+        """Close the epoch."""
+        ...
+
+
+def train(
+    source: FeatureSource,
+    learners: Sequence[Learner],
+    epochs: int,
+    batch_size: int,
+    progress: Progress,
+) -> None:
+    """Show all learners the same batches for so many epochs."""
+    for epoch in range(epochs):
+        progress(f"epoch {epoch + 1} of {epochs}")
+        for learner in learners:
+            learner.begin(epoch)
+        for features, labels in source.epoch(epoch, batch_size):
+            for learner in learners:
+                learner.learn(features, labels)
+        for learner in learners:
+            learner.end(epoch)
+
+
+class Tally:
+    """Accuracy and mean confidence of R heads, counted over an epoch."""
+
+    def __init__(self, heads: int) -> None:
+        self.rows = 0
+        self._correct = torch.zeros(heads, dtype=torch.float64)
+        self._confidence = torch.zeros(heads, dtype=torch.float64)
+
+    def add(self, logits: Tensor, labels: Tensor) -> None:
+        """Count the rows of (R, N, K) logits."""
+        top = functional.softmax(logits, dim=-1).max(dim=-1)
+        self.rows += len(labels)
+        self._correct += (top.indices == labels).sum(1).cpu()
+        self._confidence += top.values.sum(1, dtype=torch.float64).cpu()
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """(R,) share of rows predicted right."""
+        return (self._correct / self.rows).numpy()
+
+    @property
+    def confidence(self) -> FloatArray:
+        """(R,) mean probability of the predicted label."""
+        return (self._confidence / self.rows).numpy()
+
+
+class MaskedLearner:
+    """Masked heads that draw new masks in every epoch.
+
+    Args:
+        heads: R heads.
+        scaling: of the features that they take.
+        retention: (R,) of the first epoch.
+        rate: the learning rate of an epoch.
+        adapt: from epoch, retention, accuracy and confidence to the next retention, all (R,).
+        remeasure: None to count accuracy and confidence while training; otherwise a function that
+            yields all rows, to count them on when the epoch has ended.
+    """
+
+    def __init__(
+        self,
+        heads: MaskedHeads,
+        scaling: FeatureScaling,
+        retention: FloatArray,
+        rate: Callable[[int], float],
+        adapt: Callable[[int, FloatArray, FloatArray, FloatArray], FloatArray],
+        remeasure: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
+    ) -> None:
+        self.heads, self.scaling, self._rate, self._adapt = heads, scaling, rate, adapt
+        self._retention, self._remeasure = retention, remeasure
+        self._records: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        self._learning_rate, self._tally = 0.0, Tally(heads.count)
+
+    def begin(self, epoch: int) -> None:
+        """See `Learner`."""
+        self.heads.draw_masks(self._retention, epoch)
+        self._learning_rate = self._rate(epoch)
+        self._tally = Tally(self.heads.count)
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        """See `Learner`."""
+        logits = self.heads.step(self.scaling.apply(features), labels, self._learning_rate)
+        self._tally.add(logits, labels)
+
+    def end(self, epoch: int) -> None:
+        """See `Learner`."""
+        tally = self._tally
+        if self._remeasure is not None:
+            tally = Tally(self.heads.count)
+            for features, labels in self._remeasure():
+                tally.add(self.heads.logits(self.scaling.apply(features)), labels)
+        accuracy, confidence = tally.accuracy, tally.confidence
+        self._records.append((self._retention.copy(), accuracy, confidence))
+        self._retention = self._adapt(epoch, self._retention, accuracy, confidence)
+
+    def history(self, head: int) -> list[EpochRecord]:
+        """Return the records of one head."""
+        return [
+            EpochRecord(epoch, *(float(values[head]) for values in record))
+            for epoch, record in enumerate(self._records, start=1)
+        ]
+
+
+class ModuleLearner:
+    """A module trained by one of torch's optimisers; keeps the epoch that did best held out.
+
+    Args:
+        module: takes features as they come, or scaled ones.
+        optimizer: of its parameters.
+        loss: from module, features and labels to (N, K) logits and the loss.
+        scaling: of what the module takes; None for inputs as they are.
+        validation: held-out rows whose likelihood says which epoch to keep; None for the
+            last one.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+        scaling: FeatureScaling | None = None,
+        validation: FeatureRows | None = None,
+    ) -> None:
+        self.module, self._optimizer, self._loss = module, optimizer, loss
+        self._scaling = scaling
+        self._validation = validation
+        if validation is not None and scaling is not None:
+            self._validation = scaled_rows(validation, scaling)
+        self._best: tuple[float, dict[str, Tensor]] | None = None
+        self.best_epoch: int | None = None
+        self.history: list[EpochRecord] = []
+        self._tally = Tally(1)
+
+    def begin(self, epoch: int) -> None:
+        """See `Learner`."""
+        self.module.train()
+        self._tally = Tally(1)
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        """See `Learner`."""
+        if self._scaling is not None:
+            features = self._scaling.apply(features)
+        logits, loss = self._loss(features, labels)
+        descend(loss, self._optimizer)
+        self._tally.add(logits.detach()[None], labels)
+
+    def end(self, epoch: int) -> None:
+        """See `Learner`."""
+        accuracy, confidence = float(self._tally.accuracy[0]), float(self._tally.confidence[0])
+        self.history.append(EpochRecord(epoch + 1, 1.0, accuracy, confidence))
+        if self._validation is None:
+            return
+        self.module.eval()
+        nll = mean_nll(self.module, self._validation)
+        if self._best is None or nll < self._best[0]:
+            self._best, self.best_epoch = (nll, deepcopy(self.module.state_dict())), epoch + 1
+
+    def finish(self) -> nn.Module:
+        """Return the module of the best epoch, in evaluation mode."""
+        if self._best is not None:
+            self.module.load_state_dict(self._best[1])
+        return self.module.eval()
+
+
+def mean_nll(module: nn.Module, rows: FeatureRows) -> float:
+    """Return the mean cross-entropy of a module on scaled rows."""
+    total = 0.0
+    with torch.no_grad():
+        for features, labels in rows.passes(READ_ROWS):
+            losses = functional.cross_entropy(module(features), labels, reduction="none")
+            total += float(losses.double().sum())
+    return total / rows.n
+
+
+def scaled_rows(rows: FeatureRows, scaling: FeatureScaling) -> FeatureRows:
+    """Return rows with scaled features."""
+    return FeatureRows(scaling.apply(rows.features), rows.labels, rows.classes, rows.seed)
+
+
+def check_finite(head: nn.Module) -> None:
+    """Raise `InputError` if training drove any parameter to infinity or NaN."""
+    if not all(bool(torch.isfinite(value).all()) for value in head.parameters()):
+        raise InputError(
+            "the head's weights are no longer finite after training; lower the learning rate"
+        )
+
+
+def unchanged(
+    _epoch: int, retention: FloatArray, _accuracy: FloatArray, _confidence: FloatArray
+) -> FloatArray:
+    """Leave retention as it is."""
+    return np.asarray(retention)

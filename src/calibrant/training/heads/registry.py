@@ -1,0 +1,73 @@
+"""Second stages by name, as the command line and studies ask for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import Any, cast
+
+from calibrant.errors import InputError, UnknownMethodError
+from calibrant.training.heads.balcal import BalCAL
+from calibrant.training.heads.maccal import MaCCal
+from calibrant.training.heads.retraining import HeadRetraining
+from calibrant.training.heads.stage import SecondStage
+from calibrant.training.heads.two_stage import TwoStageTraining, VariationalTwoStageTraining
+
+HEADS: dict[str, type[SecondStage]] = {
+    stage.method: stage
+    for stage in (
+        MaCCal,
+        HeadRetraining,
+        TwoStageTraining,
+        VariationalTwoStageTraining,
+        BalCAL,
+    )
+}
+
+
+def make_head(method: str, **arguments: Any) -> SecondStage:
+    """Return the second stage of that name, not yet fitted.
+
+    Raises:
+        UnknownMethodError: no such name.
+        InputError: an argument that it doesn't have.
+    """
+    if method == "plp":
+        raise UnknownMethodError(
+            "PLP trains the whole network, not a head on its features; use "
+            "calibrant.training.heads.ProgressiveLayerPeeling"
+        )
+    if method not in HEADS:
+        raise UnknownMethodError(
+            f"there is no second stage '{method}'; choose from {', '.join(HEADS)}"
+        )
+    known = {item.name: item.default for item in fields(HEADS[method]) if item.init}
+    for name, value in arguments.items():
+        if name not in known:
+            raise InputError(
+                f"{method} has no argument '{name}'; it has: {', '.join(sorted(known))}"
+            )
+        if isinstance(known[name], bool) and not isinstance(value, bool):
+            raise InputError(f"{name} must be true or false, not {value!r}")
+    return HEADS[method](**arguments)
+
+
+def parse_settings(settings: list[str]) -> dict[str, Any]:
+    """Return arguments from texts such as ``hidden=64``; words that aren't JSON are taken as text.
+
+    Raises:
+        InputError: a text without ``=``.
+    """
+    arguments: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set expects KEY=VALUE, not '{text}'")
+        try:
+            parsed: Any = json.loads(value)
+        except ValueError:
+            parsed = value
+        arguments[name.strip()] = (
+            tuple(cast(list[Any], parsed)) if isinstance(parsed, list) else parsed
+        )
+    return arguments

@@ -1,0 +1,256 @@
+"""Where a second stage gets features: an array, or a frozen network fed by a loader.
+
+Both give the same thing, batches of (N, D) features with (N,) labels, an epoch at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.arrays import Array, as_array, to_numpy
+from calibrant.errors import InputError
+from calibrant.predictions import check_features, check_labels
+from calibrant.training.features import PenultimateFeatures
+from calibrant.training.heads.seeds import epoch_order
+from calibrant.training.heads.tensors import row_parts, tensor_of
+
+Batch = tuple[Tensor, Tensor]
+Place = tuple[torch.device, torch.dtype]
+
+
+class FeatureSource(Protocol):
+    """Training rows of a head."""
+
+    @property
+    def width(self) -> int:
+        """Number of features, D."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, K."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Where the features lie and their dtype; a head is made there."""
+        ...
+
+    def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches of one epoch, in the order that belongs to it."""
+        ...
+
+    def passes(self, batch_size: int) -> Iterator[Batch]:
+        """Yield every row once, for measuring; the order doesn't matter."""
+        ...
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """Features held in memory: (N, D) floats, (N,) labels, and the number of classes."""
+
+    features: Tensor
+    labels: Tensor
+    classes: int
+    seed: int = 0
+
+    @classmethod
+    def checked(
+        cls,
+        features: Array,
+        labels: Array,
+        classes: int | None = None,
+        *,
+        seed: int = 0,
+        source: str = "training rows",
+    ) -> FeatureRows:
+        """Wrap arrays of any library, as float32 unless they are float64.
+
+        Args:
+            features: (N, D) finite numbers.
+            labels: (N,) whole numbers.
+            classes: number of classes; None if every class occurs among the labels.
+            seed: of the order of the rows.
+            source: begins the error messages.
+
+        Raises:
+            PredictionsError: wrong shapes, NaN, infinity, or a label out of range.
+            InputError: `classes` is None and the labels don't run from 0 without a gap.
+        """
+        features = as_array(features)
+        rows = len(features) if getattr(features, "ndim", 0) else 0
+        check_features(features, rows, source)
+        checked = check_labels(labels, rows, classes, source)
+        if classes is None:
+            classes = _classes_without_gap(checked, source)
+        if isinstance(features, Tensor):
+            tensor = features.detach()
+        else:
+            tensor = tensor_of(to_numpy(features))
+        tensor = tensor.to(_at_least_float32(tensor.dtype))
+        return cls(tensor, tensor_of(checked).to(tensor.device), classes, seed)
+
+    @property
+    def width(self) -> int:
+        """Number of features, D."""
+        return int(self.features.shape[1])
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    @property
+    def place(self) -> Place:
+        """See `FeatureSource.place`."""
+        return self.features.device, self.features.dtype
+
+    def rows(self, index: Tensor) -> FeatureRows:
+        """Return the rows of an index."""
+        index = index.to(self.labels.device)
+        return FeatureRows(self.features[index], self.labels[index], self.classes, self.seed)
+
+    def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
+        """See `FeatureSource.epoch`."""
+        order = epoch_order(self.n, self.seed, epoch).to(self.labels.device)
+        for index in row_parts(order, batch_size):
+            yield self.features[index], self.labels[index]
+
+    def passes(self, batch_size: int) -> Iterator[Batch]:
+        """See `FeatureSource.passes`."""
+        parts = (row_parts(array, batch_size) for array in (self.features, self.labels))
+        yield from zip(*parts, strict=True)
+
+
+def _classes_without_gap(labels: Any, source: str) -> int:
+    found = np.unique(labels)
+    if len(found) < 2 or found[-1] != len(found) - 1:
+        raise InputError(
+            f"{source}: the labels don't run from 0 without a gap, so the number of classes can't "
+            "be told from them; pass classes"
+        )
+    return len(found)
+
+
+@contextmanager
+def frozen(network: nn.Module) -> Generator[None]:
+    """Keep a network as it is: no gradients, and no running statistics or dropout either.
+
+    Batch norm in training mode would move its running means even where nothing is learnt. The
+    modes of all modules are put back on leaving.
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+class Tapped(NamedTuple):
+    """The layer of a network that a second stage replaces."""
+
+    name: str
+    layer: nn.Linear
+
+
+def find_head(network: nn.Module, name: str | None = None) -> Tapped:
+    """Return the classifier of a network: the linear layer of that name, by default the last one.
+
+    Raises:
+        InputError: there is none.
+    """
+    modules: list[tuple[str, nn.Module]] = list(cast(Any, network).named_modules())
+    linear = {key: module for key, module in modules if isinstance(module, nn.Linear)}
+    if name is None and linear:
+        name = list(linear)[-1]
+    if name is None or name not in linear:
+        raise InputError(
+            f"the network has no linear layer {name or ''}".rstrip()
+            + f"; it has: {', '.join(linear) or 'none'}"
+        )
+    return Tapped(name, linear[name])
+
+
+def replace_head(network: nn.Module, head: nn.Module, name: str | None = None) -> nn.Module:
+    """Put `head` in place of the network's classifier, in place, and return the network.
+
+    Raises:
+        InputError: the network has no such linear layer, or is that layer itself.
+    """
+    path = find_head(network, name).name
+    if not path:
+        raise InputError("the network is a single linear layer; use the head in its place")
+    parent, _, leaf = path.rpartition(".")
+    owner = network.get_submodule(parent)
+    setattr(owner, leaf, head)
+    return network
+
+
+class NetworkFeatures:
+    """Features that a frozen network computes for every batch of a loader, augmented as it likes.
+
+    Args:
+        network: a classifier whose last linear layer is its head; what enters that layer are the
+            features. Its parameters, buffers and modes stay as they are.
+        loader: yields (inputs, labels), such as a `DataLoader`. If its sampler has `set_epoch`
+            (a `SeededShuffle`, or that of a distributed run), it is told the epoch.
+        head: name of the linear layer, if it isn't the last one.
+    """
+
+    def __init__(self, network: nn.Module, loader: Iterable[Any], head: str | None = None) -> None:
+        self.network, self.loader = network, loader
+        self.name, layer = find_head(network, head)
+        self.width, self.classes = layer.in_features, layer.out_features
+        self.place = layer.weight.device, _at_least_float32(layer.weight.dtype)
+
+    def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
+        """See `FeatureSource.epoch`; the batches are those of the loader."""
+        sampler: Any = getattr(self.loader, "sampler", None)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        for features, labels, _ in self._run():
+            yield features, labels
+
+    def passes(self, batch_size: int) -> Iterator[Batch]:
+        """See `FeatureSource.passes`."""
+        yield from self.epoch(0, batch_size)
+
+    def cached(self, seed: int = 0) -> tuple[FeatureRows, Tensor]:
+        """Return the features of one pass with their labels, and the network's own (N, K) logits.
+
+        Exact for training only if the loader does not augment.
+        """
+        parts = list(self._run())
+        features, labels, logits = (torch.cat(part) for part in zip(*parts, strict=True))
+        return FeatureRows(features, labels, self.classes, seed), logits
+
+    def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        device = next(self.network.parameters()).device
+        with PenultimateFeatures(self.network, self.name) as tap:
+            for inputs, labels in self.loader:
+                # Entered for each batch: between two of them the network is the caller's.
+                with frozen(self.network):
+                    logits = self.network(inputs.to(device))
+                features = tap.features
+                if features.ndim != 2:
+                    raise InputError(
+                        f"layer '{self.name}' must take features of shape (N, D), not "
+                        f"{tuple(features.shape)}; name another layer as the head"
+                    )
+                checked = check_labels(labels, len(logits), self.classes, "the loader")
+                wide = features.to(self.place[1])
+                yield wide, tensor_of(checked).to(device), logits.detach()
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,0 +1,224 @@
+"""What all second stages share: their arguments, the two ways in, and what a fitted one does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.arrays import Array, as_array, is_numpy, to_numpy
+from calibrant.errors import InputError, NotFittedError
+from calibrant.files.atomic import StrPath
+from calibrant.posthoc.arguments import argument, check_arguments
+from calibrant.predictions import check_features
+from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
+from calibrant.training.heads.sources import FeatureRows, FeatureSource, NetworkFeatures
+from calibrant.training.heads.tensors import row_parts, tensor_of
+
+Progress = Callable[[str], None]
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What an epoch showed on its training rows, seen while it trained.
+
+    Attributes:
+        epoch: counted from 1.
+        retention: share of connections kept; 1 where nothing is masked.
+        accuracy: share of rows whose label was predicted.
+        confidence: mean probability of the predicted label.
+    """
+
+    epoch: int
+    retention: float
+    accuracy: float
+    confidence: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the numbers as JSON takes them."""
+        return asdict(self)
+
+
+@dataclass(eq=False)
+class SecondStage(ABC):
+    """A classifier head trained on features of a network that stays as it is.
+
+    The constructor only stores its arguments. After `fit`, `head_` takes features as the network
+    gives them and returns logits; `history_` says how the epochs went.
+
+    Attributes:
+        classes_: number of classes, K.
+        head_: the trained head, a module in evaluation mode.
+        history_: one record for each epoch.
+        notes_: what the fit warned of.
+    """
+
+    method: ClassVar[str]
+    needs_network: ClassVar[bool] = False
+
+    epochs: int = argument(40, at_least=1)
+    learning_rate: float = argument(0.1, above=0)
+    batch_size: int = argument(128, at_least=1)
+    seed: int = argument(0, at_least=0)
+    standardise: bool = True
+
+    classes_: int = field(init=False, repr=False)
+    head_: nn.Module = field(init=False, repr=False)
+    history_: list[EpochRecord] = field(init=False, repr=False)
+    notes_: list[str] = field(init=False, repr=False)
+
+    def fit(
+        self,
+        features: Array,
+        labels: Array,
+        validation: tuple[Array, Array] | None = None,
+        *,
+        classes: int | None = None,
+        reference_accuracy: float | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train a head on an array of features.
+
+        Args:
+            features: (N, D) penultimate features of the rows that the network was trained on, NumPy
+                or torch; computed where they lie.
+            labels: (N,) classes.
+            validation: features and labels of held-out rows, for methods that choose by them.
+            classes: number of classes; None if every class occurs among the labels.
+            reference_accuracy: accuracy on the validation rows that the new head should not fall
+                far below; None for that of a plainly retrained head.
+            progress: called with a line of text as each epoch begins.
+
+        Raises:
+            InputError: unusable arrays or arguments, or a method that needs the network.
+        """
+        check_arguments(self)
+        rows = FeatureRows.checked(features, labels, classes, seed=self.seed)
+        held_out = None
+        if validation is not None:
+            held_out = FeatureRows.checked(
+                *validation, rows.classes, seed=self.seed, source="validation rows"
+            )
+            if held_out.width != rows.width:
+                raise InputError(
+                    f"validation rows: have {held_out.width} features, but the training rows "
+                    f"{rows.width}"
+                )
+        self._begin(rows.classes)
+        self._fit(rows, held_out, reference_accuracy, progress or silent)
+        return self
+
+    def fit_network(
+        self,
+        network: nn.Module,
+        loader: Iterable[Any],
+        validation: Iterable[Any] | None = None,
+        *,
+        head: str | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train a head on the features that a frozen network computes for a loader's batches.
+
+        The loader may augment: features are computed anew in every epoch. `network` keeps its
+        parameters, its buffers and its old head; `replace_head(network, stage.head_)` exchanges it.
+
+        Args:
+            network: a classifier whose last linear layer is its head.
+            loader: yields (inputs, labels) in batches, whose size is the loader's.
+            validation: the same for held-out rows, not augmented.
+            head: name of the linear layer that is the head, if it isn't the last one.
+            progress: called with a line of text as each epoch begins.
+
+        Raises:
+            InputError: unusable arguments, or no such layer.
+        """
+        check_arguments(self)
+        source = NetworkFeatures(network, loader, head)
+        held_out, accuracy = None, None
+        if validation is not None:
+            held_out, logits = NetworkFeatures(network, validation, head).cached(self.seed)
+            accuracy = float((logits.argmax(1) == held_out.labels).double().mean())
+        self._begin(source.classes)
+        self._fit(source, held_out, accuracy, progress or silent)
+        return self
+
+    def _begin(self, classes: int) -> None:
+        self.classes_ = classes
+        self.notes_ = []
+
+    @abstractmethod
+    def _fit(
+        self,
+        source: FeatureSource,
+        validation: FeatureRows | None,
+        reference_accuracy: float | None,
+        progress: Progress,
+    ) -> None:
+        """Set `head_` and `history_`."""
+
+    def _scalings(self, source: FeatureSource, *lengths: float) -> list[FeatureScaling]:
+        """Return scalings to rows of these lengths, or to rows as they are if so asked."""
+        if not self.standardise:
+            return [FeatureScaling.identity(source.width)] * len(lengths)
+        unit = FeatureScaling.of(source)
+        return [unit.longer(length) for length in lengths]
+
+    def logits(self, features: Array) -> Array:
+        """Return (N, K) logits of (N, D) features, as an array of their kind.
+
+        Raises:
+            NotFittedError: before `fit`.
+            PredictionsError: unusable features.
+        """
+        if not hasattr(self, "head_"):
+            raise NotFittedError(f"this {type(self).__name__} has not been fitted")
+        features = as_array(features)
+        check_features(features, int(features.shape[0]), "features")
+        given = tensor_of(features) if is_numpy(features) else features
+        parts = [head_logits(self.head_, part) for part in row_parts(given, READ_ROWS)]
+        result = torch.cat(parts)
+        return to_numpy(result) if is_numpy(features) else result
+
+    def predict_proba(self, features: Array) -> Array:
+        """Return (N, K) probabilities of (N, D) features, as an array of their kind."""
+        from calibrant.rows import softmax
+
+        return softmax(self.logits(features))
+
+    def save(self, path: StrPath) -> None:
+        """Write the head to a safetensors file, which `load_head` reads; see there."""
+        from calibrant.training.heads.storage import save_head
+
+        save_head(self, path)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def summary(self) -> Mapping[str, Any]:
+        """Return what the fit chose, as JSON takes it."""
+        return {}
+
+
+def head_logits(head: nn.Module, features: Tensor) -> Tensor:
+    """Return the logits of a head without gradients, computed in the dtype of its parameters."""
+    reference = next(head.parameters())
+    with torch.no_grad():
+        return head(features.to(reference.device, reference.dtype)).to(features.device)
+
+
+def rate_at(learning_rate: float, schedule: Schedule, epoch: int, epochs: int) -> float:
+    """Return the learning rate of an epoch, counted from 0."""
+    if schedule == "constant":
+        return learning_rate
+    return learning_rate * (1 + float(np.cos(np.pi * epoch / epochs))) / 2
+
+
+def silent(_: str) -> None:
+    """Show no progress."""

@@ -1,0 +1,166 @@
+"""Heads as files: safetensors with a JSON header, read back as a module ready for use."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from os import fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from calibrant._version import __version__
+from calibrant.errors import CalibratorFileError, InputError, NotFittedError
+from calibrant.files.atomic import StrPath, replacing
+from calibrant.training.heads.balcal import BalancedHead
+from calibrant.training.heads.scaling import Rescale
+from calibrant.training.heads.tensors import random_state_kept
+from calibrant.training.heads.two_stage import VariationalHead
+
+if TYPE_CHECKING:
+    from calibrant.training.heads.stage import SecondStage
+
+FORMAT = "calibrant-head"
+FORMAT_VERSION = 1
+Description = list[Any]
+
+
+def save_head(stage: SecondStage, path: StrPath) -> None:
+    """Write the head of a fitted second stage to `path`, which must end in ``.safetensors``.
+
+    Raises:
+        NotFittedError: it has not been fitted.
+        InputError: another extension, or a folder that doesn't exist.
+    """
+    from safetensors import torch as safetensors_torch
+
+    if Path(path).suffix != ".safetensors":
+        raise InputError(f"{fspath(path)}: a head is saved as .safetensors")
+    if not hasattr(stage, "head_"):
+        raise NotFittedError(f"this {type(stage).__name__} has not been fitted")
+    header = {
+        "format": FORMAT,
+        "format_version": str(FORMAT_VERSION),
+        "calibrant_version": __version__,
+        "method": stage.method,
+        "architecture": json.dumps(describe(stage.head_)),
+        "dtype": str(next(stage.head_.parameters()).dtype).removeprefix("torch."),
+        "arguments": json.dumps(stage.get_params()),
+        "chosen": json.dumps(stage.summary()),
+        "history": json.dumps([record.as_dict() for record in stage.history_]),
+        "notes": json.dumps(stage.notes_),
+    }
+    state = {name: value.contiguous() for name, value in stage.head_.state_dict().items()}
+    with replacing(path) as temporary:
+        cast(Any, safetensors_torch).save_file(state, temporary, metadata=header)
+
+
+def load_head(path: StrPath) -> nn.Module:
+    """Return a head that `save` wrote: (N, D) features in, (N, K) logits out, on the CPU.
+
+    Nothing is unpickled or imported by name: the header describes layers that are known here.
+
+    Raises:
+        CalibratorFileError: the file is missing, damaged, not a head, or of a newer format.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    source = fspath(path)
+    if not Path(path).is_file():
+        raise CalibratorFileError(f"{source}: there is no such file")
+    try:
+        with cast(Any, safe_open)(path, framework="pt") as file:
+            header = cast(dict[str, str], file.metadata() or {})
+            names = cast(list[str], list(file.keys()))
+            state = {name: cast(Tensor, file.get_tensor(name)) for name in names}
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise CalibratorFileError(f"{source}: is not a readable safetensors file") from error
+    if header.get("format") != FORMAT:
+        raise CalibratorFileError(f"{source}: is a safetensors file, but not a head")
+    version = header.get("format_version", "")
+    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+        raise CalibratorFileError(
+            f"{source}: has format version '{version}', this version reads up to {FORMAT_VERSION}; "
+            "update Calibrant"
+        )
+    for name, value in state.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise CalibratorFileError(f"{source}: parameter '{name}' holds NaN or infinity")
+    try:
+        with random_state_kept():
+            head = build(json.loads(header["architecture"]), _elements(state))
+        head.to({"float32": torch.float32, "float64": torch.float64}[header["dtype"]])
+        head.load_state_dict(state)
+    # A header that was tampered with may fail in any way.
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise CalibratorFileError(
+            f"{source}: the header doesn't fit the parameters ({reason})"
+        ) from error
+    return head.eval()
+
+
+def describe(head: nn.Module) -> list[Description]:
+    """Return the layers of a head as JSON takes them: names and sizes, no code.
+
+    Raises:
+        InputError: a layer of a kind that files don't hold.
+    """
+    layers = list(head) if isinstance(head, nn.Sequential) else [head]
+    return [_describe_layer(layer) for layer in layers]
+
+
+def _describe_layer(layer: nn.Module) -> Description:
+    if isinstance(layer, nn.Linear):
+        return ["linear", layer.in_features, layer.out_features]
+    if isinstance(layer, nn.ReLU):
+        return ["relu"]
+    if isinstance(layer, Rescale):
+        return ["rescale", len(layer.mean)]
+    if isinstance(layer, VariationalHead):
+        samples, latent = layer.noise.shape
+        first = cast(nn.Linear, layer.mean[0])
+        return ["variational", first.in_features, latent, layer.classifier.out_features, samples]
+    if isinstance(layer, BalancedHead):
+        kernel = cast(nn.Conv2d, layer.adaptor[2]).kernel_size[0]
+        return ["balanced", layer.linear.in_features, layer.linear.out_features, kernel]
+    raise InputError(f"a head with a layer of type {type(layer).__name__} can't be saved")
+
+
+def build(description: list[Description], elements: int) -> nn.Module:
+    """Return untrained layers as `describe` named them; the inverse of it.
+
+    Args:
+        description: names and sizes of the layers.
+        elements: how many numbers the file holds: no damaged header may reserve memory for more.
+    """
+    layers = [_build_layer(name, sizes, elements) for name, *sizes in description]
+    single = len(layers) == 1 and isinstance(layers[0], (VariationalHead, BalancedHead))
+    return layers[0] if single else nn.Sequential(*layers)
+
+
+def _elements(state: dict[str, Tensor]) -> int:
+    return sum(value.numel() for value in state.values())
+
+
+def _rescale(width: int) -> Rescale:
+    return Rescale(torch.zeros(width), 1.0)
+
+
+def _build_layer(name: str, sizes: list[int], elements: int) -> nn.Module:
+    products = [first * second for first, second in pairwise(sizes)]
+    if name == "balanced":
+        products.append(sizes[0] * (sizes[0] // 2))
+    whole = all(type(size) is int and 0 < size <= elements for size in sizes)
+    if not whole or any(product > elements for product in products):
+        raise ValueError(f"sizes {sizes} of layer '{name}'")
+    makers: dict[str, Any] = {
+        "linear": nn.Linear,
+        "relu": nn.ReLU,
+        "rescale": _rescale,
+        "variational": VariationalHead,
+        "balanced": BalancedHead,
+    }
+    return makers[name](*sizes)

@@ -1,0 +1,37 @@
+"""The few things of torch whose types are incomplete, said once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares the memory of an array, or of a copy if that is read-only."""
+    given = array if array.flags.writeable else np.array(array)
+    return cast(Tensor, cast(Any, torch).from_numpy(given))
+
+
+def row_parts(tensor: Tensor, rows: int) -> list[Tensor]:
+    """Return views of so many rows each, the last one of what is left."""
+    return list(cast(Any, tensor).split(rows))
+
+
+@contextmanager
+def random_state_kept() -> Generator[None]:
+    """Put torch's own generator back on leaving: building a layer draws from it."""
+    with cast(Any, torch.random).fork_rng(devices=[]):
+        yield
+
+
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Take one step of an optimiser down the gradient of a loss."""
+    optimizer.zero_grad(set_to_none=True)
+    cast(Any, loss).backward()
+    cast(Any, optimizer).step()

@@ -1,0 +1,406 @@
+"""Second stages as a whole: what they do, both ways in, saving, and the choice of kappa."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import calibrant  # noqa: E402
+from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError, NotFittedError  # noqa: E402
+from calibrant.training.heads import (  # noqa: E402
+    ABLATION,
+    HEADS,
+    FeatureRows,
+    MaCCal,
+    SeededShuffle,
+    find_head,
+    load_head,
+    make_head,
+    replace_head,
+)
+from calibrant.training.heads.kappa import KappaPoint, choose_kappa, measure_head  # noqa: E402
+from calibrant.training.heads.scaling import FeatureScaling  # noqa: E402
+from calibrant.training.heads.simulation import memorised_features  # noqa: E402
+
+FEW = {"epochs": 3, "seed": 1}
+# After three epochs a head of two layers is far behind a linear one, which MaC-Cal warns of.
+short = pytest.mark.filterwarnings("ignore:no kappa keeps:calibrant.errors.CalibrationWarning")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return memorised_features(600, 500, 5, 12, seed=3)
+
+
+@pytest.fixture(scope="module")
+def memorised():
+    """Rows of a network with nearly all right in training and 82 % on others."""
+    return memorised_features(4000, 4000, spread=6.0, pull=3.0, seed=0)
+
+
+def quick(method: str, **more):
+    extra = {"kappa": 0.9, "hidden": 16} if method == "maccal" else {}
+    return make_head(method, **(FEW | extra | more))
+
+
+def probabilities(stage, rows):
+    return stage.predict_proba(rows[2].features)
+
+
+def network_of(width: int, classes: int) -> nn.Sequential:
+    """Return a net with batch norm and dropout whose last layer is the head."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(width, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, classes)
+    )
+
+
+# --- what MaC-Cal is for -----------------------------------------------------------------------
+
+
+def test_maccal_halves_the_error_of_the_same_head_without_masks(memorised):
+    train, val, test = memorised
+    held = FeatureRows.checked(*test, 10)
+    settings = {"epochs": 20, "batch_size": 64, "hidden": 64}
+    unmasked = MaCCal(kappa=1.0, initial_retention=1.0, **settings).fit(*train)
+    before = measure_head(unmasked.head_, held)
+    stage = MaCCal(kappas=(1.0, 0.95, 0.9, 0.85, 0.8, 0.7), **settings).fit(*train, val)
+    after = measure_head(stage.head_, held)
+    assert unmasked.history_[-1].accuracy > 0.99
+    assert before.confidence - before.accuracy > 0.1
+    assert after.ece < before.ece / 2
+    assert after.accuracy > before.accuracy - 0.01
+    assert [point.kappa for point in stage.kappa_curve_] == list(stage.kappas)
+    confidences = [point.confidence for point in stage.kappa_curve_]
+    assert confidences == sorted(confidences, reverse=True)
+
+
+def test_history_obeys_the_rule_for_retention(memorised):
+    stage = MaCCal(kappa=0.8, hidden=32, epochs=12, batch_size=64).fit(*memorised[0])
+    history = stage.history_
+    assert [record.epoch for record in history] == list(range(1, 13))
+    assert history[0].retention == 0.9
+    for epoch, (now, then) in enumerate(itertools.pairwise(history)):
+        bound = 0.1 * 0.1 ** (epoch / 12)
+        step = np.clip(0.8 * now.accuracy - now.confidence, -bound, bound)
+        assert then.retention == pytest.approx(np.clip(now.retention + step, 0.1, 1), abs=1e-12)
+
+
+def test_feedback_at_the_end_of_an_epoch_measures_the_last_weights(rows):
+    stage = MaCCal(kappa=1.0, hidden=16, epochs=1, feedback="epoch_end").fit(*rows[0])
+    probs = stage.predict_proba(rows[0].features)
+    right = probs.argmax(axis=1) == rows[0].labels
+    assert stage.history_[0].accuracy == pytest.approx(right.mean(), abs=1e-9)
+    assert stage.history_[0].confidence == pytest.approx(probs.max(axis=1).mean(), abs=1e-6)
+
+
+def test_maccal_without_masks_or_bottleneck_is_plain_retraining(rows):
+    control = quick("retrain").fit(*rows[0])
+    same = quick("maccal", kappa=1.0, bottleneck=False, initial_retention=1.0, adaptation="none")
+    same.fit(*rows[0])
+    np.testing.assert_array_equal(probabilities(control, rows), probabilities(same, rows))
+
+
+def test_ablation_switches_one_thing_at_a_time():
+    stages = [MaCCal(**settings) for settings in ABLATION.values()]
+    parts = ("restrict_gradient", "bottleneck", "adaptation")
+    for one, other in itertools.pairwise(stages):
+        assert sum(getattr(one, part) != getattr(other, part) for part in parts) == 1
+    assert stages[-1].get_params() == MaCCal().get_params()
+
+
+# --- kappa -------------------------------------------------------------------------------------
+
+
+def points(*values: tuple[float, float]) -> list[KappaPoint]:
+    return [
+        KappaPoint(1 - place / 10, 0.5, accuracy, 0.9, 0.1, nll)
+        for place, (accuracy, nll) in enumerate(values)
+    ]
+
+
+def test_kappa_of_the_best_likelihood_that_keeps_accuracy():
+    free = choose_kappa(points((0.8, 1.0), (0.799, 0.9), (0.797, 0.7)), 0.8, 0.005)
+    assert (free.index, free.note) == (2, None)
+    guarded = choose_kappa(points((0.8, 1.0), (0.799, 0.9), (0.7, 0.7)), 0.8, 0.005)
+    assert guarded.index == 1
+    assert "loses 10.00 points" in str(guarded.note)
+    assert "backed off to 0.9" in str(guarded.note)
+    none = choose_kappa(points((0.75, 1.0), (0.76, 0.9), (0.7, 0.7)), 0.8, 0.005)
+    assert none.index == 1
+    assert "no kappa keeps" in str(none.note)
+
+
+def test_collapse_is_said():
+    train, _, _ = memorised_features(1000, 10, seed=1)
+    stage = MaCCal(kappa=0.2, hidden=16, epochs=25, learning_rate=1.0, batch_size=32)
+    with pytest.warns(CalibrationWarning, match="collapsed"):
+        stage.fit(*train)
+    assert any("raise kappa" in note for note in stage.notes_)
+
+
+@short
+def test_without_held_out_rows_some_are_split_off_and_that_is_said(rows):
+    with pytest.warns(CalibrationWarning, match="120 rows held out"):
+        stage = MaCCal(hidden=8, kappas=(1.0, 0.9), **FEW).fit(*rows[0])
+    assert len(stage.kappa_curve_) == 2
+
+
+# --- scale, determinism, kinds -----------------------------------------------------------------
+
+
+@short
+@pytest.mark.parametrize("method", HEADS)
+def test_scale_and_offset_of_the_features_do_not_matter(method, rows):
+    train, val, test = rows
+    plain = quick(method).fit(train.features, train.labels, tuple(val))
+
+    def moved(features):
+        return 1000 * features + 30
+
+    other = quick(method).fit(
+        moved(train.features), train.labels, (moved(val.features), val.labels)
+    )
+    expected = plain.predict_proba(test.features)
+    np.testing.assert_allclose(other.predict_proba(moved(test.features)), expected, atol=1e-6)
+    assert expected.std(axis=0).max() > 0.01  # it did learn
+
+
+def test_unscaled_features_do_matter_if_so_asked(rows):
+    train, _, test = rows
+    one = quick("retrain", standardise=False).fit(*train)
+    two = quick("retrain", standardise=False).fit(3 * train.features, train.labels)
+    apart = one.predict_proba(test.features) - two.predict_proba(3 * test.features)
+    assert np.abs(apart).max() > 0.01
+
+
+def test_scaling_gives_centred_rows_of_the_length_asked_for_and_folds():
+    rng = np.random.default_rng(0)
+    features = torch.from_numpy(rng.normal(size=(500, 6)) * 4 + 1e4)
+    source = FeatureRows(features, torch.zeros(500, dtype=torch.int64), 2)
+    scaling = FeatureScaling.of(source).longer(0.5)
+    scaled = scaling.apply(features)
+    assert torch.allclose(scaled.mean(0), torch.zeros(6).double(), atol=1e-9)
+    assert float(scaled.square().sum(1).mean()) == pytest.approx(0.25)
+    layer = nn.Linear(6, 3).double()
+    expected = layer(scaled)
+    scaling.fold_into(layer)
+    torch.testing.assert_close(layer(features), expected)
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_same_seed_same_head_and_prediction_is_deterministic(method, rows):
+    one, two = (quick(method).fit(*rows[0]) for _ in range(2))
+    np.testing.assert_array_equal(probabilities(one, rows), probabilities(two, rows))
+    np.testing.assert_array_equal(probabilities(one, rows), probabilities(one, rows))
+    other = quick(method, seed=2).fit(*rows[0])
+    assert not np.array_equal(probabilities(one, rows), probabilities(other, rows))
+    torch_state = torch.get_rng_state()
+    quick(method).fit(*rows[0])
+    assert torch.equal(torch_state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_probabilities_come_back_as_the_kind_that_went_in(method, rows):
+    stage = quick(method).fit(rows[0].features.astype(np.float32), rows[0].labels)
+    probs = probabilities(stage, rows)
+    assert isinstance(probs, np.ndarray)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
+    tensor = stage.predict_proba(torch.from_numpy(rows[2].features))
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(tensor.numpy(), probs, atol=1e-6)
+
+
+# --- saving ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_saved_head_is_a_module_that_gives_the_same_logits(method, rows, tmp_path):
+    path = tmp_path / "head.safetensors"
+    stage = quick(method).fit(*rows[0])
+    stage.save(path)
+    module = load_head(path)
+    assert isinstance(module, nn.Module)
+    assert not module.training
+    given = torch.from_numpy(rows[2].features)
+    with torch.no_grad():
+        torch.testing.assert_close(module(given), stage.head_(given), atol=0, rtol=0)
+
+
+def test_files_that_are_no_heads_are_refused(rows, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "head.safetensors"
+    with pytest.raises(NotFittedError):
+        MaCCal().save(path)
+    stage = quick("maccal").fit(*rows[0])
+    with pytest.raises(InputError, match=r"saved as \.safetensors"):
+        stage.save(tmp_path / "head.pkl")
+    with pytest.raises(CalibratorFileError, match="no such file"):
+        load_head(tmp_path / "none.safetensors")
+    stage.save(path)
+    state = load_file(path)
+    header = {"format": "calibrant-head", "format_version": "1", "dtype": "float64"}
+
+    def refused(match: str, architecture: object, tensors=state, **more: str) -> None:
+        bad = tmp_path / "bad.safetensors"
+        save_file(tensors, bad, header | {"architecture": json.dumps(architecture)} | more)
+        with pytest.raises(CalibratorFileError, match=match):
+            load_head(bad)
+
+    good = [["linear", 12, 16], ["relu"], ["linear", 16, 5]]
+    refused("doesn't fit", [["linear", 12, 5]])
+    refused("doesn't fit", [["os.system", 12, 5]])
+    refused("sizes", [["linear", 1 << 20, 1 << 20]])
+    refused("sizes", [["balanced", 200, 1, 1]])
+    refused("version '2'", good, format_version="2")
+    refused("not a head", good, format="calibrant")
+    broken = {name: value * np.nan for name, value in state.items()}
+    refused("NaN or infinity", good, tensors=broken)
+    path.write_bytes(b"nothing")
+    with pytest.raises(CalibratorFileError, match="not a readable"):
+        load_head(path)
+
+
+# --- through the network -----------------------------------------------------------------------
+
+
+@short
+@pytest.mark.parametrize("method", HEADS)
+def test_network_and_loader_give_the_head_that_cached_features_give(method, rows):
+    train, val, _ = rows
+    network = network_of(12, 5)
+    network(torch.from_numpy(train.features).float())  # moves the running statistics
+    inputs = torch.from_numpy(train.features).float()
+    labels = torch.from_numpy(train.labels)
+    data = TensorDataset(inputs, labels)
+    size = quick(method).batch_size
+    loader = DataLoader(data, batch_size=size, sampler=SeededShuffle(len(data), FEW["seed"]))
+    held = DataLoader(
+        TensorDataset(torch.from_numpy(val.features).float(), torch.from_numpy(val.labels)),
+        batch_size=100,
+    )
+    through = quick(method).fit_network(network, loader, held)
+    network.eval()
+    with torch.no_grad():
+        cached, held_features = (network[:4](x) for x in (inputs, held.dataset.tensors[0]))
+    direct = quick(method).fit(cached, labels, (held_features, val.labels))
+    torch.testing.assert_close(
+        through.predict_proba(held_features),
+        direct.predict_proba(held_features),
+        atol=2e-5,
+        rtol=1e-3,
+    )
+
+
+def test_frozen_network_keeps_parameters_buffers_and_modes(rows):
+    network = network_of(12, 5)
+    network.train()
+    network[3].eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    modes = [module.training for module in network.modules()]
+    data = TensorDataset(
+        torch.from_numpy(rows[0].features).float(), torch.from_numpy(rows[0].labels)
+    )
+    stage = quick("maccal").fit_network(network, DataLoader(data, batch_size=50, shuffle=True))
+    assert [module.training for module in network.modules()] == modes
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(parameter.grad is None for parameter in network.parameters())
+    network.eval()
+    with torch.no_grad():
+        features = network[:4](data.tensors[0])
+        expected = stage.head_(features)
+        assert replace_head(network, stage.head_) is network
+        torch.testing.assert_close(network(data.tensors[0]), expected)
+
+
+def test_augmenting_loader_gives_new_features_in_every_epoch(rows):
+    network = network_of(12, 5)
+    labels = torch.from_numpy(rows[0].labels)
+    inputs = torch.from_numpy(rows[0].features).float()
+    seen = []
+
+    class Augmenting:
+        def __iter__(self):
+            seen.append(len(seen))
+            for part, truth in zip(inputs.split(100), labels.split(100), strict=True):
+                yield part + len(seen), truth
+
+    quick("retrain").fit_network(network, Augmenting())
+    # One pass for the scale, one for the dtype, one for each epoch.
+    assert len(seen) >= FEW["epochs"] + 1
+
+
+def test_head_of_a_network_is_found_or_missed_plainly():
+    network = network_of(4, 3)
+    assert find_head(network).name == "4"
+    assert find_head(network, "0").layer is network[0]
+    with pytest.raises(InputError, match="no linear layer fc; it has: 0, 4"):
+        find_head(network, "fc")
+    with pytest.raises(InputError, match="no linear layer; it has: none"):
+        find_head(nn.Conv2d(1, 1, 1))
+    with pytest.raises(InputError, match="kappa is chosen on rows"):
+        MaCCal(epochs=1).fit_network(network, [(torch.zeros(2, 4), torch.tensor([0, 1]))])
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+
+def test_bad_input_is_refused_in_a_sentence(rows):
+    features, labels = rows[0]
+    with pytest.raises(InputError, match="kappa must be a number above 0 and at most 1"):
+        MaCCal(kappa=1.5).fit(features, labels)
+    with pytest.raises(InputError, match="kappa must be"):
+        MaCCal(kappa="high").fit(features, labels)
+    with pytest.raises(InputError, match="hidden must be"):
+        MaCCal(kappa=1.0, hidden=0).fit(features, labels)
+    with pytest.raises(InputError, match="smallest_step"):
+        MaCCal(kappa=1.0, smallest_step=0.2).fit(features, labels)
+    with pytest.raises(InputError, match="epochs must be"):
+        MaCCal(kappa=1.0, epochs=0).fit(features, labels)
+    with pytest.raises(InputError, match="shape"):
+        MaCCal(kappa=1.0).fit(features[:, 0], labels)
+    with pytest.raises(InputError, match="entries"):
+        MaCCal(kappa=1.0).fit(features, labels[:-1])
+    with pytest.raises(InputError, match="pass classes"):
+        MaCCal(kappa=1.0).fit(features, np.where(labels == 2, 3, labels))
+    with pytest.raises(InputError, match="validation rows: have 3 features"):
+        MaCCal().fit(features, labels, (features[:, :3], labels))
+    with pytest.raises(InputError, match="the same in every"):
+        MaCCal(kappa=1.0).fit(np.ones_like(features), labels)
+    with pytest.raises(InputError, match="no second stage 'dropout'"):
+        make_head("dropout")
+    with pytest.raises(InputError, match="trains the whole network"):
+        make_head("plp")
+    with pytest.raises(InputError, match="no argument 'rate'"):
+        make_head("maccal", rate=1)
+    with pytest.raises(InputError, match="bottleneck must be true or false"):
+        make_head("maccal", bottleneck="no")
+    with pytest.raises(NotFittedError):
+        MaCCal().predict_proba(features)
+
+
+def test_a_rate_that_blows_up_is_said(rows):
+    for method in ("maccal", "retrain"):
+        stage = quick(method, learning_rate=1e30, epochs=2, batch_size=16)
+        with pytest.raises(InputError, match="no longer finite"):
+            stage.fit(*rows[0], rows[1])
+
+
+def test_classes_that_no_training_row_has_can_be_said(rows):
+    features, labels = rows[0]
+    stage = quick("retrain").fit(features, np.minimum(labels, 3), classes=6)
+    assert stage.predict_proba(features).shape == (len(features), 6)
+
+
+def test_heads_are_reached_from_the_package():
+    assert calibrant.training.heads.MaCCal is MaCCal

@@ -113,9 +113,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    losses: dict[str, nn.Module] = {"cross-entropy": nn.CrossEntropyLoss()} | {
-        f"fedlas-{base}": FeDLaS(chosen.classes, base, alpha=0.1) for base in ("ls", "mbls")
-    }
+    losses: dict[str, nn.Module] = {"cross-entropy": nn.CrossEntropyLoss()}
+    for base in ("ls", "mbls"):
+        losses[f"fedlas-{base}"] = FeDLaS(chosen.classes, base, alpha=0.1)
     size = (chosen.rows, chosen.classes)
     whole = in_turn({n: training_step(loss, *size) for n, loss in losses.items()}, chosen.repeats)
     alone = in_turn({n: loss_step(loss, *size) for n, loss in losses.items()}, 200)

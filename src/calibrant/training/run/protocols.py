@@ -78,7 +78,7 @@ PROTOCOLS = {
     "acls-tiny": Protocol(
         100, 64, 0.1, (40, 60), split_seed=None, split_by_class=True, select="best"
     ),
-    "quick": Protocol(12, 128, 0.2, nesterov=True, drop_last=True, padding=2, plain_share=1 / 3),
+    "quick": Protocol(18, 128, 0.2, nesterov=True, drop_last=True, padding=2, plain_share=1 / 6),
 }
 
 

@@ -347,12 +347,12 @@ def test_extreme_logits_stay_finite(case):
     assert torch.isfinite(logits.grad).all()
 
 
-@pytest.mark.parametrize("case", ["fedlas-ls", "soft-ece", "crl"])
-def test_compiles(case):
+@pytest.mark.parametrize("case", EVERY)
+def test_compiles_in_one_graph(case):
     torch._dynamo.reset()
     batch = Batch()
     loss, compiled = make(case), make(case)
-    program = torch.compile(compiled, backend="aot_eager")
+    program = torch.compile(compiled, backend="aot_eager", fullgraph=True)
     program.needs = loss.needs
     for _ in range(2):
         logits = batch.logits.clone().requires_grad_()

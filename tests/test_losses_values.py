@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from calibrant.training.losses import (
+    CPC,
     CRL,
     MDCA,
     MMCE,
@@ -91,6 +92,13 @@ def test_penalty_alone(name, arguments, value, gradient):
     assert found[0] == pytest.approx(value, **CLOSE)
     if gradient is not None:
         assert found[1] == pytest.approx(gradient, **CLOSE)
+
+
+def test_both_terms_of_cpc():
+    plain = CrossEntropy()(LOGITS, TARGET)
+    for weights, value in (((1.0, 0.0), 1.3651231997), ((0.0, 1.0), 1.9136150174)):
+        term = CPC(*weights)(LOGITS, TARGET) - plain
+        assert term.item() == pytest.approx(value, **CLOSE)
 
 
 def test_sum_over_classes_is_the_mean_times_their_number():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -162,6 +164,8 @@ def test_trainer_outputs_of_other_kinds():
 def test_trainer_refusals():
     with pytest.raises(InputError, match="needs index"):
         for_trainer(make_loss("crl", CLASSES, samples=5))
+    with pytest.raises(InputError, match="ignore_index -100, not 0"):
+        for_trainer(CrossEntropy(ignore_index=0))
     with pytest.raises(InputError, match="reduction 'mean'"):
         for_trainer(CrossEntropy(reduction="sum"))
     with pytest.raises(InputError, match="needs features="):
@@ -188,6 +192,45 @@ def test_features_are_the_input_of_the_layer():
         PenultimateFeatures(network, "fc")
     with pytest.raises(InputError, match="no linear layer"):
         PenultimateFeatures(nn.ReLU())
+
+
+def test_features_of_a_layer_that_is_called_by_name():
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.fc = nn.Linear(3, 6), nn.Linear(6, CLASSES)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.fc(input=self.body(inputs))
+
+    network = Named()
+    tap = PenultimateFeatures(network)
+    logits = network(torch.randn(2, 3))
+    assert torch.equal(network.fc(tap.features), logits)
+    # The gate of a loss within the network is no layer of the network.
+    network.loss = FeDLaS(CLASSES)
+    assert PenultimateFeatures(network).layer == "fc"
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_network_that_is_listened_to_can_be_copied(detach):
+    network, (inputs, _) = tiny_cnn(), images(5)
+    tap = PenultimateFeatures(network, detach=detach)
+    network(inputs)
+    features = tap.features
+    for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+        assert torch.equal(other(inputs[:2]), network(inputs)[:2])
+    assert torch.equal(tap.features, features)
+
+
+def test_features_of_a_compiled_network():
+    torch._dynamo.reset()
+    network, (inputs, _) = tiny_cnn(), images(5)
+    tap = PenultimateFeatures(network)
+    compiled = torch.compile(network, backend="aot_eager")
+    for batch in (inputs, -inputs):
+        logits = compiled(batch)
+        torch.testing.assert_close(network[4](tap.features), logits)
 
 
 def test_without_torch_one_sentence():

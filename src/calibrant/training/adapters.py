@@ -36,7 +36,8 @@ def for_trainer(
             (N, D), or (N, T, D) beside token logits.
 
     Raises:
-        InputError: a loss that needs other things, or another reduction.
+        InputError: a loss that needs other things, has another reduction, or leaves out other
+            labels than -100, by which the Trainer counts.
     """
     lacking = loss.needs - {"features", "validation"}
     if lacking:
@@ -46,8 +47,15 @@ def for_trainer(
         )
     if loss.reduction != "mean":
         raise InputError(f"the loss must have reduction 'mean', not '{loss.reduction}'")
+    if loss.ignore_index != -100:
+        raise InputError(
+            f"the loss must have ignore_index -100, not {loss.ignore_index}: the Trainer counts "
+            "all other labels"
+        )
     if "features" in loss.needs and features is None:
-        raise InputError(f"{type(loss).__name__} needs features=, a tap on the model")
+        raise InputError(
+            f"{type(loss).__name__} needs features=, such as PenultimateFeatures(model)"
+        )
 
     def compute_loss(
         outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None

@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
+from calibrant.training.losses.base import CalibrationLoss
 
 
 class PenultimateFeatures:
@@ -18,12 +19,13 @@ class PenultimateFeatures:
         loss(logits, target, tap.features)
 
     Works through `DistributedDataParallel` and other wrappers, as long as `network` is the module
-    inside. `close()` or a ``with`` block takes the hook away again.
+    inside, and through torch.compile. `close()` or a ``with`` block takes the hook away again.
+    Copies and pickles of the network keep listening, but without the last features.
 
     Args:
         network: any module.
         layer: name of the layer as in `network.named_modules()`; None takes the last linear or
-            convolutional layer that was registered.
+            convolutional layer that was registered, those of losses left out.
         detach: hand out features that carry no gradient.
 
     Raises:
@@ -36,7 +38,12 @@ class PenultimateFeatures:
         layers: dict[str, nn.Module] = dict(cast(Any, network.named_modules()))
         if layer is None:
             kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-            found = [name for name, module in layers.items() if isinstance(module, kinds)]
+            gates = _modules_of_losses(network)
+            found = [
+                name
+                for name, module in layers.items()
+                if isinstance(module, kinds) and module not in gates
+            ]
             if not found:
                 raise InputError("the network has no linear layer; name one with layer=")
             layer = found[-1]
@@ -46,7 +53,7 @@ class PenultimateFeatures:
         self.layer = layer
         self._detach = detach
         self._features: Tensor | None = None
-        self._hook = layers[layer].register_forward_pre_hook(self._keep)
+        self._hook = layers[layer].register_forward_pre_hook(self._keep, with_kwargs=True)
 
     @property
     def features(self) -> Tensor:
@@ -75,6 +82,16 @@ class PenultimateFeatures:
     ) -> None:
         self.close()
 
-    def _keep(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        features = inputs[0]
+    def __getstate__(self) -> dict[str, Any]:
+        # Tensors with a history can't be copied, and features of another network help nobody.
+        return self.__dict__ | {"_features": None}
+
+    def _keep(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        features = inputs[0] if inputs else next(iter(named.values()))
         self._features = features.detach() if self._detach else features
+
+
+def _modules_of_losses(network: nn.Module) -> set[nn.Module]:
+    """Return all parts of the losses that were registered within a network, such as gates."""
+    losses = (module for module in network.modules() if isinstance(module, CalibrationLoss))
+    return {part for loss in losses for part in loss.modules()}

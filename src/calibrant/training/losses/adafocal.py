@@ -84,7 +84,7 @@ class AdaFocal(CalibrationLoss):
             target: (N,) or (N, ...).
 
         Raises:
-            InputError: no row that counts, or shapes that don't fit.
+            InputError: no row that counts, logits that are no numbers, or shapes that don't fit.
         """
         rows = self._rows(logits, target, None)
         # On the host: once an epoch, and not every accelerator has float64.
@@ -92,6 +92,8 @@ class AdaFocal(CalibrationLoss):
         correct = rows.correct[rows.valid].cpu().double()
         if not len(confidence):
             raise InputError("the validation set of AdaFocal has no row that counts")
+        if confidence.isnan().any():
+            raise InputError("the validation logits of AdaFocal must be numbers, but some are NaN")
         edges = _equal_mass_edges(confidence, self.bins)
         # Bins are (lo, hi]; the smallest confidence, equal to the first edge, is in none.
         band = torch.bucketize(confidence, edges) - 1

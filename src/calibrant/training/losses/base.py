@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
 from calibrant.training.losses.arguments import choice
+from calibrant.training.losses.inputs import check_batch, check_features, check_range
 
 Reduction = Literal["mean", "sum", "none"]
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass
@@ -124,7 +123,8 @@ class CalibrationLoss(nn.Module):
             features: (N, D) or (N, D, ...), for losses whose `needs` has "features".
 
         Raises:
-            InputError: shapes that don't fit, or targets that aren't whole numbers.
+            InputError: shapes that don't fit, or targets that aren't classes. Whether they lie in
+                range is looked up on the CPU only.
         """
         with full_precision(logits.device):
             rows = self._rows(logits, target, features)
@@ -157,31 +157,37 @@ class CalibrationLoss(nn.Module):
         plain = (bool, int, float, str, tuple)
         return ", ".join(f"{name}={word!r}" for name, word in words if isinstance(word, plain))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move as `nn.Module` does, but keep float32 where a network is cast to half precision.
+
+        A running mean would lose its small updates there, and the norms of wide features overflow.
+        """
+
+        def keeping_precision(values: Tensor) -> Tensor:
+            moved = fn(values)
+            narrower = moved.is_floating_point() and moved.itemsize < min(values.itemsize, 4)
+            return values.to(moved.device) if narrower else moved
+
+        return cast(Any, super())._apply(keeping_precision, recurse)
+
     def _rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
-        shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim >= 2 else None
-        if shape is None or target.shape != shape:
-            raise InputError(
-                "logits must be (N, K) or (N, K, ...) and target (N,) or (N, ...), "
-                f"not {tuple(logits.shape)} and {tuple(target.shape)}"
-            )
-        if not logits.is_floating_point() or target.dtype not in _INTEGERS:
-            raise InputError(
-                "logits must be floating point and target whole numbers, "
-                f"not {logits.dtype} and {target.dtype}"
-            )
+        check_batch(logits, target)
         flat = target.reshape(-1).long()
         valid = flat != self.ignore_index
+        classes = flat.masked_fill(~valid, 0)
+        check_range(
+            "the classes in target",
+            classes,
+            logits.shape[1],
+            f"rows to leave out must hold ignore_index, which is {self.ignore_index}",
+        )
         # Zeros instead of the ignored logits: infinities there would reach the gradient as 0 * inf.
         table = _as_table(logits).masked_fill(~valid[:, None], 0)
         kept = None
         if features is not None and "features" in self.needs:
-            if features.ndim < 2 or (features.shape[0], *features.shape[2:]) != shape:
-                raise InputError(
-                    f"features must be (N, D) or (N, D, ...) beside target {tuple(shape)}, "
-                    f"not {tuple(features.shape)}"
-                )
+            check_features(features, target)
             kept = _as_table(features.detach()).masked_fill(~valid[:, None], 0)
-        return Rows(table, flat.masked_fill(~valid, 0), valid, kept)
+        return Rows(table, classes, valid, kept)
 
     def _row_losses(self, rows: Rows) -> Tensor:
         raise NotImplementedError

@@ -50,7 +50,8 @@ class FeDLaS(CalibrationLoss):
 
     g_i = (n_i - mu) / (sd + epsilon) is the indicator, n_i the L1 norm of the features. In training
     mu and sd move first: theta times the batch's mean and unbiased standard deviation plus
-    1 - theta times the old value; theta weighs the new batch. One row alone leaves sd as it is.
+    1 - theta times the old value; theta weighs the new batch. One row alone leaves sd as it is, and
+    a batch with infinite or undefined norms leaves both.
     psi_i = 1 or -1 is the gate, a small network on the logits, trained through a straight-through
     estimator. Features and the gate's input carry no gradient to the network.
 
@@ -169,7 +170,7 @@ class FeDLaS(CalibrationLoss):
         if rows.logits.shape[1] != self.num_classes:
             raise InputError(
                 f"FeDLaS was made for {self.num_classes} classes, but logits have "
-                f"{rows.logits.shape[1]}"
+                f"{rows.logits.shape[1]}; its first argument must be that number"
             )
         psi = self._psi(rows.logits.detach())
         indicator = self._indicator(rows)
@@ -210,7 +211,10 @@ class FeDLaS(CalibrationLoss):
         elif self.indicator == "max-logit":
             raw = rows.logits.amax(1)
         elif rows.features is None:
-            raise InputError("FeDLaS needs features=, the input of the network's last layer")
+            raise InputError(
+                "FeDLaS needs features=, the input of the network's last layer; "
+                "calibrant.training.PenultimateFeatures(network) catches it"
+            )
         else:
             linalg: Any = torch.linalg
             norm = cast(Tensor, linalg.vector_norm(rows.features, self.norm, dim=1))
@@ -229,5 +233,7 @@ class FeDLaS(CalibrationLoss):
         std = (squares / (count - 1).clamp_min(1)).sqrt()
         new_mean = theta * mean + (1 - theta) * self.running_mean
         new_std = theta * std + (1 - theta) * self.running_std
-        self.running_mean.copy_(torch.where(count > 0, new_mean, self.running_mean))
-        self.running_std.copy_(torch.where(count > 1, new_std, self.running_std))
+        # A step that overflowed in half precision is skipped by its scaler; it mustn't last here.
+        sound = new_mean.isfinite() & new_std.isfinite()
+        self.running_mean.copy_(torch.where((count > 0) & sound, new_mean, self.running_mean))
+        self.running_std.copy_(torch.where((count > 1) & sound, new_std, self.running_std))

@@ -12,6 +12,7 @@ from calibrant.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, full_precision
 from calibrant.training.losses.collectives import gather_rows
+from calibrant.training.losses.inputs import check_range
 
 
 class CRL(CalibrationLoss):
@@ -86,7 +87,10 @@ class CRL(CalibrationLoss):
         """
         if index is None:
             if self.training:
-                raise InputError("CRL needs index=, the positions of the rows in the training set")
+                raise InputError(
+                    "CRL needs index=, the positions of the rows in the training set; let the data "
+                    "set give them along with inputs and targets"
+                )
             return super().forward(logits, target, features)
         if index.shape != target.shape:
             raise InputError(
@@ -96,6 +100,8 @@ class CRL(CalibrationLoss):
         with full_precision(logits.device):
             rows = self._rows(logits, target, None)
             rows.index = index.reshape(-1).long()
+            advice = "samples= is the size of the training set"
+            check_range("the positions in index", rows.index, self.samples, advice)
             loss = self._reduce(rows, self._row_losses(rows), target.shape)
         if self.learning:
             self._count(rows)
@@ -213,7 +219,10 @@ class RankMixup(CalibrationLoss):
         """
         if mixed_logits is None or mixed_target is None:
             if self.training:
-                raise InputError("RankMixup needs mixed_logits= and mixed_target= in training")
+                raise InputError(
+                    "RankMixup needs mixed_logits= and mixed_target= in training; "
+                    "calibrant.training.Mixup makes such inputs, its soft_target the labels"
+                )
             return super().forward(logits, target, features)
         shape = (*mixed_logits.shape[:1], *logits.shape)
         if logits.ndim != 2 or mixed_logits.shape != shape or mixed_target.shape != shape:

@@ -1,0 +1,79 @@
+"""Checks of the batch that a loss is called with: one sentence that says what to do instead."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_batch(logits: Tensor, target: Tensor) -> None:
+    """Check shapes and types of logits (N, K, ...) and target (N, ...).
+
+    Raises:
+        InputError: they don't belong together.
+    """
+    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim >= 2 else None
+    if shape is None or target.shape != shape:
+        raise InputError(
+            "logits must be (N, K) or (N, K, ...) and target (N,) or (N, ...), "
+            f"not {tuple(logits.shape)} and {tuple(target.shape)}{_remedy(logits, target)}"
+        )
+    if not logits.is_floating_point():
+        raise InputError(f"logits must be floating point, not {logits.dtype}")
+    if target.dtype not in _INTEGERS:
+        raise InputError(
+            f"target must be whole numbers, not {target.dtype}; target.long() makes them so"
+        )
+
+
+def _remedy(logits: Tensor, target: Tensor) -> str:
+    if logits.shape == target.shape:
+        return (
+            "; soft or one-hot labels aren't taken: pass classes, as target.argmax(1), or let "
+            "calibrant.training.Mixup mix the labels"
+        )
+    if logits.ndim > 2 and target.shape == logits.shape[:-1]:
+        return "; the classes come second: logits.movedim(-1, 1)"
+    if logits.ndim == 2 and target.shape == (len(logits), 1):
+        return "; target.squeeze(1) fits"
+    return ""
+
+
+def check_features(features: Tensor, target: Tensor) -> None:
+    """Check that features are (N, D) or (N, D, ...) beside target (N,) or (N, ...).
+
+    Raises:
+        InputError: they are not.
+    """
+    if features.ndim < 2 or (features.shape[0], *features.shape[2:]) != target.shape:
+        raise InputError(
+            f"features must be (N, D) or (N, D, ...) beside target {tuple(target.shape)}, "
+            f"not {tuple(features.shape)}"
+        )
+
+
+def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
+    """Check that whole numbers lie in 0 to size - 1, where looking is free: on the host.
+
+    On an accelerator this would wait for it; there the device itself refuses such a number, in
+    words of its own. Within torch.compile a look at values would end the graph.
+
+    Args:
+        what: the values' name and of what they are numbers.
+        values: (M,) whole numbers.
+        size: how many there are to choose from.
+        advice: ends the sentence.
+
+    Raises:
+        InputError: one lies outside.
+    """
+    if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
+        return
+    low, high = (int(end) for end in values.aminmax())
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise InputError(f"{what} must lie in 0 to {size - 1}, but one is {wrong}; {advice}")

@@ -10,50 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny_networks import CLASSES, Reader, images, tiny_cnn
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.training import PenultimateFeatures, for_trainer, make_loss
 from calibrant.training.losses import CrossEntropy, FeDLaS, GateRecorder
-
-CLASSES = 4
-
-
-def tiny_cnn() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(24, CLASSES),
-    )
-
-
-def images(rows: int = 64) -> tuple[Tensor, Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    target = torch.randint(CLASSES, (rows,), generator=draw)
-    inputs = torch.randn(rows, 1, 8, 8, generator=draw) / 2
-    # The class brightens a corner.
-    for row, label in enumerate(target.tolist()):
-        inputs[row, 0, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += 1.5
-    return inputs, target
-
-
-class Reader(nn.Module):
-    """A transformer classifier whose outputs look like those of the transformers library."""
-
-    def __init__(self, tokens: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.tokens = tokens
-        self.embed = nn.Embedding(20, 8)
-        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.classifier = nn.Linear(8, CLASSES)
-
-    def forward(self, words: Tensor) -> dict[str, Tensor]:
-        hidden = self.block(self.embed(words))
-        return {"logits": self.classifier(hidden if self.tokens else hidden[:, 0])}
 
 
 def test_plain_loop_learns_with_the_gate():
@@ -244,3 +206,42 @@ def test_without_torch_one_sentence():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == "calibrant.training needs torch: pip install 'calibrant[train]'"
+
+
+def test_the_real_trainer(tmp_path):
+    """The stand-in above is only as good as what the library itself does."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    torch.manual_seed(0)
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_labels=CLASSES, **sizes)
+    model = transformers.BertForSequenceClassification(config)
+    words = torch.randint(50, (32, 6))
+    rows = [{"input_ids": row, "labels": row[0] % CLASSES} for row in words]
+    model.calibration_loss = loss = make_loss("fedlas-ls", CLASSES)
+    before = [parameter.clone() for parameter in loss.parameters()]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path),
+        num_train_epochs=2,
+        gradient_accumulation_steps=2,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    features = PenultimateFeatures(model)
+    assert features.layer == "classifier"
+    trainer = transformers.Trainer(
+        model,
+        arguments,
+        train_dataset=rows,
+        eval_dataset=rows,
+        compute_loss_func=for_trainer(loss, features=features),
+    )
+    trainer.train()
+    assert all((new != old).any() for new, old in zip(loss.parameters(), before, strict=True))
+    mean = loss.running_mean.clone()
+    found = trainer.evaluate()["eval_loss"]
+    assert torch.equal(loss.running_mean, mean)
+    logits = model(words)["logits"]
+    expected = loss(logits, words[:, 0] % CLASSES, features.features).item()
+    assert found == pytest.approx(expected, rel=1e-4)

@@ -19,6 +19,7 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from calibrant.training.adapters import for_trainer
+    from calibrant.training.callback import CalibrationCallback
     from calibrant.training.features import PenultimateFeatures
     from calibrant.training.losses.base import CalibrationLoss
     from calibrant.training.losses.registry import LOSSES, make_loss
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "adapters": ("for_trainer",),
+    "callback": ("CalibrationCallback",),
     "features": ("PenultimateFeatures",),
     "losses.base": ("CalibrationLoss",),
     "losses.registry": ("LOSSES", "make_loss"),
@@ -36,6 +38,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "LOSSES",
     "MIT",
+    "CalibrationCallback",
     "CalibrationLoss",
     "Mixup",
     "PenultimateFeatures",

@@ -1,0 +1,210 @@
+"""What the losses of this package ask of a training loop, done by a callback of Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from calibrant.errors import InputError, MissingDependencyError
+from calibrant.training.features import PenultimateFeatures
+from calibrant.training.losses.adafocal import AdaFocal
+from calibrant.training.losses.base import CalibrationLoss
+from calibrant.training.losses.collectives import world_size
+from calibrant.training.losses.fedlas import FeDLaS
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        # The same library under its older name.
+        try:
+            from pytorch_lightning import Callback
+        except ImportError as error:
+            raise MissingDependencyError(
+                "CalibrationCallback needs Lightning: pip install 'calibrant[train]'"
+            ) from error
+
+
+# Its functions have partly unknown types.
+dist: Any = torch.distributed
+# (M, K) logits and (M,) targets.
+Rows = tuple[Tensor, Tensor]
+
+
+class CalibrationCallback(Callback):
+    """Serves every `CalibrationLoss` that is an attribute of a `LightningModule`.
+
+        self.loss = make_loss("fedlas-ls", num_classes=10)  # in the module's __init__
+        trainer = Trainer(callbacks=[CalibrationCallback(layer="network.fc")])
+
+    The module then calls ``self.loss(logits, target)`` as it would any other loss, right after the
+    forward pass that the logits come from, and the callback sees to the rest:
+
+    - FeDLaS gets features, those that last went into `layer`, in training, validation and test.
+      Its `accumulation_steps`, if left at 1, follows the trainer's `accumulate_grad_batches`.
+    - AdaFocal is updated after each validation epoch of a fit, from the logits and targets that
+      `validation_step` calls it with, gathered from all processes.
+    - Schedules and counters learn of each epoch (`start_epoch`, `end_epoch`).
+
+    What belongs to a single batch stays with the module: CRL's ``index=``, RankMixup's mixtures.
+    The trainer's `gradient_clip_val` clips the gate of FeDLaS along with the network, which the
+    paper doesn't; to clip the network alone, override the module's `configure_gradient_clipping`.
+
+    Args:
+        layer: name of the network's last layer within the module, as in `named_modules()`; None
+            takes the last linear or convolutional one that was registered. Needed for no loss but
+            FeDLaS.
+    """
+
+    def __init__(self, layer: str | None = None) -> None:
+        super().__init__()
+        self.layer = layer
+        self._tap: PenultimateFeatures | None = None
+        self._undo: list[Callable[[], None]] = []
+        # Those whose accumulation_steps the trainer decides.
+        self._following: list[FeDLaS] = []
+        # What each AdaFocal was called with in the current validation epoch; None outside of one.
+        self._seen: dict[AdaFocal, list[Rows]] | None = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to listen, and check that what the losses need will be there.
+
+        Raises:
+            InputError: the module has no loss of this package, or AdaFocal has no validation.
+        """
+        self._attach(pl_module)
+        losses = _losses_of(pl_module)
+        if not losses:
+            raise InputError(
+                f"{type(pl_module).__name__} has no loss of calibrant as an attribute; set "
+                "self.loss = make_loss(...) in its __init__"
+            )
+        if any(isinstance(loss, AdaFocal) for loss in losses) and not trainer.enable_validation:
+            raise InputError(
+                "AdaFocal learns from validation rows: give the trainer validation data and the "
+                "module a validation_step that calls the loss"
+            )
+        fedlas = [loss for loss in losses if isinstance(loss, FeDLaS)]
+        self._following = [loss for loss in fedlas if loss.accumulation_steps == 1]
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Check that all parameters of the losses are learnt.
+
+        Raises:
+            InputError: no optimiser has them.
+        """
+        groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
+        learnt = {id(parameter) for group in groups for parameter in group["params"]}
+        if not any(id(parameter) in learnt for parameter in pl_module.parameters()):
+            # A strategy that learns with copies of its own, such as DeepSpeed's, tells nothing.
+            return
+        for loss in _losses_of(pl_module):
+            wanted = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+            if any(id(parameter) not in learnt for parameter in wanted):
+                raise InputError(
+                    f"no optimizer has the parameters of {type(loss).__name__}; let "
+                    "configure_optimizers take self.parameters()"
+                )
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Tell the losses which epoch begins."""
+        for loss in self._following:
+            # Each epoch anew, since the trainer's number may follow a schedule.
+            loss.accumulation_steps = trainer.accumulate_grad_batches
+        for loss in _losses_of(pl_module):
+            loss.start_epoch(trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Tell the losses that an epoch is over."""
+        for loss in _losses_of(pl_module):
+            loss.end_epoch()
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Listen also where validation is all there is; begin to collect within a fit."""
+        self._attach(pl_module)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._seen = {loss: [] for loss in _losses_of(pl_module) if isinstance(loss, AdaFocal)}
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Move the bins of AdaFocal.
+
+        Raises:
+            InputError: `validation_step` didn't call the loss.
+        """
+        seen, self._seen = self._seen, None
+        for loss, batches in (seen or {}).items():
+            rows = _from_all_processes(batches)
+            if not rows:
+                raise InputError("AdaFocal learns from validation rows: call it in validation_step")
+            logits, target = (torch.cat(part) for part in zip(*rows, strict=True))
+            loss.update_from_validation(logits, target)
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Listen in a test, too."""
+        self._attach(pl_module)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Stop listening."""
+        self._detach()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Stop listening."""
+        self._detach()
+
+    def _attach(self, module: nn.Module) -> None:
+        if self._undo:
+            return
+        losses = _losses_of(module)
+        if any("features" in loss.needs for loss in losses):
+            self._tap = PenultimateFeatures(module, self.layer)
+            self._undo.append(self._tap.close)
+        for loss in losses:
+            if "features" in loss.needs:
+                hook: Any = loss.register_forward_pre_hook(self._give_features, with_kwargs=True)
+                self._undo.append(hook.remove)
+            if isinstance(loss, AdaFocal):
+                hook = loss.register_forward_hook(self._collect, with_kwargs=True)
+                self._undo.append(hook.remove)
+
+    def _detach(self) -> None:
+        for undo in self._undo:
+            undo()
+        for loss in self._following:
+            loss.accumulation_steps = 1
+        self._undo, self._following, self._tap, self._seen = [], [], None, None
+
+    def _give_features(self, loss: nn.Module, given: Any, named: Any) -> Any:
+        if len(given) > 2 or named.get("features") is not None or self._tap is None:
+            return None
+        return given, named | {"features": self._tap.features}
+
+    def _collect(self, loss: nn.Module, given: Any, named: Any, value: Tensor) -> None:
+        if self._seen is None:
+            return
+        call = dict(zip(("logits", "target"), given, strict=False)) | named
+        logits, target = call["logits"].detach(), call["target"]
+        # As rows, since images of a dense task may differ in size from batch to batch.
+        rows = logits.movedim(1, -1).flatten(0, -2).cpu(), target.flatten().cpu()
+        self._seen[cast(AdaFocal, loss)].append(rows)
+
+
+def _losses_of(module: nn.Module) -> list[CalibrationLoss]:
+    """Return the losses within a module, but for those that are a part of another."""
+    found: list[CalibrationLoss] = []
+    for child in module.children():
+        found += [child] if isinstance(child, CalibrationLoss) else _losses_of(child)
+    return found
+
+
+def _from_all_processes(rows: list[Rows]) -> list[Rows]:
+    if world_size() == 1:
+        return rows
+    parts: list[list[Rows]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(parts, rows)
+    return [part for rank in parts for part in rank]

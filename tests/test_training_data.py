@@ -88,6 +88,20 @@ def test_hub_files_of_several_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(as_rows(data.test.batch(torch.tensor([1]))), test[1:])
 
 
+def test_hub_files_in_the_folder_of_their_configuration(tmp_path: Path) -> None:
+    names = {"label": ["a", "b"]}
+    for split in ("train", "test"):
+        part = tmp_path / f"cropped_digits/{split}-00000-of-00001.parquet"
+        write_hub(part, pixels(2), {"label": [0, 1]}, "image", names)
+    assert len(read_data_set(tmp_path).train) == 2
+    with pytest.raises(InputError, match="only images in folders can be stretched"):
+        read_data_set(tmp_path, size=(8, 8))
+    write_hub(tmp_path / "full_numbers/train-00000-of-00001.parquet", pixels(1), {}, "image")
+    with pytest.raises(InputError, match=r"several .*: cropped_digits, full_numbers; name one"):
+        read_data_set(tmp_path)
+    assert len(read_data_set(tmp_path / "cropped_digits").test) == 2
+
+
 def test_fine_labels_of_cifar100_and_validation_images_of_tiny_imagenet(tmp_path: Path) -> None:
     columns = {"fine_label": [4, 1], "coarse_label": [0, 0]}
     for split in ("train", "test"):
@@ -282,6 +296,36 @@ def test_cifar_c_gives_the_rows_of_one_severity(tmp_path: Path) -> None:
         read_cifar_c(tmp_path, "snow", 1)
     with pytest.raises(InputError, match="severity must be 1 to 5, not 6"):
         read_cifar_c(tmp_path, "fog", 6)
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    cub, idx, shifted, python = (tmp_path / name for name in ("cub", "idx", "shifted", "python"))
+    for folder in (cub, idx, shifted, python):
+        folder.mkdir()
+    (cub / "image_class_labels.txt").write_text("1 1\n")
+    with pytest.raises(InputError, match=r"images\.txt: can't read the list: .*No such file"):
+        read_data_set(cub)
+    (cub / "images.txt").write_text("1 a.jpg\n2 b.jpg\n")
+    (cub / "train_test_split.txt").write_text("1 0\n2 1\n")
+    (cub / "classes.txt").write_text("1 crow\n")
+    with pytest.raises(InputError, match=r"can't read image_class_labels\.txt: '2'"):
+        read_data_set(cub)
+    (cub / "image_class_labels.txt").write_text("1 1\n2 1\n")
+    with pytest.raises(InputError, match=r"a\.jpg: can't read the image: .*No such file"):
+        read_data_set(cub).test.batch(torch.tensor([0]))
+    (idx / "train-images-idx3-ubyte.gz").write_bytes(b"no gzip")
+    with pytest.raises(InputError, match=r"idx3-ubyte\.gz: can't read the IDX file"):
+        read_data_set(idx)
+    np.save(shifted / "fog.npy", pixels(5, 32))
+    with pytest.raises(InputError, match=r"shifted: can't read the arrays: .*labels"):
+        read_cifar_c(shifted, "fog", 1)
+    (tmp_path / "cifar.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(InputError, match=r"cifar\.tar\.gz: can't read the archive"):
+        read_data_set(tmp_path / "cifar.tar.gz")
+    for name in ("data_batch_1", "test_batch", "batches.meta"):
+        (python / name).write_bytes(b"")
+    with pytest.raises(InputError, match=r"version for Python.*take the binary version"):
+        read_data_set(python)
 
 
 def test_unknown_layouts_are_refused(tmp_path: Path) -> None:

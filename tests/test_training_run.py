@@ -332,6 +332,7 @@ def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
         ({"loss": "rankmixup", "mixing_arguments": {"beta": 1}}, "RankMixup: .*'beta'"),
         ({"mixing_arguments": {"alpha": 1}}, "mixes nothing"),
         ({"batch_size": 64}, "63 training images don't fill one batch of 64"),
+        ({"batch_size": 1}, "a batch of 1 leaves less than two images for each of 1 device"),
     ):
         with pytest.raises(InputError, match=sentence):
             train(settings(**changes), tmp_path / "run", data=data)
@@ -344,12 +345,52 @@ def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
             train(settings(), tmp_path / "run", data=data, **arguments)
     for changes, sentence in (
         ({"protocol": "slow"}, "no protocol is called 'slow'"),
-        ({"epochs": 0}, "epochs must be above 0, not 0"),
+        ({"epochs": 0}, "epochs must be a finite number above 0, not 0"),
+        ({"rate": float("nan")}, "rate must be a finite number above 0, not nan"),
+        ({"image_size": -8}, "image_size must be a finite number above 0"),
+        ({"loss_arguments": {"reduction": "sum"}}, "the protocol sums or averages"),
         ({"precision": "8"}, "precision must be one of 32, bf16, 16"),
     ):
         with pytest.raises(InputError, match=sentence):
             settings(**changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_diverges_ends_the_run(data: DataSet, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"diverged in epoch 1: .* lower the rate"):
+        train(settings(rate=1e20, loss="adafocal"), tmp_path / "run", data=data)
+    assert not (tmp_path / "run/last.ckpt").exists()
+
+
+def test_the_history_is_whole_where_a_run_died_after_its_last_checkpoint(
+    data: DataSet, tmp_path: Path
+) -> None:
+    whole = train(settings(), tmp_path / "run", data=data)
+    written = (tmp_path / "run/history.csv").read_text()
+    # As if the process had ended between the checkpoint and the table.
+    (tmp_path / "run/history.csv").write_text("\n".join(written.splitlines()[:-1]))
+    train(settings(), tmp_path / "run", data=data, resume=True)
+    assert (tmp_path / "run/history.csv").read_text() == written
+    assert len(whole.history) == 3
+
+
+def test_images_of_several_sizes_are_stretched_or_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            for number in range(12):
+                place = tmp_path / f"photos/{split}/{label}/{number}.png"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                pixels = rng.integers(0, 255, (9 + number, 12, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(place)
+    chosen = replace(settings(epochs=1, batch_size=8), data=str(tmp_path / "photos"))
+    with pytest.raises(InputError, match=r"differ in size; .*--image-size"):
+        train(chosen, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    trained = train(replace(chosen, image_size=16), tmp_path / "run")
+    assert trained.test.n == 24
 
 
 def test_a_damaged_checkpoint_is_named(data: DataSet, tmp_path: Path) -> None:

@@ -67,18 +67,37 @@ def warnings_to_stderr() -> Generator[None]:
 
 
 @contextmanager
-def progress(total: int | None, what: str) -> Generator[Callable[[str], None]]:
+def progress(
+    total: int | None, what: str, *, remaining: bool = False
+) -> Generator[Callable[..., None]]:
     """Yield a function to call with the name of each step as it begins; None: any number of them.
 
+    A caller that knows better may add how many steps are done and how many there are:
+    ``advance(step, done, total)``.
+
     Draws a bar on a terminal and nothing when stderr is piped.
+
+    Args:
+        total: number of steps, if it is known already.
+        what: is going on.
+        remaining: show the time that is left, for steps that take equally long.
     """
     if not sys.stderr.isatty():
-        yield lambda step: None
+        yield lambda step, done=None, total=None: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    if remaining:
+        columns += [TextColumn("left"), TimeRemainingColumn()]
     bar = Progress(
         *columns, TextColumn("{task.fields[step]}"), console=Console(stderr=True), transient=True
     )
@@ -86,9 +105,12 @@ def progress(total: int | None, what: str) -> Generator[Callable[[str], None]]:
         task = bar.add_task(what, total=total, step="")
         started = False
 
-        def advance(step: str) -> None:
+        def advance(step: str, done: int | None = None, total: int | None = None) -> None:
             nonlocal started
-            bar.update(task, advance=1 if started else 0, step=step)
+            if done is None:
+                bar.update(task, advance=1 if started else 0, step=step)
+            else:
+                bar.update(task, completed=done, total=total, step=step)
             started = True
 
         yield advance

@@ -59,6 +59,12 @@ def train(
         int | None,
         typer.Option(help="How many classes, if the data don't say.", show_default=False),
     ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Stretch the images of folders to this height and width.", show_default=False
+        ),
+    ] = None,
     devices: Annotated[int, typer.Option(help="Devices to share each batch between.")] = 1,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     precision: Annotated[
@@ -99,10 +105,12 @@ def train(
         rate=rate,
         seed=seed,
         num_classes=classes,
+        image_size=image_size,
         precision=precision,
     )
     # One process draws the bar; those that it starts for other devices share its terminal.
-    with progress(None, "training") if "LOCAL_RANK" not in os.environ else silent() as say:
+    first = "LOCAL_RANK" not in os.environ
+    with progress(None, "training", remaining=True) if first else silent() as say:
         trained = run.train(
             chosen,
             out,
@@ -119,9 +127,9 @@ def train(
 
 
 @contextmanager
-def silent() -> Generator[Callable[[str], None]]:
+def silent() -> Generator[Callable[..., None]]:
     """Yield a function that says nothing, in the place of `progress`."""
-    yield lambda words: None
+    yield lambda words, done, total: None
 
 
 def _run_functions() -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.errors import InputError
+from calibrant.files.keys import readable
 from calibrant.training.data.images import ByteArray, ImageSet
 
 SIDE = 32
@@ -66,14 +67,22 @@ def read_cifar(path: Path) -> tuple[ImageSet, ImageSet, tuple[str, ...] | None]:
 
 
 def _layout(path: Path) -> _Layout | None:
-    if path.is_dir():
-        present = {item.name for item in path.iterdir()}
-    elif ".tar" in path.suffixes and path.is_file():
-        with tarfile.open(path) as archive:
-            present = {Path(name).name for name in archive.getnames()}
-    else:
-        return None
+    present = _names_in(path)
+    if present >= {"batches.meta", "test_batch"} or present >= {"meta", "train", "test"}:
+        raise InputError(
+            f"{path}: holds CIFAR's version for Python, whose pickles could run any code; take the "
+            "binary version"
+        )
     return next((layout for layout in (CIFAR10, CIFAR100) if layout.test[0] in present), None)
+
+
+def _names_in(path: Path) -> set[str]:
+    if path.is_dir():
+        return {item.name for item in path.iterdir()}
+    if ".tar" not in path.suffixes:
+        return set()
+    with readable("the archive", str(path)), tarfile.open(path) as archive:
+        return {Path(name).name for name in archive.getnames()}
 
 
 def _contents(path: Path, names: Sequence[str]) -> dict[str, bytes]:
@@ -148,9 +157,10 @@ def read_idx(file: Path) -> ByteArray:
     Raises:
         InputError: it is no such file, or its length isn't what its header says.
     """
-    content = file.read_bytes()
-    if file.suffix == ".gz":
-        content = gzip.decompress(content)
+    with readable("the IDX file", str(file)):
+        content = file.read_bytes()
+        if file.suffix == ".gz":
+            content = gzip.decompress(content)
     # Two zeros, 8 for unsigned bytes, and the number of dimensions.
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise InputError(f"{file}: is no IDX file of bytes")
@@ -178,8 +188,9 @@ def read_cifar_c(folder: Path, corruption: str, severity: int) -> ImageSet:
     if not file.is_file():
         known = sorted(item.stem for item in folder.glob("*.npy") if item.stem != "labels")
         raise InputError(f"{folder}: no corruption '{corruption}'; there are: {', '.join(known)}")
-    images: Any = np.load(file, mmap_mode="r", allow_pickle=False)
-    labels: Any = np.load(folder / "labels.npy", allow_pickle=False)
+    with readable("the arrays", str(folder)):
+        images: Any = np.load(file, mmap_mode="r", allow_pickle=False)
+        labels: Any = np.load(folder / "labels.npy", allow_pickle=False)
     if images.ndim != 4 or len(images) != len(labels) or len(images) % SEVERITIES:
         raise InputError(
             f"{file}: {images.shape} images and {len(labels)} labels are no five severities of one "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
@@ -22,6 +22,9 @@ LAYOUTS = (
     "train-*.parquet and test-*.parquet, CIFAR's binary files or archive, IDX files, CUB-200-2011, "
     "FGVC-Aircraft, or folders train/CLASS/ and test/CLASS/"
 )
+
+# The images of each split, and the names of the classes if the files say.
+_Contents = tuple[dict[str, Any], Sequence[str] | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +77,8 @@ def read_data_set(
     Args:
         path: the folder or archive.
         num_classes: K, needed only if the files don't name the classes.
-        size: (height, width) to stretch the images of folders to. CUB and Aircraft: 448x448 by
-            default.
+        size: (height, width) to stretch the images of folders to; other layouts refuse it. CUB and
+            Aircraft: 448x448 by default.
         cache: folder for the decoded images of parquet files, so that the next run needn't decode
             them; made if need be. Default: none is kept.
 
@@ -86,22 +89,42 @@ def read_data_set(
     folder, source = Path(path), fspath(path)
     if not folder.exists():
         raise InputError(f"{source}: there is no such file or folder")
-    if is_cifar(folder):
-        train, test, names = read_cifar(folder)
-        return _data_set({"train": train, "test": test}, names, num_classes, source)
+    read = _reader_into_memory(folder, None if cache is None else Path(cache))
+    if read is not None:
+        if size is not None:
+            raise InputError(f"{source}: only images in folders can be stretched to a size")
+        return _data_set(*read(), num_classes, source)
     if not folder.is_dir():
         raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
-    parquet = find_parquet(folder)
-    if parquet:
-        place = None if cache is None else Path(cache)
-        parts = {split: _cached(files, place) for split, files in parquet.items()}
-        names = next(iter(parts.values())).class_names
-        images = {split: part.images for split, part in parts.items()}
-        return _data_set(images, names, num_classes, source)
-    if is_idx(folder):
-        train, test = read_idx_folder(folder)
-        return _data_set({"train": train, "test": test}, None, num_classes, source)
     return _read_folders(folder, num_classes, size, source)
+
+
+def _reader_into_memory(folder: Path, cache: Path | None) -> Callable[[], _Contents] | None:
+    """Return what reads the layout of a folder or archive of small images; None for others."""
+    if is_cifar(folder):
+        return lambda: _cifar(folder)
+    if not folder.is_dir():
+        return None
+    files = find_parquet(folder)
+    if files:
+        return lambda: _parquet(files, cache)
+    return (lambda: _idx(folder)) if is_idx(folder) else None
+
+
+def _cifar(folder: Path) -> _Contents:
+    train, test, names = read_cifar(folder)
+    return {"train": train, "test": test}, names
+
+
+def _parquet(files: dict[str, list[Path]], cache: Path | None) -> _Contents:
+    parts = {split: _cached(paths, cache) for split, paths in files.items()}
+    names = next(iter(parts.values())).class_names
+    return {split: part.images for split, part in parts.items()}, names
+
+
+def _idx(folder: Path) -> _Contents:
+    train, test = read_idx_folder(folder)
+    return {"train": train, "test": test}, None
 
 
 def _read_folders(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 
 from calibrant.errors import InputError
+from calibrant.files.keys import readable
 from calibrant.training.data.images import ImageFiles
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm")
@@ -74,7 +75,7 @@ def read_list(list_file: Path, root: Path, size: Size = None) -> ImageFiles:
     """
     paths: list[Path] = []
     labels: list[int] = []
-    for number, line in enumerate(list_file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(_lines(list_file), start=1):
         name, _, label = line.strip().rpartition(" ")
         if not name or not label.isdigit():
             raise InputError(f"{list_file}: line {number} is not of the form PATH LABEL")
@@ -100,13 +101,20 @@ def read_cub(folder: Path, size: Size = (448, 448)) -> FolderImages:
     for split, flag in (("train", "1"), ("test", "0")):
         rows = [row for row in images if training.get(row) == flag]
         paths = [folder / "images" / images[row] for row in rows]
-        sets[split] = _files(paths, [int(labels[row]) - 1 for row in rows], size, folder)
+        with readable("image_class_labels.txt", str(folder)):
+            numbers = [int(labels[row]) - 1 for row in rows]
+        sets[split] = _files(paths, numbers, size, folder)
     return FolderImages(sets, tuple(names.values()))
 
 
 def _numbered(file: Path) -> dict[str, str]:
-    lines = (line.partition(" ") for line in file.read_text(encoding="utf-8").splitlines())
+    lines = (line.partition(" ") for line in _lines(file))
     return {number: text.strip() for number, _, text in lines if number}
+
+
+def _lines(file: Path) -> list[str]:
+    with readable("the list", str(file)):
+        return file.read_text(encoding="utf-8").splitlines()
 
 
 def read_aircraft(folder: Path, size: Size = (448, 448)) -> FolderImages:
@@ -115,7 +123,7 @@ def read_aircraft(folder: Path, size: Size = (448, 448)) -> FolderImages:
     The banner below every photograph is cut off. `folder` is the one that holds ``data``, or that.
     """
     folder = folder / "data" if (folder / "data").is_dir() else folder
-    names = tuple((folder / "variants.txt").read_text(encoding="utf-8").splitlines())
+    names = tuple(_lines(folder / "variants.txt"))
     numbers = {name: number for number, name in enumerate(names)}
     sets: dict[str, ImageFiles] = {}
     for split, word in (("train", "train"), ("validation", "val"), ("test", "test")):

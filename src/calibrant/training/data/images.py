@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError, MissingDependencyError
+from calibrant.files.keys import readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -121,7 +122,8 @@ class ImageFiles:
             pixels = list(pool.map(self._decode, wanted))
         if len({image.shape for image in pixels}) > 1:
             raise InputError(
-                f"{wanted[0].parent}: the images differ in size; give the size to stretch them to"
+                f"{wanted[0].parent}: the images differ in size; give the size to stretch them "
+                "to (--image-size)"
             )
         return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
 
@@ -135,7 +137,8 @@ class ImageFiles:
         return ImageSet(self.batch(torch.arange(len(self))), self.labels)
 
     def _decode(self, path: Path) -> ByteArray:
-        return decode(path.read_bytes(), str(path), self.size, self.cut_bottom)
+        with readable("the image", str(path)):
+            return decode(path.read_bytes(), str(path), self.size, self.cut_bottom)
 
 
 def decode(

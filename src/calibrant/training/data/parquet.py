@@ -1,7 +1,8 @@
 """Image sets in the parquet layout of the Hugging Face Hub.
 
-A folder (or its subfolder ``data``) holds ``train-00000-of-00001.parquet`` and the like. A column
-of images holds encoded files, one column the class numbers, and the metadata the class names:
+A folder, or the one subfolder of it that has any (``data``, or the name of the configuration, such
+as ``plain_text``), holds ``train-00000-of-00001.parquet`` and the like. A column of images holds
+encoded files, one column the class numbers, and the metadata the class names:
 
 ===================  ==========  =======================
 data set             images      labels
@@ -39,12 +40,26 @@ class ParquetImages(NamedTuple):
 
 
 def find_parquet(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split (train, validation, test) that a folder has, in order."""
-    for place in (folder, folder / "data"):
-        found = {split: sorted(_files_of(place, names)) for split, names in SPLITS.items()}
-        if any(found.values()):
-            return {split: files for split, files in found.items() if files}
-    return {}
+    """Return the files of each split (train, validation, test) that a folder has, in order.
+
+    Raises:
+        InputError: more than one of its subfolders has some.
+    """
+    here = _splits_of(folder)
+    if here:
+        return here
+    below = {place.name: _splits_of(place) for place in sorted(folder.iterdir()) if place.is_dir()}
+    found = {name: splits for name, splits in below.items() if splits}
+    if len(found) > 1:
+        raise InputError(
+            f"{folder}: several folders in it hold parquet files: {', '.join(found)}; name one"
+        )
+    return next(iter(found.values()), {})
+
+
+def _splits_of(place: Path) -> dict[str, list[Path]]:
+    found = {split: sorted(_files_of(place, names)) for split, names in SPLITS.items()}
+    return {split: files for split, files in found.items() if files}
 
 
 def _files_of(folder: Path, names: Sequence[str]) -> Iterator[Path]:

@@ -53,6 +53,7 @@ def write_training_predictions(folder: Path, file: Path, data: Path | None = Non
     images = read_data_set(
         settings.data if data is None else data,
         num_classes=settings.num_classes,
+        size=settings.stretched,
         cache=folder.resolve().parent / "image-cache",
     )
     training, _ = held_out(images, settings)

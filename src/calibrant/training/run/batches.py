@@ -62,6 +62,11 @@ class TrainingBatches:
                 f"a batch of {self.batch_size} images can't be shared evenly by {self.world} "
                 "devices"
             )
+        if self.batch_size < 2 * self.world:
+            raise InputError(
+                f"a batch of {self.batch_size} leaves less than two images for each of "
+                f"{self.world} device(s), which batch norm needs"
+            )
         if not len(self):
             raise InputError(
                 f"{len(self.images)} training images don't fill one batch of {self.batch_size}"

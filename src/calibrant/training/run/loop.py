@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from calibrant.errors import InputError
 from calibrant.training.data.images import Images
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.objective import Objective
@@ -146,10 +147,19 @@ class Loop:
         return loss.detach(), right, len(target)
 
     def validate(self) -> Outputs:
-        """Return what the network says of the validation images, and tell it to the loss."""
+        """Return what the network says of the validation images, and tell it to the loss.
+
+        Raises:
+            InputError: the network has diverged.
+        """
         with self.fabric.autocast():
             outputs = predict_on_all_devices(
                 self.fabric, self.objective.network, self.validation, self.batches.normalise
+            )
+        if not outputs.logits.isfinite().all():
+            raise InputError(
+                f"the network diverged in epoch {self.progress.epoch + 1}: what it says of the "
+                "validation images is no longer finite; lower the rate, or look at the images"
             )
         if "validation" in self.objective.loss.needs:
             update = cast(Any, self.objective.loss).update_from_validation

@@ -32,11 +32,12 @@ class Announcer(Observer):
 
     Attributes:
         epochs: how many the run has.
-        say: called with the words as each step begins.
+        say: called as each step begins with the words, how many steps are done, and how many the
+            run has.
     """
 
     epochs: int
-    say: Callable[[str], None]
+    say: Callable[[str, int, int], None]
     _steps: int = 0
 
     def on_start(self, steps_per_epoch: int) -> None:
@@ -46,7 +47,8 @@ class Announcer(Observer):
     def on_step(self, progress: Progress) -> None:
         """Name the next step."""
         step = min(progress.step + 1, self._steps)
-        self.say(f"epoch {progress.epoch + 1} of {self.epochs}, step {step} of {self._steps}")
+        words = f"epoch {progress.epoch + 1} of {self.epochs}, step {step} of {self._steps}"
+        self.say(words, progress.epoch * self._steps + progress.step, self.epochs * self._steps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class RunSettings:
         rate: (peak) learning rate.
         seed: of weights, batches, augmentation and, if the protocol says so, the split.
         num_classes: needed where the data don't name their classes.
+        image_size: side of the square that images in folders are stretched to; None leaves them.
         precision: "32"; "bf16" or "16" for mixed precision in training. What is measured in the end
             is computed in float32.
     """
@@ -51,14 +53,17 @@ class RunSettings:
     rate: float | None = None
     seed: int = 0
     num_classes: int | None = None
+    image_size: int | None = None
     precision: str = "32"
 
     def __post_init__(self) -> None:
         protocol_named(self.protocol)
-        for name in ("epochs", "batch_size", "rate"):
+        for name in ("epochs", "batch_size", "rate", "image_size"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise InputError(f"{name} must be above 0, not {value}")
+            if value is not None and not 0 < value < inf:
+                raise InputError(f"{name} must be a finite number above 0, not {value}")
+        if "reduction" in self.loss_arguments:
+            raise InputError("reduction is no argument here: the protocol sums or averages")
         if self.seed < 0:
             raise InputError(f"seed must not be negative, but is {self.seed}")
         for name, value, known in (
@@ -72,6 +77,11 @@ class RunSettings:
     def recipe(self) -> Protocol:
         """The protocol by the name that was given."""
         return protocol_named(self.protocol)
+
+    @property
+    def stretched(self) -> tuple[int, int] | None:
+        """(height, width) to which images in folders are stretched, if they are."""
+        return None if self.image_size is None else (self.image_size, self.image_size)
 
     @property
     def total_epochs(self) -> int:

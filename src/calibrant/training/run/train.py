@@ -25,7 +25,7 @@ from calibrant.training.data.splits import shuffled_split, split_by_class
 from calibrant.training.losses import LOSSES, make_loss
 from calibrant.training.nets import ImageClassifier, build
 from calibrant.training.run.batches import TrainingBatches
-from calibrant.training.run.folder import CONFIG, open_folder, write_outputs
+from calibrant.training.run.folder import CONFIG, open_folder, write_history, write_outputs
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.observer import HistoryWriter, Observer
@@ -91,7 +91,7 @@ def train(
         The outcome; None on all devices but the first.
 
     Raises:
-        InputError: settings, data or folder can't be used.
+        InputError: settings, data or folder can't be used, or the network diverged.
         MissingDependencyError: Lightning isn't there.
     """
     folder = Path(out)
@@ -99,7 +99,9 @@ def train(
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
     if data is None:
-        data = read_data_set(settings.data, num_classes=settings.num_classes, cache=cache)
+        data = read_data_set(
+            settings.data, num_classes=settings.num_classes, size=settings.stretched, cache=cache
+        )
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
     objective = _objective(settings, data.num_classes, len(training))
@@ -116,6 +118,9 @@ def train(
         if fabric.is_global_zero:
             loop.observers = (HistoryWriter(folder), *observers)
         progress = loop.run()
+        if fabric.is_global_zero:
+            # A run that died between its last checkpoint and its history has no epoch to go.
+            write_history(folder, progress)
         fabric.barrier()
         loop.load_selected()
         return _finish(fabric, loop, data, folder, progress)
@@ -214,7 +219,8 @@ def held_out(data: DataSet, settings: RunSettings) -> tuple[Images, Images]:
 
 def statistics_for(images: Images) -> Normalisation:
     """Return CIFAR-10's statistics for images of its size, as papers do, and ImageNet's above."""
-    side = images.batch(torch.tensor([0])).shape[-1]
+    # A few, so that images of several sizes are refused before anything is written.
+    side = images.batch(torch.arange(min(16, len(images)))).shape[-1]
     return CIFAR10_STATISTICS if side <= 32 else IMAGENET_STATISTICS
 
 

@@ -68,7 +68,7 @@ def warnings_to_stderr() -> Generator[None]:
 
 @contextmanager
 def progress(
-    total: int | None, what: str, *, remaining: bool = False
+    total: int | None, what: str, *, remaining: bool = False, shown: bool = True
 ) -> Generator[Callable[..., None]]:
     """Yield a function to call with the name of each step as it begins; None: any number of them.
 
@@ -81,9 +81,10 @@ def progress(
         total: number of steps, if it is known already.
         what: is going on.
         remaining: show the time that is left, for steps that take equally long.
+        shown: False draws nothing, as where another process draws already.
     """
-    if not sys.stderr.isatty():
-        yield lambda step, done=None, total=None: None
+    if not shown or not sys.stderr.isatty():
+        yield _draw_nothing
         return
     from rich.console import Console
     from rich.progress import (
@@ -114,6 +115,10 @@ def progress(
             started = True
 
         yield advance
+
+
+def _draw_nothing(step: str, done: int | None = None, total: int | None = None) -> None:
+    pass
 
 
 def check_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path | str | None]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,7 +108,7 @@ def train(
     )
     # One process draws the bar; those that it starts for other devices share its terminal.
     first = "LOCAL_RANK" not in os.environ
-    with progress(None, "training", remaining=True) if first else silent() as say:
+    with progress(None, "training", remaining=True, shown=first) as say:
         trained = run.train(
             chosen,
             out,
@@ -124,12 +122,6 @@ def train(
     # The processes of the other devices end here.
     if trained is not None:
         _report(chosen, trained, json)
-
-
-@contextmanager
-def silent() -> Generator[Callable[..., None]]:
-    """Yield a function that says nothing, in the place of `progress`."""
-    yield lambda words, done, total: None
 
 
 def _run_functions() -> Any:

@@ -54,7 +54,7 @@ def find_parquet(folder: Path) -> dict[str, list[Path]]:
         raise InputError(
             f"{folder}: several folders in it hold parquet files: {', '.join(found)}; name one"
         )
-    return next(iter(found.values()), {})
+    return next(iter(found.values())) if found else {}
 
 
 def _splits_of(place: Path) -> dict[str, list[Path]]:

@@ -13,6 +13,7 @@ import torch
 from tiny_networks import CLASSES, Reader, images, tiny_cnn
 from torch import Tensor, nn
 
+import calibrant.training
 from calibrant.errors import InputError
 from calibrant.training import PenultimateFeatures, for_trainer, make_loss
 from calibrant.training.losses import CrossEntropy, FeDLaS, GateRecorder
@@ -245,3 +246,9 @@ def test_the_real_trainer(tmp_path):
     logits = model(words)["logits"]
     expected = loss(logits, words[:, 0] % CLASSES, features.features).item()
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("part", ["data", "heads", "losses", "nets", "run"])
+def test_parts_need_no_import_of_their_own(part, monkeypatch):
+    monkeypatch.delattr(calibrant.training, part, raising=False)
+    assert getattr(calibrant.training, part).__name__ == f"calibrant.training.{part}"

@@ -33,6 +33,7 @@ _HOMES = {
     "losses.registry": ("LOSSES", "make_loss"),
     "mixing": ("MIT", "Mixup", "RegMixup"),
 }
+_PARTS = ("data", "heads", "losses", "nets", "run")
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -50,8 +51,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
-    if name == "heads":
-        return import_module("calibrant.training.heads")
+    if name in _PARTS:
+        return import_module(f"calibrant.training.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'calibrant.training' has no attribute '{name}'")
     value = getattr(import_module(f"calibrant.training.{_HOME_OF[name]}"), name)

@@ -1,5 +1,6 @@
 """Training runs: `calibrant train`, and the same from Python."""
 
+from calibrant.training.run.folder import write_outputs
 from calibrant.training.run.observer import Announcer, Observer
 from calibrant.training.run.outputs import Outputs, predict
 from calibrant.training.run.protocols import PROTOCOLS, Protocol
@@ -18,4 +19,5 @@ __all__ = [
     "parse_loss_arguments",
     "predict",
     "train",
+    "write_outputs",
 ]

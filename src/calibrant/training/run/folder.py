@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.errors import InputError
-from calibrant.files.atomic import replacing
+from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.nets import ImageClassifier
 from calibrant.training.run.outputs import Outputs
 from calibrant.training.run.settings import RunSettings
@@ -62,7 +62,7 @@ def write_history(folder: Path, progress: Progress) -> None:
         table.writerows(rows)
 
 
-def write_outputs(file: Path, outputs: Outputs, network: ImageClassifier) -> None:
+def write_outputs(file: StrPath, outputs: Outputs, network: ImageClassifier) -> None:
     """Write predictions that the rest of the package reads, with the last layer beside them.
 
     The arrays are `logits` (N, K), `labels` (N,), `features` (N, D), `head_weight` (K, D) and

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from calibrant.errors import InputError
-from calibrant.training import LOSSES, MIT, Mixup, RegMixup, make_loss
+from calibrant.training import LOSSES, MIT, Mixup, PenultimateFeatures, RegMixup, make_loss
 from calibrant.training.losses import BrierLoss, CrossEntropy, FeDLaS, LabelSmoothing
 
 CLASSES = 4
@@ -85,6 +85,24 @@ def test_regmixup_is_both_halves(batch):
     mixed = Mixup(alpha=20.0, seed=5)(inputs, target)
     blended = mixed.loss(loss, network(mixed.inputs))
     torch.testing.assert_close(found, loss(network(inputs), target) + 0.7 * blended)
+
+
+def test_regmixup_with_features(batch):
+    inputs, target = batch
+    torch.manual_seed(2)
+    network = Chain(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, CLASSES)).double()
+    ours, theirs = FeDLaS(CLASSES, theta=0.5).double(), FeDLaS(CLASSES, theta=0.5).double()
+    theirs.load_state_dict(ours.state_dict())
+    mixup = RegMixup(alpha=20.0, weight=0.7, seed=5)
+    with PenultimateFeatures(network) as tap:
+        found = mixup(network, inputs, target, ours, tap)
+        mixed = Mixup(alpha=20.0, seed=5)(inputs, target)
+        # The state moves by the unmixed half, and both halves are weighed by it.
+        expected = theirs(network(inputs), target, tap.features)
+        blended = mixed.loss(theirs.eval(), network(mixed.inputs), tap.features)
+    torch.testing.assert_close(found, expected + 0.7 * blended)
+    for left, right in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(left, right)
 
 
 @pytest.mark.parametrize("variant", ["logits", "activations"])

@@ -102,6 +102,7 @@ def assert_equal_trees(one: Any, other: Any) -> None:
         ({"loss": "crl"}, 4, 1),
         ({"mixing": "mixup", "protocol": "quick"}, 5, 2),
         ({"mixing": "mit-a", "protocol": "quick"}, 7, 3),
+        ({"mixing": "regmixup", "loss": "fedlas-ls"}, 5, 2),
         ({"loss": "rankmixup", "loss_arguments": {"form": "m-ndcg"}}, 5, 1),
         ({"precision": "bf16"}, 2, None),  # before the first checkpoint
     ],
@@ -329,6 +330,7 @@ def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
         ({"loss": "mmce", "mixing": "mixup"}, "compares the rows"),
         ({"mixing": "mit", "mixing_arguments": {"beta": 1}}, "mixing 'mit': .*'beta'"),
         ({"loss": "rankmixup", "mixing": "mixup"}, "compares the rows"),
+        ({"loss": "fedlas-ls", "mixing": "mit"}, "needs features, .* Mixup does"),
         ({"loss": "rankmixup", "mixing_arguments": {"beta": 1}}, "RankMixup: .*'beta'"),
         ({"mixing_arguments": {"alpha": 1}}, "mixes nothing"),
         ({"batch_size": 64}, "63 training images don't fill one batch of 64"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from calibrant.errors import InputError
+from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import CalibrationLoss
 
@@ -112,18 +113,35 @@ class RegMixup:
         self._mixup = Mixup(alpha, seed=seed)
 
     def __call__(
-        self, network: nn.Module, inputs: Tensor, target: Tensor, loss: CalibrationLoss
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        target: Tensor,
+        loss: CalibrationLoss,
+        tap: PenultimateFeatures | None = None,
     ) -> Tensor:
         """Return the loss of a batch.
 
+        Args:
+            network: gives logits.
+            inputs: (N, ...).
+            target: (N,).
+            loss: per row. Its state sees the unmixed half only.
+            tap: on the network's last layer, for a loss that needs features.
+
         Raises:
-            InputError: `loss` compares rows or needs more than logits and targets.
+            InputError: `loss` compares rows, or needs features and there is no tap.
         """
-        refuse_mixing(loss, features=False)
+        refuse_mixing(loss, features=tap is not None)
         mixed = self._mixup(inputs, target)
         logits = network(torch.cat([inputs, mixed.inputs]))
         raw, blended = logits.split(len(inputs))
-        return loss(raw, target) + self.weight * mixed.loss(loss, blended)
+        features: tuple[Tensor | None, ...] = (None, None)
+        if tap is not None:
+            features = tap.features[: len(inputs)], tap.features[len(inputs) :]
+        value = loss(raw, target, features[0])
+        with loss.frozen():
+            return value + self.weight * mixed.loss(loss, blended, features[1])
 
 
 class MIT:
@@ -233,7 +251,10 @@ def refuse_mixing(loss: CalibrationLoss, *, features: bool = True) -> None:
             "Mix with a loss per row instead"
         )
     if "features" in loss.needs and not features:
-        raise InputError(f"{name} needs features of unmixed inputs, which this mixing has not")
+        raise InputError(
+            f"{name} needs features, which this mixing doesn't hand on; Mixup does, and RegMixup "
+            "with a tap"
+        )
 
 
 def _permutation(size: int, random: np.random.Generator, device: torch.device) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
+from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses import CalibrationLoss
 from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier
@@ -50,9 +51,12 @@ class Objective(nn.Module):
         super().__init__()
         self.network, self.loss = network, loss
         self.mixing, self.mixing_arguments = mixing, dict(mixing_arguments or {})
+        self._tap: PenultimateFeatures | None = None
         if mixing != "none":
-            refuse_mixing(loss, features=mixing == "mixup")
+            refuse_mixing(loss, features=mixing in ("mixup", "regmixup"))
             self._mixer(0)
+            if mixing == "regmixup" and "features" in loss.needs:
+                self._tap = PenultimateFeatures(network, "fc")
         elif "mixed" in loss.needs:
             self._ranked(0)
         elif self.mixing_arguments:
@@ -85,7 +89,11 @@ class Objective(nn.Module):
             logits, features = self.network(batch.inputs, return_features=True)
             major = batch.target if batch.share >= 0.5 else batch.partner_target
             return batch.loss(self.loss, logits.float(), features.float()), _right(logits, major)
-        return mixer(self.network, images, target, self.loss), target.new_zeros(())
+        if isinstance(mixer, RegMixup):
+            value = mixer(self.network, images, target, self.loss, self._tap)
+        else:
+            value = mixer(self.network, images, target, self.loss)
+        return value, target.new_zeros(())
 
     def _ranking(self, images: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return what `forward` does, for a loss that compares inputs with mixtures of them."""

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.training import MIT, Mixup, RegMixup, for_trainer
 from calibrant.training.losses import (
     CRL,
     LOSSES,
+    MMCE,
     AdaFocal,
     CalibrationLoss,
     CrossEntropy,
     FeDLaS,
+    GateRecorder,
     make_loss,
 )
 
@@ -68,6 +71,46 @@ def test_classes_out_of_range_are_named(name, wrong, batch):
 def test_shapes_come_with_a_remedy(logits, target, remedy):
     with pytest.raises(InputError, match=remedy):
         CrossEntropy()(torch.zeros(logits), torch.zeros(target, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_single_logit_is_no_silent_zero(name):
+    loss = make_loss(name, 2, **({"samples": 6} if name == "crl" else {}))
+    column, target = torch.randn(6, 1), torch.zeros(6, dtype=torch.long)
+    with pytest.raises(InputError, match=r"at least two classes.*torch\.stack"):
+        call(loss, column, target, torch.rand(6, 8))
+
+
+def test_losses_of_others_are_refused_by_name():
+    other, rows = torch.nn.CrossEntropyLoss(), (torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
+    network = torch.nn.Linear(3, 3)
+    for take in (
+        lambda: MMCE(base=other),
+        lambda: for_trainer(other),
+        lambda: Mixup()(*rows).loss(other, rows[0]),
+        lambda: MIT()(network, *rows, other),
+        lambda: RegMixup()(network, *rows, other),
+    ):
+        with pytest.raises(InputError, match=r"such as CrossEntropy\(\), not CrossEntropyLoss"):
+            take()
+
+
+def test_gradients_of_each_row_by_vmap(batch):
+    logits, target, _ = batch
+    loss = CrossEntropy()
+    each = torch.func.vmap(torch.func.grad(lambda row, label: loss(row[None], label[None])))
+    expected = logits.softmax(1) - torch.nn.functional.one_hot(target, CLASSES)
+    torch.testing.assert_close(each(logits, target), expected)
+
+
+def test_the_recorder_names_what_it_can_not_keep(batch):
+    logits, target, features = batch
+    loss = FeDLaS(CLASSES)
+    loss(logits, target, features)
+    with pytest.raises(InputError, match="0 to 4, but one is 5; samples="):
+        GateRecorder(5).record(loss, torch.arange(6), logits, target)
+    with pytest.raises(InputError, match=r"must be \(N, K\), not \(1, 5, 6\)"):
+        GateRecorder(6).record(loss, torch.arange(6), logits.T[None], target[None])
 
 
 def test_types_come_with_a_remedy():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.training.features import PenultimateFeatures
-from calibrant.training.losses.base import CalibrationLoss
+from calibrant.training.losses.base import CalibrationLoss, own_loss
 
 TrainerLoss = Callable[..., Tensor]
 
@@ -39,6 +39,7 @@ def for_trainer(
         InputError: a loss that needs other things, has another reduction, or leaves out other
             labels than -100, by which the Trainer counts.
     """
+    own_loss(loss, "for_trainer")
     lacking = loss.needs - {"features", "validation"}
     if lacking:
         raise InputError(

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from calibrant.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.arguments import choice, number
-from calibrant.training.losses.base import CalibrationLoss
+from calibrant.training.losses.base import CalibrationLoss, own_loss
 
 
 @runtime_checkable
@@ -242,8 +242,9 @@ def refuse_mixing(loss: CalibrationLoss, *, features: bool = True) -> None:
         features: whether the caller can pass features of the mixtures on.
 
     Raises:
-        InputError: the loss compares rows, or needs what isn't there.
+        InputError: the loss compares rows, needs what isn't there, or isn't of this package.
     """
+    own_loss(loss, "mixing")
     name = type(loss).__name__
     if not loss.per_sample:
         raise InputError(

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
+from calibrant.errors import InputError
 from calibrant.training.losses.arguments import choice
 from calibrant.training.losses.inputs import check_batch, check_features, check_range
 
@@ -204,6 +205,20 @@ class CalibrationLoss(nn.Module):
             return shared.reshape(shape)
         total = values.sum() if term is None else values.sum() + term * rows.count
         return total if self.reduction == "sum" else total / rows.count.clamp_min(1)
+
+
+def own_loss(loss: object, purpose: str) -> CalibrationLoss:
+    """Return `loss`, which must be one of this package's.
+
+    Raises:
+        InputError: it is another, such as torch's; the message says what it was meant for.
+    """
+    if not isinstance(loss, CalibrationLoss):
+        raise InputError(
+            f"{purpose} takes a loss of calibrant.training.losses, such as CrossEntropy(), not "
+            f"{type(loss).__name__}"
+        )
+    return loss
 
 
 def _as_table(values: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from calibrant.errors import InputError
 from calibrant.training.losses.arguments import whole
 from calibrant.training.losses.collectives import sum_over_ranks
 from calibrant.training.losses.fedlas import FeDLaS
+from calibrant.training.losses.inputs import check_range
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,19 @@ class GateRecorder:
             target: (N,).
 
         Raises:
-            InputError: `index` doesn't belong to the last call.
+            InputError: `index` doesn't belong to the last call or to the training set.
         """
         state = loss.last
+        if logits.ndim != 2:
+            shape = tuple(logits.shape)
+            raise InputError(f"the recorder keeps samples: logits must be (N, K), not {shape}")
         if index.shape != state.alpha.shape:
             raise InputError(
                 f"index must name the {len(state.alpha)} rows of the last call, "
                 f"not have shape {tuple(index.shape)}"
             )
+        advice = "samples= is the size of the training set"
+        check_range("the positions in index", index, len(self.seen), advice)
         correct = (logits.argmax(1) == target).to(state.alpha.dtype)
         fresh = torch.stack([state.alpha, state.psi, state.indicator, correct])
         # Ignored rows write back what was there.

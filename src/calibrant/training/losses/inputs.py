@@ -22,6 +22,11 @@ def check_batch(logits: Tensor, target: Tensor) -> None:
             "logits must be (N, K) or (N, K, ...) and target (N,) or (N, ...), "
             f"not {tuple(logits.shape)} and {tuple(target.shape)}{_remedy(logits, target)}"
         )
+    if logits.shape[1] < 2:
+        raise InputError(
+            "logits must have at least two classes, not one; for a single logit z of a binary "
+            "classifier pass torch.stack([torch.zeros_like(z), z], 1)"
+        )
     if not logits.is_floating_point():
         raise InputError(f"logits must be floating point, not {logits.dtype}")
     if target.dtype not in _INTEGERS:
@@ -60,7 +65,8 @@ def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
     """Check that whole numbers lie in 0 to size - 1, where looking is free: on the host.
 
     On an accelerator this would wait for it; there the device itself refuses such a number, in
-    words of its own. Within torch.compile a look at values would end the graph.
+    words of its own. Within torch.compile a look at values would end the graph, and within vmap
+    there are none.
 
     Args:
         what: the values' name and of what they are numbers.
@@ -73,7 +79,10 @@ def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
     """
     if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
         return
-    low, high = (int(end) for end in values.aminmax())
+    try:
+        low, high = (int(end) for end in values.aminmax())
+    except RuntimeError:
+        return
     if low < 0 or high >= size:
         wrong = low if low < 0 else high
         raise InputError(f"{what} must lie in 0 to {size - 1}, but one is {wrong}; {advice}")

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
-from calibrant.errors import InputError
 from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, pick
 
@@ -143,8 +142,6 @@ class CPC(CalibrationLoss):
 
     def _row_losses(self, rows: Rows) -> Tensor:
         logits, classes = rows.logits, rows.logits.shape[1]
-        if classes < 2:
-            raise InputError("CPC compares pairs of classes, but the logits have only one")
         columns = torch.arange(classes, device=logits.device)
         others = (columns != rows.target[:, None]).to(logits.dtype)
         gaps = softplus(logits - pick(logits, rows.target)[:, None])

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.training.losses.arguments import number
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, own_loss
 from calibrant.training.losses.collectives import sum_over_ranks
 from calibrant.training.losses.likelihood import CrossEntropy
 
@@ -43,7 +43,7 @@ class PenalisedLoss(CalibrationLoss):
         ignore_index: int = -100,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.base = CrossEntropy() if base is None else base
+        self.base = CrossEntropy() if base is None else own_loss(base, type(self).__name__)
         if not self.base.per_sample or self.base.needs:
             raise InputError(
                 f"{type(self).__name__} adds to a loss per row that needs logits and targets only, "

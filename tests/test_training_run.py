@@ -100,6 +100,8 @@ def assert_equal_trees(one: Any, other: Any) -> None:
         ({"loss": "adafocal", "protocol": "mukhoti"}, 7, 1),
         ({"loss": "adafocal"}, 8, None),  # only the checkpoints between epochs
         ({"loss": "crl"}, 4, 1),
+        ({"loss": "focal", "loss_arguments": {"gamma": {0: 5.0, 2: 1.0}}}, 4, 1),
+        ({"loss": "flsd", "loss_arguments": {"gammas": (5.0, 3.0, 2.0)}}, 4, 1),
         ({"mixing": "mixup", "protocol": "quick"}, 5, 2),
         ({"mixing": "mit-a", "protocol": "quick"}, 7, 3),
         ({"mixing": "regmixup", "loss": "fedlas-ls"}, 5, 2),
@@ -369,10 +371,12 @@ def test_the_history_is_whole_where_a_run_died_after_its_last_checkpoint(
 ) -> None:
     whole = train(settings(), tmp_path / "run", data=data)
     written = (tmp_path / "run/history.csv").read_text()
-    # As if the process had ended between the checkpoint and the table.
+    # As if a process had ended while it wrote a checkpoint, another between that and the table.
+    (tmp_path / "run/.0123456789abcdef.ckpt").write_bytes(b"half")
     (tmp_path / "run/history.csv").write_text("\n".join(written.splitlines()[:-1]))
     train(settings(), tmp_path / "run", data=data, resume=True)
     assert (tmp_path / "run/history.csv").read_text() == written
+    assert not list((tmp_path / "run").glob(".*"))
     assert len(whole.history) == 3
 
 

@@ -31,7 +31,7 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
             "(--resume)"
         )
     if resume and config.exists():
-        before, now = vars(RunSettings.read(config)), vars(settings)
+        before, now = vars(RunSettings.read(config)), vars(settings.as_read_again())
         changed = [name for name in now if before[name] != now[name]]
         if changed:
             name = changed[0]
@@ -39,6 +39,9 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
                 f"{folder}: the run there has {name} {before[name]!r}, not {now[name]!r}; it can "
                 "only go on as it began"
             )
+        # A process that was killed while it wrote a checkpoint couldn't tidy up.
+        for leftover in folder.glob(".*.ckpt"):
+            leftover.unlink()
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

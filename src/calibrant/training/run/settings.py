@@ -102,6 +102,10 @@ class RunSettings:
         """Return the settings as JSON."""
         return json.dumps(asdict(self), indent=2)
 
+    def as_read_again(self) -> RunSettings:
+        """Return these settings as `read` gives them, JSON having neither tuples nor whole keys."""
+        return RunSettings(**json.loads(self.as_json()))
+
     @classmethod
     def read(cls, file: Path) -> RunSettings:
         """Read what `as_json` wrote.

@@ -28,7 +28,8 @@ def for_trainer(
 
     Logits may have the classes last, (N, T, K) beside labels (N, T), as token classifiers give
     them. Set ``model.calibration_loss = loss`` if the loss has parameters or state, so that
-    optimiser, checkpoints and train() / eval() reach it.
+    optimiser, checkpoints and train() / eval() reach it; with several processes, set
+    `ddp_find_unused_parameters=False`, since the loss works outside of the model's forward pass.
 
     Args:
         loss: any loss with reduction "mean" that `needs` at most features.

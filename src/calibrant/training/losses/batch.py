@@ -61,10 +61,10 @@ class MMCE(PenalisedLoss):
         reduction: Reduction = "mean",
         ignore_index: int = -100,
     ) -> None:
-        self_weight = (2.0 if form == "weighted" else 1.0) if weight is None else weight
+        usual_weight = (2.0 if form == "weighted" else 1.0) if weight is None else weight
         super().__init__(
             base,
-            self_weight,
+            usual_weight,
             synchronise=synchronise,
             reduction=reduction,
             ignore_index=ignore_index,

@@ -96,8 +96,8 @@ class RowSummary:
         table = TabulatedCurve.build(self.curve.logits, self.top, reference, above)
         return replace(self, curve=table)
 
-    def take(self, index: NDArray[Any]) -> RowSummary:
-        """Return the summary of the rows in `index`."""
+    def take(self, index: NDArray[Any] | slice) -> RowSummary:
+        """Return the summary of the rows in `index`; a slice copies nothing of NumPy arrays."""
         return RowSummary(
             self.curve.take(index),
             self.top[index],

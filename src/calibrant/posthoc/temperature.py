@@ -104,7 +104,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
         )
     start = 0.0
     if rows.n >= 4 * FIRST_ROWS:
-        some = rows.take(np.arange(0, rows.n, rows.n // FIRST_ROWS))
+        some = rows.take(slice(None, None, rows.n // FIRST_ROWS))
         start, _ = _find_beta(_likelihood_slope(some), lowest, highest, rows)
         start = float(np.log(start))
     beta, steps = _find_beta(_likelihood_slope(rows), lowest, highest, rows, start)

@@ -21,9 +21,10 @@ from pathlib import Path
 from study_losses_figures import write_figures
 from study_losses_gate import as_document as gate_document
 from study_losses_gate import epochs, gates, norms
+from study_losses_paper import all_tables
 from study_losses_runs import LINES, finished, read_runs
 from study_losses_statistics import as_document
-from study_losses_tables import all_tables, fill
+from study_losses_tables import fill
 
 from calibrant.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing

@@ -51,7 +51,8 @@ def _errors(runs: Sequence[Run], figure: Figure) -> Figure:
         for place, line in enumerate(lines):
             found = [run.scores[after, "ece"] for run in runs if run.line == line]
             # Seeds side by side, or their intervals would hide each other.
-            heights = [place + shift + 0.05 * (1 - i) for i in range(len(found))]
+            middle = (len(found) - 1) / 2
+            heights = [place + shift + 0.05 * (middle - i) for i in range(len(found))]
             for height, each in zip(heights, found, strict=True):
                 ends = [100 * each.low, 100 * each.high]
                 ax.plot(ends, [height] * 2, color=color, linewidth=0.8, alpha=0.5)

@@ -23,12 +23,14 @@ class Mean:
     Attributes:
         value: mean.
         deviation: standard deviation with n - 1; None for one seed.
+        interval: of one seed, the bootstrap interval over test images; None for several.
         floor: mean of the floors; None where the metric has none.
         seeds: how many.
     """
 
     value: float
     deviation: float | None
+    interval: tuple[float, float] | None
     floor: float | None
     seeds: int
 
@@ -92,6 +94,7 @@ def mean(runs: Sequence[Run], side: Side, metric: str) -> Mean:
     return Mean(
         float(np.mean(values)),
         float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        (found[0].low, found[0].high) if len(values) == 1 else None,
         float(np.mean(floors)) if floors else None,
         len(values),
     )

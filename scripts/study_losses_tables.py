@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from study_losses_runs import AFTER, LINES, METRICS, REFERENCE, Run
+from study_losses_runs import LINES, METRICS, REFERENCE, Run
 from study_losses_statistics import Difference, Side, difference, lines_of, mean, seeds_of
 
 from calibrant.errors import InputError
@@ -25,64 +25,6 @@ IN_WORDS = {
     "temperature": "after temperature scaling",
     "smart": "after SMART",
 }
-# Bahavan et al. 2026, tables 1 and 4: CIFAR-10 after 350 epochs, in percent. ECE and AdaECE of
-# ResNet-50 and ResNet-101, the two parts of the ECE of ResNet-50.
-PUBLISHED: dict[Side, dict[str, tuple[float, ...]]] = {
-    ("cross-entropy", "none"): {
-        "ece": (5.85, 5.74),
-        "adaece": (5.84, 5.73),
-        "overconfidence": (5.85,),
-        "underconfidence": (0.0,),
-    },
-    ("label-smoothing", "none"): {
-        "ece": (3.59, 3.07),
-        "adaece": (4.09, 4.18),
-        "overconfidence": (1.16,),
-        "underconfidence": (2.45,),
-    },
-    ("fedlas-ls", "none"): {
-        "ece": (1.29, 1.56),
-        "adaece": (2.30, 1.92),
-        "overconfidence": (0.89,),
-        "underconfidence": (0.40,),
-    },
-    ("mbls", "none"): {
-        "ece": (1.21, 1.38),
-        "adaece": (3.34, 3.25),
-        "overconfidence": (1.09,),
-        "underconfidence": (0.12,),
-    },
-    ("fedlas-mbls", "none"): {
-        "ece": (1.12, 1.27),
-        "adaece": (3.20, 3.58),
-        "overconfidence": (1.11,),
-        "underconfidence": (0.02,),
-    },
-    ("acls", "none"): {"ece": (2.32, 2.22), "adaece": (2.99, 2.88)},
-    ("focal", "none"): {"ece": (3.90, 4.60), "adaece": (3.86, 4.58)},
-    ("dual-focal", "none"): {"ece": (2.46, 2.12), "adaece": (2.39, 2.15)},
-    (REFERENCE, "temperature"): {"ece": (3.68, 3.62), "adaece": (3.67, 3.62)},
-}
-# What the paper says is lower than what, and in which metrics.
-CLAIMS: tuple[tuple[Side, Side, tuple[str, ...]], ...] = (
-    (
-        ("fedlas-ls", "none"),
-        ("label-smoothing", "none"),
-        ("ece", "adaece", "overconfidence", "underconfidence"),
-    ),
-    (
-        ("fedlas-mbls", "none"),
-        ("mbls", "none"),
-        ("ece", "adaece", "overconfidence", "underconfidence"),
-    ),
-    (("fedlas-ls", "none"), (REFERENCE, "none"), ("ece", "adaece")),
-    (("fedlas-mbls", "none"), (REFERENCE, "none"), ("ece", "adaece")),
-    (("fedlas-ls", "none"), (REFERENCE, "temperature"), ("ece", "adaece")),
-    (("fedlas-mbls", "none"), (REFERENCE, "temperature"), ("ece", "adaece")),
-    (("fedlas-mbls", "none"), ("acls", "none"), ("ece",)),
-    (("fedlas-mbls", "none"), ("dual-focal", "none"), ("ece",)),
-    ((REFERENCE, "none"), ("label-smoothing", "none"), ("underconfidence",)),
-)
 
 
 @dataclass(frozen=True)
@@ -137,18 +79,6 @@ def fill(page: str, tables: Sequence[Table]) -> str:
     return page
 
 
-def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return every table that needs nothing but the predictions."""
-    return [
-        which_runs(runs),
-        *(means(runs, after) for after in AFTER),
-        *(differences(runs, after) for after in AFTER),
-        against_scaled(runs),
-        published(runs),
-        claims(runs),
-    ]
-
-
 def which_runs(runs: Sequence[Run]) -> Table:
     """Return which seeds there are, and the settings that all have."""
     settings = runs[0].settings
@@ -172,7 +102,7 @@ def means(runs: Sequence[Run], after: str) -> Table:
     rows = [
         [
             _name(runs, line),
-            *(_mean(runs, (line, after), metric) for metric in METRICS),
+            *(mean_cell(runs, (line, after), metric) for metric in METRICS),
         ]
         for line in lines_of(runs)
     ]
@@ -184,7 +114,7 @@ def differences(runs: Sequence[Run], after: str) -> Table:
     """Return each line less cross-entropy, both after the same method."""
     metrics = ("accuracy", "ece", "adaece", "nll")
     rows = [
-        [line, *(_difference(runs, (line, after), (REFERENCE, after), m) for m in metrics)]
+        [line, *(difference_cell(runs, (line, after), (REFERENCE, after), m) for m in metrics)]
         for line in lines_of(runs)
         if line != REFERENCE
     ]
@@ -197,7 +127,7 @@ def against_scaled(runs: Sequence[Run]) -> Table:
     metrics = ("ece", "adaece", "nll")
     scaled = (REFERENCE, "temperature")
     rows = [
-        [line, *(_difference(runs, (line, "none"), scaled, metric) for metric in metrics)]
+        [line, *(difference_cell(runs, (line, "none"), scaled, metric) for metric in metrics)]
         for line in lines_of(runs)
         if line != REFERENCE
     ]
@@ -205,92 +135,30 @@ def against_scaled(runs: Sequence[Run]) -> Table:
     return Table("against-scaled", "Against cross-entropy with temperature scaling", head, rows)
 
 
-def published(runs: Sequence[Run]) -> Table:
-    """Return the ECE of the paper beside the one here, in the paper's order."""
-    sides = sorted(PUBLISHED, key=lambda side: PUBLISHED[side]["ece"][0])
-    present = lines_of(runs)
-    rows = [
-        [
-            side[0] + (" + TS" if side[1] == "temperature" else ""),
-            *(f"{value:.2f}" for value in PUBLISHED[side]["ece"]),
-            _mean(runs, side, "ece") if side[0] in present else "",
-            "/".join(
-                f"{PUBLISHED[side][part][0]:.2f}" for part in ("overconfidence", "underconfidence")
-            )
-            if "overconfidence" in PUBLISHED[side]
-            else "",
-            "/".join(
-                f"{100 * mean(runs, side, part).value:.2f}"
-                for part in ("overconfidence", "underconfidence")
-            )
-            if side[0] in present
-            else "",
-        ]
-        for side in sides
-    ]
-    head = ["loss", "ResNet-50", "ResNet-101", "here", "O/U-ECE, ResNet-50", "O/U-ECE, here"]
-    return Table("published", "ECE in the paper and here", head, rows)
-
-
-def claims(runs: Sequence[Run]) -> Table:
-    """Return what the paper says is lower, and whether it is here."""
-    rows: list[list[str]] = []
-    verdicts: list[str] = []
-    for first, second, metrics in CLAIMS:
-        for metric in metrics:
-            in_paper = "".join(f"{PUBLISHED[first][metric][0] - PUBLISHED[second][metric][0]:+.2f}")
-            found = difference(runs, first, second, metric)
-            verdicts.append(_verdict(found))
-            rows.append(
-                [
-                    f"{_side(first)} below {_side(second)}",
-                    TITLES[metric],
-                    in_paper,
-                    _interval(found, metric) if found else "",
-                    verdicts[-1],
-                ]
-            )
-    told = [verdict for verdict in verdicts if verdict]
-    words = {"as published": "hold here", "the opposite": "are reversed", "open": "stay open"}
-    counts = [
-        f"{sum(verdict.startswith(start) for verdict in told)} {what}"
-        for start, what in words.items()
-    ]
-    note = f"Of {len(told)} claims that could be checked, {', '.join(counts)}."
-    head = ["the paper says", "metric", "published", "here", "verdict"]
-    return Table("claims", "The paper's claims", head, rows, note)
-
-
-def _verdict(found: Difference | None) -> str:
-    if found is None:
-        return ""
-    words = {-1: "as published", 1: "the opposite", 0: "open"}[found.sign]
-    return words if found.of_seeds else f"{words} (one seed)"
-
-
-def _side(side: Side) -> str:
-    return side[0] + (" + TS" if side[1] == "temperature" else "")
-
-
 def _name(runs: Sequence[Run], line: str) -> str:
     return f"{line} ({len(seeds_of(runs, line))})"
 
 
-def _mean(runs: Sequence[Run], side: Side, metric: str) -> str:
+def mean_cell(runs: Sequence[Run], side: Side, metric: str) -> str:
+    """Return mean, spread and floor as tables have them."""
     found = mean(runs, side, metric)
     scale, digits = (1, 4) if metric == "nll" else (100, 2)
     text = f"{scale * found.value:.{digits}f}"
     if found.deviation is not None:
         text += f" ± {scale * found.deviation:.{digits}f}"
+    if found.interval is not None:
+        text += f" ({' to '.join(f'{scale * end:.{digits}f}' for end in found.interval)})"
     return text if found.floor is None else f"{text} [{scale * found.floor:.{digits}f}]"
 
 
-def _difference(runs: Sequence[Run], first: Side, second: Side, metric: str) -> str:
+def difference_cell(runs: Sequence[Run], first: Side, second: Side, metric: str) -> str:
+    """Return a difference with its interval, or nothing if there is none."""
     found = difference(runs, first, second, metric)
-    return "" if found is None else _interval(found, metric)
+    return "" if found is None else interval_cell(found, metric)
 
 
-def _interval(found: Difference, metric: str) -> str:
+def interval_cell(found: Difference, metric: str) -> str:
+    """Return a difference with its interval, a star and the count of seeds."""
     scale, digits = (1, 4) if metric == "nll" else (100, 2)
     value, low, high = (f"{scale * x:+.{digits}f}" for x in (found.value, found.low, found.high))
     star = "*" if found.sign else ""

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import study_losses
 import study_losses_gate
+from study_losses_paper import all_tables, claims, summary
 from study_losses_runs import LINES, METRICS, Run, finished, read_runs
 from study_losses_statistics import as_document, difference, mean
-from study_losses_tables import all_tables, claims, fill
+from study_losses_tables import fill
 
 from calibrant.errors import InputError
 from calibrant.report.gate_figure import gate_over_epochs
@@ -113,6 +114,9 @@ def test_means_and_deviations_are_those_of_the_definitions(folder: Path, runs: l
         assert found.seeds == 3
     one = mean(runs, ("mixup", "none"), "ece")
     assert (one.deviation, one.seeds) == (None, 1)
+    only = next(run for run in runs if run.line == "mixup").scores["none", "ece"]
+    assert one.interval == (only.low, only.high)
+    assert only.low < one.value < only.high
 
 
 def test_the_temperature_is_that_of_the_validation_rows(folder: Path, runs: list[Run]) -> None:
@@ -199,12 +203,32 @@ def test_verdicts_need_an_interval_that_leaves_out_0(runs: list[Run]) -> None:
     counts = [told.count(words) for words in ("as published", "the opposite", "open")]
     assert sum(counts) == len(told)
     assert claims(runs).note == (
-        f"Of {len(told)} claims that could be checked, {counts[0]} hold here, "
-        f"{counts[1]} are reversed, {counts[2]} stay open."
+        f"Claims that could be checked: {len(told)}; {counts[0]} as published, "
+        f"{counts[1]} the opposite, {counts[2]} open."
     )
 
 
-def test_what_cannot_stand_in_one_table_is_refused(tmp_path: Path) -> None:
+def test_the_sentences_say_what_the_differences_say(runs: list[Run]) -> None:
+    text = summary(runs).note
+    found = {
+        line: difference(runs, (line, "none"), ("cross-entropy", "none"), "ece")
+        for line in ("label-smoothing", "fedlas-ls", "mixup")
+    }
+    parts: dict[int, list[str]] = {-1: [], 1: [], 0: []}
+    for line, each in found.items():
+        parts[each.sign].append(line + (" (one seed)" if line == "mixup" else ""))
+    words = [", ".join(parts[sign]) or "none" for sign in (-1, 1, 0)]
+    assert parts[-1]
+    assert (
+        f"against cross-entropy: lower: {words[0]}; higher: {words[1]}; open: {words[2]}." in text
+    )
+    assert "fedlas-ls minus label-smoothing, as trained: ECE -" in text
+    assert "fedlas-mbls minus" not in text
+
+
+def test_what_cannot_stand_in_one_table_is_refused(tmp_path: Path, runs: list[Run]) -> None:
+    with pytest.raises(InputError, match="no run of cross-entropy is finished"):
+        all_tables([run for run in runs if run.line != "cross-entropy"])
     (tmp_path / "none").mkdir()
     with pytest.raises(InputError, match="holds no finished run"):
         read_runs(tmp_path / "none", 10)

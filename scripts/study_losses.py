@@ -54,8 +54,9 @@ def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
             ]
             if line not in PLAIN:
                 words += ["--settings-for", arguments.settings_for]
-            if arguments.epochs is not None:
-                words += ["--epochs", str(arguments.epochs)]
+            for option in ("epochs", "classes"):
+                if getattr(arguments, option) is not None:
+                    words += [f"--{option}", str(getattr(arguments, option))]
             # Begins anew where there is no checkpoint yet.
             found[name] = [*words, "--resume"]
     return found
@@ -104,6 +105,7 @@ def main() -> int:
     train.add_argument("--net", default="resnet8")
     train.add_argument("--protocol", default="quick")
     train.add_argument("--epochs", type=int)
+    train.add_argument("--classes", type=int, help="where the data don't name them")
     train.add_argument("--precision", default="bf16")
     train.add_argument("--settings-for", default="cifar10")
     table = modes.add_parser("table", help="compare the finished runs")

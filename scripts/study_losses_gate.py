@@ -194,8 +194,10 @@ def gates(runs: Sequence[Run]) -> Table:
                 f"{run.line}, seed {run.seed}",
                 f"{100 * gate.positive:.1f}",
                 f"{gate.alpha:.4f}",
-                f"{100 * gate.gap_positive:+.2f}",
-                f"{100 * gate.gap_negative:+.2f}",
+                *(
+                    f"{100 * gap:+.2f}" if np.isfinite(gap) else "no image"
+                    for gap in (gate.gap_positive, gate.gap_negative)
+                ),
                 f"{100 * apart:+.2f} ({100 * (apart - gate.half):+.2f} to "
                 f"{100 * (apart + gate.half):+.2f})"
                 if np.isfinite(gate.half)

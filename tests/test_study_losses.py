@@ -298,7 +298,8 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
         losses="all",
         net="resnet8",
         protocol="quick",
-        epochs=None,
+        epochs=4,
+        classes=None,
         precision="bf16",
         settings_for="cifar10",
     )
@@ -307,7 +308,7 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
     assert wanted.keys() == {f"{line}-{seed}" for line in LINES for seed in "01"} - done
     words = " ".join(wanted["fedlas-mbls-1"])
     assert f"--out {folder}/fedlas-mbls-1 --loss fedlas-mbls " in words
-    assert "--seed 1 --precision bf16 --settings-for cifar10 --resume" in words
+    assert "--seed 1 --precision bf16 --settings-for cifar10 --epochs 4 --resume" in words
     assert "--mixing mixup" in " ".join(wanted["mixup-0"])
     called: list[list[str]] = []
 
@@ -394,6 +395,7 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
     assert found.alpha == pytest.approx(alpha.mean(), rel=1e-4)
     [row] = study_losses_gate.gates([run]).rows
     assert row[0] == "fedlas-ls, seed 0"
+    assert (row[3] == "no image") == (found.positive == 0)
     document = study_losses_gate.as_document([run])
     assert document["gate_on_test_images"][0]["alpha"] == found.alpha
     json.dumps(document, allow_nan=False)

@@ -22,7 +22,7 @@ from study_losses_figures import write_figures
 from study_losses_gate import as_document as gate_document
 from study_losses_gate import epochs, gates, norms
 from study_losses_paper import all_tables
-from study_losses_runs import LINES, finished, read_runs
+from study_losses_runs import CONTROLS, LINES, finished, read_runs
 from study_losses_statistics import as_document
 from study_losses_tables import fill
 
@@ -36,17 +36,18 @@ PLAIN = ("cross-entropy", "mixup")
 def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
     """Return the words of `calibrant train` for each run that isn't finished, by its name."""
     lines = list(LINES) if arguments.losses == "all" else arguments.losses.split(",")
-    unknown = [line for line in lines if line not in LINES]
-    if unknown:
-        raise InputError(f"'{unknown[0]}' is not in the study; there are: {', '.join(LINES)}")
+    known = LINES | CONTROLS
+    for line in lines:
+        if line not in known:
+            raise InputError(f"'{line}' is not in the study; there are: {', '.join(known)}")
     found: dict[str, list[str]] = {}
     for seed in arguments.seeds.split(","):
         for line in lines:
-            name = f"{line}-{seed}"
+            name = f"{line}-{seed}".replace(" ", "-")
             out = arguments.out / name
             if finished(out):
                 continue
-            words = ["train", "--data", str(arguments.data), "--out", str(out), *LINES[line]]
+            words = ["train", "--data", str(arguments.data), "--out", str(out), *known[line]]
             words += ["--net", arguments.net, "--protocol", arguments.protocol, "--seed", seed]
             words += [
                 "--precision",
@@ -101,7 +102,11 @@ def main() -> int:
     train.add_argument("--data", type=Path, required=True)
     train.add_argument("--out", type=Path, required=True)
     train.add_argument("--seeds", default="0,1,2")
-    train.add_argument("--losses", default="all", help="names, by commas")
+    train.add_argument(
+        "--losses",
+        default="all",
+        help="names, by commas; all: those of the tables, without the control",
+    )
     train.add_argument("--net", default="resnet8")
     train.add_argument("--protocol", default="quick")
     train.add_argument("--epochs", type=int)

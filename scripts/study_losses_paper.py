@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from study_losses_runs import AFTER, REFERENCE, Run
+from study_losses_runs import AFTER, CONTROL, REFERENCE, Run
 from study_losses_statistics import Difference, Side, difference, lines_of, mean
 from study_losses_tables import (
     TITLES,
@@ -96,6 +96,7 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
         against_scaled(runs),
         published(runs),
         claims(runs),
+        control(runs),
     ]
 
 
@@ -191,6 +192,21 @@ def claims(runs: Sequence[Run]) -> Table:
     note = f"Claims that could be checked: {len(told)}; {', '.join(counts)}."
     head = ["the paper says", "metric", "published", "here", "verdict"]
     return Table("claims", "The paper's claims", head, rows, note)
+
+
+def control(runs: Sequence[Run]) -> Table:
+    """Return FeDLaS-LS less label smoothing with about the smoothing that FeDLaS-LS ends with."""
+    metrics = ("accuracy", "ece", "adaece", "nll")
+    first, second = ("fedlas-ls", "none"), (CONTROL, "none")
+    cells = [difference_cell(runs, first, second, metric) for metric in metrics]
+    present = all(cells)
+    return Table(
+        "control",
+        "Is FeDLaS-LS more than a smaller alpha?",
+        [f"fedlas-ls minus {CONTROL}", *(TITLES[metric] for metric in metrics)],
+        [["as trained", *cells]] if present else [],
+        "" if present else f"The control, {CONTROL}, was not trained when this page was made.",
+    )
 
 
 def _verdict(found: Difference | None) -> str:

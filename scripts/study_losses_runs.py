@@ -31,6 +31,9 @@ LINES = {
     "dual-focal": ("--loss", "dual-focal"),
     "mixup": ("--loss", "cross-entropy", "--mixing", "mixup"),
 }
+# FeDLaS-LS smooths less than its alpha says: is it more than label smoothing with a smaller one?
+CONTROL = "label-smoothing alpha=0.03"
+CONTROLS = {CONTROL: ("--loss", "label-smoothing", "--set", "alpha=0.03")}
 AFTER = ("none", "temperature", "smart")
 METRICS = ("accuracy", "ece", "adaece", "overconfidence", "underconfidence", "nll")
 
@@ -74,9 +77,15 @@ class Run:
 def line_of(settings: dict[str, Any]) -> str:
     """Return the name that tables give to a run with these settings."""
     loss, mixing = settings["loss"], settings["mixing"]
+    name = " ".join([loss, *_words(settings["loss_arguments"])])
     if mixing == "none":
-        return loss
-    return mixing if loss == "cross-entropy" else f"{loss} + {mixing}"
+        return name
+    mixing = " ".join([mixing, *_words(settings["mixing_arguments"])])
+    return mixing if loss == "cross-entropy" else f"{name} + {mixing}"
+
+
+def _words(arguments: dict[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in arguments.items()]
 
 
 def finished(folder: Path) -> bool:
@@ -113,15 +122,9 @@ def read_runs(
             for metric, found in measure(after, fit, test, resamples).items()
         }
         runs.append(Run(line_of(settings), settings["seed"], place, settings, scores))
-    known = list(LINES)
-    return sorted(
-        runs,
-        key=lambda run: (
-            known.index(run.line) if run.line in LINES else len(LINES),
-            run.line,
-            run.seed,
-        ),
-    )
+    known = [*LINES, *CONTROLS]
+    places_of = {line: place for place, line in enumerate(known)}
+    return sorted(runs, key=lambda run: (places_of.get(run.line, len(known)), run.line, run.seed))
 
 
 def measure(after: str, fit: Predictions, test: Predictions, resamples: int) -> dict[str, Measured]:

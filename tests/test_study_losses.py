@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import study_losses
 import study_losses_gate
-from study_losses_paper import all_tables, claims, summary
-from study_losses_runs import LINES, METRICS, Run, finished, read_runs
+from study_losses_paper import all_tables, claims, control, summary
+from study_losses_runs import CONTROL, LINES, METRICS, Run, finished, line_of, read_runs
 from study_losses_statistics import as_document, difference, mean
-from study_losses_tables import fill
+from study_losses_tables import fill, interval_cell
 
 from calibrant.errors import InputError
 from calibrant.report.gate_figure import gate_over_epochs
@@ -234,7 +234,7 @@ def test_what_cannot_stand_in_one_table_is_refused(tmp_path: Path, runs: list[Ru
         read_runs(tmp_path / "none", 10)
     for name, changes, sentence in (
         ("protocol", {"protocol": "acls"}, "has protocol 'quick', but .* has 'acls'"),
-        ("line", {"loss_arguments": {"alpha": 0.3}}, "has loss_arguments {}, but"),
+        ("line", {"loss_settings_for": "cub"}, "has loss_settings_for None, but .* has 'cub'"),
         ("twin", {"seed": 1}, "is focal with seed 1, as .*focal-0 is"),
     ):
         make_run(tmp_path / name, "focal", 0, changes)
@@ -290,6 +290,25 @@ def test_one_command_refreshes_page_pictures_and_numbers(
     assert line["minus_cross_entropy"]["smart"]["nll"]["high"] == found.high
 
 
+def test_other_arguments_make_another_line(runs: list[Run], tmp_path: Path) -> None:
+    def line(**changes: Any) -> str:
+        return line_of(runs[0].settings | changes)
+
+    assert line() == "cross-entropy"
+    assert line(mixing="mixup") == "mixup"
+    assert line(mixing="mixup", mixing_arguments={"alpha": 1}) == "mixup alpha=1"
+    assert line(loss="focal", mixing="mixup") == "focal + mixup"
+    assert line(loss="label-smoothing", loss_arguments={"alpha": 0.03}) == CONTROL
+    make_run(tmp_path, "label-smoothing", 0, {"loss_arguments": {"alpha": 0.03}})
+    make_run(tmp_path, "fedlas-ls", 0)
+    mine = read_runs(tmp_path, 50)
+    assert [run.line for run in mine] == ["fedlas-ls", CONTROL]
+    found = difference(mine, ("fedlas-ls", "none"), (CONTROL, "none"), "ece")
+    assert control(mine).rows[0][2] == interval_cell(found, "ece")
+    assert control(runs).rows == []
+    assert "was not trained" in control(runs).note
+
+
 def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> None:
     arguments = Namespace(
         data=Path("cifar"),
@@ -319,6 +338,10 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
     failed = study_losses.run_commands(wanted, call)
     assert called == list(wanted.values())
     assert failed == ["focal-0", "dual-focal-0"]
+    arguments.losses = CONTROL
+    name, words = next(iter(study_losses.commands(arguments).items()))
+    assert name == "label-smoothing-alpha=0.03-0"
+    assert " ".join(words).count("--loss label-smoothing --set alpha=0.03") == 1
     arguments.losses = "focal,hinge"
     with pytest.raises(InputError, match="'hinge' is not in the study"):
         study_losses.commands(arguments)

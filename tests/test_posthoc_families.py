@@ -30,7 +30,7 @@ from calibrant.posthoc.confidence import (
     rebuild_rows,
 )
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
-from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.linear.vector import VectorScaling
 from calibrant.posthoc.registry import METHODS, calibrator_class, make_calibrator, parse_arguments
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.rows import softmax

@@ -83,10 +83,6 @@ if TYPE_CHECKING:
     from calibrant.persistence import load
     from calibrant.posthoc.auto import AutoCalibrator
     from calibrant.posthoc.base import Calibrator, Uncalibrated
-    from calibrant.posthoc.class_temperatures import (
-        ClassTemperatureScaling,
-        GradientClassTemperatureScaling,
-    )
     from calibrant.posthoc.confidence import (
         BayesianBinning,
         HistogramBinning,
@@ -105,15 +101,21 @@ if TYPE_CHECKING:
         ProximityDensityRatio,
     )
     from calibrant.posthoc.laplace import LaplaceTemperatureScaling
-    from calibrant.posthoc.linear import VectorScaling
+    from calibrant.posthoc.linear import (
+        ClassTemperatureScaling,
+        DirichletCalibration,
+        GradientClassTemperatureScaling,
+        MatrixScaling,
+        StructuredMatrixScaling,
+        StructuredVectorScaling,
+        VectorScaling,
+    )
     from calibrant.posthoc.logit_clipping import LogitClipping
-    from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
     from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
     from calibrant.posthoc.parameterised import ParameterisedTemperature
     from calibrant.posthoc.predicted_class import PredictedClassTemperature
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
-    from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
     from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
     from calibrant.posthoc.temperature import TemperatureScaling
     from calibrant.posthoc.top_rest import TopRestScaling
@@ -176,7 +178,6 @@ _HOMES = {
     "persistence": ("load",),
     "posthoc.auto": ("AutoCalibrator",),
     "posthoc.base": ("Calibrator", "Uncalibrated"),
-    "posthoc.class_temperatures": ("ClassTemperatureScaling", "GradientClassTemperatureScaling"),
     "posthoc.confidence": (
         "BayesianBinning",
         "HistogramBinning",
@@ -194,16 +195,22 @@ _HOMES = {
         "GroupCalibration",
         "ProximityDensityRatio",
     ),
-    "posthoc.linear": ("VectorScaling",),
+    "posthoc.linear": (
+        "ClassTemperatureScaling",
+        "DirichletCalibration",
+        "GradientClassTemperatureScaling",
+        "MatrixScaling",
+        "StructuredMatrixScaling",
+        "StructuredVectorScaling",
+        "VectorScaling",
+    ),
     "posthoc.laplace": ("LaplaceTemperatureScaling",),
     "posthoc.logit_clipping": ("LogitClipping",),
-    "posthoc.matrix": ("DirichletCalibration", "MatrixScaling"),
     "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
     "posthoc.parameterised": ("ParameterisedTemperature",),
     "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
-    "posthoc.structured": ("StructuredMatrixScaling", "StructuredVectorScaling"),
     "posthoc.svs_top_rest": ("StructuredTopRestScaling",),
     "posthoc.temperature": ("TemperatureScaling",),
     "posthoc.top_rest": ("TopRestScaling",),

@@ -9,10 +9,6 @@ from typing import Any, cast
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator, Uncalibrated
-from calibrant.posthoc.class_temperatures import (
-    ClassTemperatureScaling,
-    GradientClassTemperatureScaling,
-)
 from calibrant.posthoc.confidence import (
     BayesianBinning,
     HistogramBinning,
@@ -31,15 +27,21 @@ from calibrant.posthoc.features import (
     ProximityDensityRatio,
 )
 from calibrant.posthoc.laplace import LaplaceTemperatureScaling
-from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.linear import (
+    ClassTemperatureScaling,
+    DirichletCalibration,
+    GradientClassTemperatureScaling,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    VectorScaling,
+)
 from calibrant.posthoc.logit_clipping import LogitClipping
-from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.parameterised import ParameterisedTemperature
 from calibrant.posthoc.plug_ins import plugged_in
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
-from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling

@@ -259,7 +259,7 @@ def test_one_file_holds_the_choice(tmp_path):
     ("find", "put", "sentence"),
     [
         ('"method": "svs"', '"method": "magic"', "unknown method 'magic'"),
-        ('"method": "svs"', '"method": "vector"', "a 'vector' calibrator holds"),
+        ('"method": "svs"', '"method": "temperature"', "has no argument 'ridge'"),
         ('"classes": "4"', '"classes": "5"', "part 'chosen_' was fitted for 5 classes, not 4"),
         ('{"chosen_":', '{"other_":', "made of chosen_, but the file of other_"),
         ('{"chosen_": {', '{"chosen_": {"chosen_": {', "header is damaged"),

@@ -154,6 +154,11 @@ def test_methods_are_left_out_without_what_they_need(sets):
         "feature-clipping": "it needs the last layer, and fit.npz has no 'head_weight' and "
         "'head_bias'"
     }
+    narrow = replace(sets["test"], features=sets["test"].features[:, :2])
+    result = compare(names, fit=sets["fit"], test=narrow, resamples=20)
+    width = sets["fit"].features.shape[1]
+    reason = f"fit.npz has {width} features, but test.npz 2"
+    assert result.skipped == dict.fromkeys(names[1:], reason)
     # It is learnt once: to apply takes none.
     without = {"fit": sets["fit"], "test": replace(sets["test"], head=None)}
     assert not compare(names, resamples=20, **without).skipped

@@ -300,7 +300,7 @@ def compare(
     for name, calibrator in zip(_names(calibrators), calibrators, strict=True):
         if progress is not None:
             progress(name)
-        lacking = calibrator.lacks(fit) or calibrator.lacks(test, to_apply=True)
+        lacking = _lacking(calibrator, fit, test)
         if lacking is not None:
             skipped[name] = lacking
             continue
@@ -345,6 +345,16 @@ def compare(
         entries,
         skipped,
     )
+
+
+def _lacking(calibrator: Calibrator, fit: Predictions, test: Predictions) -> str | None:
+    """Return what the rows lack of what a method needs, as a clause, or None."""
+    lacking = calibrator.lacks(fit) or calibrator.lacks(test, to_apply=True)
+    if lacking is None and "features" in calibrator.needs:
+        width, found = (int(rows.features.shape[1]) for rows in (fit, test))  # type: ignore[union-attr]
+        if width != found:
+            return f"{fit.source} has {width} features, but {test.source} {found}"
+    return lacking
 
 
 def _names(calibrators: Sequence[Calibrator]) -> list[str]:

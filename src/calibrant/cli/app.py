@@ -14,7 +14,7 @@ from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stde
 from calibrant.cli.train import train
 from calibrant.errors import CalibrantError, InputError
 from calibrant.predictions import Predictions
-from calibrant.tables import wrap
+from calibrant.tables import counted, wrap
 
 app = typer.Typer(
     name="calibrant",
@@ -185,9 +185,11 @@ def fit(
         "fit": report.as_dict(),
         "out": str(out),
     }
+    keeps = "keeps" if calibrator.keeps_prediction else "may change"
     text = (
-        f"{method} fitted on {predictions.n} rows of {file} and saved to {out}\n"
-        f"{calibrator.n_parameters} parameters, {report.iterations} iterations"
+        f"{method} fitted on {counted(predictions.n, 'row')} of {file} and saved to {out}\n"
+        f"{counted(calibrator.n_parameters, 'parameter')}, "
+        f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
     )
     parts = {name: part.method for name, part in calibrator.parts().items()}
     if parts:
@@ -224,12 +226,14 @@ def apply(
     document = {
         "calibrator": str(calibrator),
         "method": fitted.method,
+        "keeps_prediction": fitted.keeps_prediction,
         "file": str(file),
         "n": after.n,
         "classes": after.classes,
         "out": str(out),
     }
-    emit(f"{fitted.method} applied to {after.n} rows of {file}, written to {out}", document, json)
+    rows = counted(after.n, "row")
+    emit(f"{fitted.method} applied to {rows} of {file}, written to {out}", document, json)
 
 
 @app.command()

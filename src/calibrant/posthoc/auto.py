@@ -19,6 +19,7 @@ from calibrant.posthoc.cross_validation import (
     paired_difference,
 )
 from calibrant.predictions import Predictions
+from calibrant.tables import counted
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
 FALLBACK = "temperature"
@@ -165,7 +166,8 @@ class AutoCalibrator(Calibrator):
 def _too_few(predictions: Predictions) -> str:
     """Return why the rows can't choose a method, or nothing."""
     if predictions.n < FEWEST_ROWS:
-        return f"{predictions.n} rows are too few to choose by, which takes {FEWEST_ROWS}"
+        rows = counted(predictions.n, "calibration row")
+        return f"{rows}, where a choice takes at least {FEWEST_ROWS}"
     scores = predictions.scores
     predicted = to_numpy(namespace(scores).argmax(scores, axis=1))
     right = int((predicted == predictions.labels).sum())

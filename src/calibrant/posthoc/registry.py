@@ -111,7 +111,7 @@ def calibrator_class(method: str) -> type[Calibrator]:
     """
     if method in METHODS:
         return METHODS[method]
-    close = difflib.get_close_matches(method, METHODS, n=1)
+    close = difflib.get_close_matches(method.lower().replace("_", "-"), METHODS, n=1)
     hint = f" did you mean '{close[0]}'?" if close else ""
     raise UnknownMethodError(
         f"no method is called '{method}';{hint} there are: {', '.join(METHODS)}"
@@ -126,6 +126,9 @@ def make_calibrator(method: str, **arguments: Any) -> Calibrator:
         InputError: no such argument.
     """
     return calibrator_class(method)().set_params(**arguments)
+
+
+EXPECTED_OF = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 
 
 def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
@@ -149,7 +152,7 @@ def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
         try:
             arguments[key] = convert(text)
         except ValueError:
-            expected = "true or false" if wanted is bool else f"of type {wanted.__name__}"
+            expected = EXPECTED_OF.get(wanted.__name__, f"of type {wanted.__name__}")
             raise InputError(
                 f"argument '{key}' of method '{method}' must be {expected}, not '{text}'"
             ) from None

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray, IntArray, like, row_chunks, to_numpy
-from calibrant.errors import PredictionsError
+from calibrant.checks import refuse_infinite
+from calibrant.masks import uniform
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.binned_gap import binned_gap
@@ -62,6 +63,7 @@ class ConsistencyCalibration(Calibrator):
 
     method: ClassVar[str] = "consistency"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     criterion: Literal["ece", "nll"] = argument("ece", choices=("ece", "nll"))
     bins: int = argument(15, at_least=1)
@@ -108,17 +110,12 @@ class ConsistencyCalibration(Calibrator):
         return binned_gap(confidence, correct, self.bins)
 
     def _mixed(self, shares: FloatArray, logits: FloatArray) -> FloatArray:
-        known = np.isfinite(logits)
-        uniform = known / known.sum(axis=1, keepdims=True)
-        return (1 - self.uniform_) * shares + self.uniform_ * uniform
+        return (1 - self.uniform_) * shares + self.uniform_ * uniform(logits)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         def vote(chunk: Array, part: slice) -> Array:
             rows = to_numpy(chunk).astype(np.float64)
-            unusable = ~np.isfinite(rows.max(axis=1))
-            if unusable.any():
-                row = part.start + int(unusable.argmax())
-                raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+            refuse_infinite(np.isfinite(rows.max(axis=1)), part.start)
             shares = self._mixed(vote_shares(rows, self.noise_, FINE_STEP), rows)
             return like(shares, chunk, chunk.dtype)
 

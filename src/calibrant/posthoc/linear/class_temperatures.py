@@ -141,6 +141,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     """
 
     method: ClassVar[str] = "cts-gradient"
+    fits_masked: ClassVar[bool] = True
 
     shrinkage: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)

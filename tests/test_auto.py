@@ -15,7 +15,6 @@ from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError
 from calibrant.persistence import load
 from calibrant.posthoc import auto, registry
 from calibrant.posthoc.auto import AutoCalibrator, choose
-from calibrant.posthoc.base import Uncalibrated
 from calibrant.posthoc.cross_validation import (
     CrossValidation,
     Trial,
@@ -23,6 +22,7 @@ from calibrant.posthoc.cross_validation import (
     paired_difference,
 )
 from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.uncalibrated import Uncalibrated
 from calibrant.predictions import Predictions
 from calibrant.rows import softmax, summarize
 

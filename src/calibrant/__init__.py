@@ -19,11 +19,13 @@ from calibrant._version import __version__
 
 if TYPE_CHECKING:
     from calibrant import synthetic
-    from calibrant.comparison import Comparison, compare
+    from calibrant.compared import Comparison
+    from calibrant.comparison import compare
     from calibrant.errors import (
         CalibrantError,
         CalibrationWarning,
         InputError,
+        NotApplicableError,
         NotFittedError,
         PredictionsError,
     )
@@ -82,7 +84,7 @@ if TYPE_CHECKING:
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.auto import AutoCalibrator
-    from calibrant.posthoc.base import Calibrator, Uncalibrated
+    from calibrant.posthoc.base import Calibrator, FitReport
     from calibrant.posthoc.confidence import (
         BayesianBinning,
         HistogramBinning,
@@ -119,17 +121,20 @@ if TYPE_CHECKING:
     from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
     from calibrant.posthoc.temperature import TemperatureScaling
     from calibrant.posthoc.top_rest import TopRestScaling
+    from calibrant.posthoc.uncalibrated import Uncalibrated
     from calibrant.power import SampleSize, rows_needed
     from calibrant.predictions import Predictions
     from calibrant.rows import RowSummary, softmax, summarize
     from calibrant.sample import load_sample
 
 _HOMES = {
-    "comparison": ("Comparison", "compare"),
+    "compared": ("Comparison",),
+    "comparison": ("compare",),
     "errors": (
         "CalibrantError",
         "CalibrationWarning",
         "InputError",
+        "NotApplicableError",
         "NotFittedError",
         "PredictionsError",
     ),
@@ -177,7 +182,7 @@ _HOMES = {
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.auto": ("AutoCalibrator",),
-    "posthoc.base": ("Calibrator", "Uncalibrated"),
+    "posthoc.base": ("Calibrator", "FitReport"),
     "posthoc.confidence": (
         "BayesianBinning",
         "HistogramBinning",
@@ -214,6 +219,7 @@ _HOMES = {
     "posthoc.svs_top_rest": ("StructuredTopRestScaling",),
     "posthoc.temperature": ("TemperatureScaling",),
     "posthoc.top_rest": ("TopRestScaling",),
+    "posthoc.uncalibrated": ("Uncalibrated",),
     "power": ("SampleSize", "rows_needed"),
     "predictions": ("Predictions",),
     "rows": ("RowSummary", "softmax", "summarize"),
@@ -242,6 +248,7 @@ __all__ = [
     "EnsembleTemperatureScaling",
     "Evaluation",
     "FeatureClipping",
+    "FitReport",
     "GradientClassTemperatureScaling",
     "GroupCalibration",
     "GroupedEvaluation",
@@ -255,6 +262,7 @@ __all__ = [
     "MetricResult",
     "MetricSums",
     "MulticlassIsotonic",
+    "NotApplicableError",
     "NotFittedError",
     "ParameterisedTemperature",
     "PredictedClassTemperature",

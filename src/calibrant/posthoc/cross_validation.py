@@ -9,7 +9,8 @@ import numpy as np
 
 from calibrant.arrays import FloatArray, IntArray
 from calibrant.errors import CalibrationWarning, InputError
-from calibrant.posthoc.base import Calibrator, SummaryTemperature
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import DENSE_CLASSES, RowSummary, summarize

@@ -9,7 +9,8 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, row_chunks, sigmoid, to_numpy
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, RowTemperature
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import RowTemperature
 from calibrant.posthoc.smart.fitting import LARGEST_RELATIVE_TEMPERATURE, Penalised, fit_network
 from calibrant.posthoc.smart.network import TEMPERATURE_FLOOR
 from calibrant.posthoc.smart.objectives import brier

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.auto import AutoCalibrator
-from calibrant.posthoc.base import Calibrator, Uncalibrated
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import (
     BayesianBinning,
     HistogramBinning,
@@ -45,6 +45,7 @@ from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling
+from calibrant.posthoc.uncalibrated import Uncalibrated
 
 BUILT_IN: dict[str, type[Calibrator]] = {
     calibrator.method: calibrator

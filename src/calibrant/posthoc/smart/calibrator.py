@@ -10,7 +10,8 @@ import numpy as np
 from calibrant.arrays import Array, FloatArray
 from calibrant.errors import ImproperObjectiveWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, SummaryTemperature
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.posthoc.smart.fitting import LARGEST_RELATIVE_TEMPERATURE, Penalised, fit_network
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
 from calibrant.posthoc.smart.network import TemperatureNetwork

@@ -16,7 +16,7 @@ from calibrant.posthoc.cross_validation import (
     Difference,
     Score,
     Trial,
-    paired_difference,
+    difference_of_losses,
 )
 from calibrant.predictions import Predictions
 from calibrant.tables import counted
@@ -55,7 +55,7 @@ class AutoCalibrator(Calibrator):
     every row has one loss from every candidate, and candidates are compared row by row. The rule:
     of the candidates whose mean loss is within one standard error of the lowest, take the simplest.
     The standard error is that of the paired difference to the lowest, see
-    `calibrant.posthoc.cross_validation.paired_difference`. Simpler is what keeps the predicted
+    `calibrant.posthoc.cross_validation.difference_of_losses`. Simpler is what keeps the predicted
     class, then what has fewer parameters, then what was named first. A candidate that is not
     temperature scaling must also score better than it, whatever the standard error.
 
@@ -238,7 +238,8 @@ def choose(trials: dict[str, Trial], folds: int, fallback: str) -> Choice:
     means = {name: float(trials[name].losses.mean()) for name in simplest_first}
     best = min(means, key=lambda name: means[name])
     to_best = {
-        name: paired_difference(trials[name].losses, trials[best].losses, folds) for name in means
+        name: difference_of_losses(trials[name].losses, trials[best].losses, folds)
+        for name in means
     }
     close = [name for name, gap in to_best.items() if gap.value <= gap.error]
     chosen = next(name for name in close if name == fallback or means[name] < means[fallback])

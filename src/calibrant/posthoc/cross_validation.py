@@ -118,7 +118,7 @@ class Difference(NamedTuple):
     error: float
 
 
-def paired_difference(first: FloatArray, second: FloatArray, folds: int) -> Difference:
+def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> Difference:
     """Return the mean of (N,) losses `first` - `second` of the same rows, and its standard error.
 
     Rows differ in difficulty far more than methods differ on a row, so the error is that of the

@@ -78,11 +78,11 @@ class ConsistencyCalibration(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
-        notes = base.report(predictions.n).notes
+        report = base.report(predictions.n)
         centre = GUMBEL_DEVIATION / base.beta
         self.noise_, self.uniform_ = centre, 1 / (predictions.n + 1)
         if base.warning is not None:
-            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+            return report
         logits = to_numpy(predictions.scores).astype(np.float64)
         best, tried = np.inf, 0
         grid = centre * SPAN ** np.linspace(-1, 1, COARSE_POINTS)
@@ -95,7 +95,7 @@ class ConsistencyCalibration(Calibrator):
                     best, self.noise_ = value, noise
             grid = self.noise_ * reach ** np.linspace(-1, 1, FINE_POINTS)
             reach **= 2 / (FINE_POINTS - 1)
-        return FitReport(predictions.n, self.criterion, best, tried, True, notes)
+        return FitReport(predictions.n, self.criterion, best, tried, notes=report.notes)
 
     def _criterion(self, logits: FloatArray, labels: IntArray, noise: float) -> float:
         confidence, correct, nll = (np.empty(len(labels)) for _ in range(3))

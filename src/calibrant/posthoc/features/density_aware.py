@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -89,9 +89,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
             # Nothing says what the temperature is, let alone how it rises.
             self.weights_, self.offset_ = np.zeros(layers), 1 / single.beta
             report = single.report(rows.n)
-            return FitReport(
-                rows.n, report.objective, report.value, notes=report.notes + references.notes
-            )
+            return replace(report, notes=report.notes + references.notes)
         distances = self._distances(predictions.features, references.own)
         scores = np.stack([nearest[:, -1] for nearest in distances], axis=1)
         found = fit_weights(rows, scores, 1 / single.beta, self.floor_, self.loss)

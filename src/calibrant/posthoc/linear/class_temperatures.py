@@ -88,9 +88,9 @@ class ClassTemperatureScaling(_ClassTemperatures):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)
-        notes = base.report(predictions.n).notes
+        report = base.report(predictions.n)
         if base.warning is not None:
-            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+            return report
         search = ColumnSearch(
             centred_copy(predictions.scores), predictions.labels, 1 / self.temperatures_, self.bins
         )
@@ -113,7 +113,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
                     search.take(k, float(betas[chosen]))
         self.temperatures_ = 1 / search.betas
         # Ending at the planned number of sweeps is no failure.
-        return FitReport(predictions.n, "ece", best, sweep, True, notes)
+        return FitReport(predictions.n, "ece", best, sweep, notes=report.notes)
 
 
 @dataclass(eq=False)

@@ -50,19 +50,19 @@ class _RegularisedMatrix(LinearMap):
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         summary = summarize(predictions.scores, predictions.labels, curve="dense")
         base = fit_temperature(summary)
-        notes = base.report(n).notes
+        report = base.report(n)
         self.weight_, self.bias_ = base.beta * np.eye(classes), np.zeros(classes)
         self.penalties_ = np.zeros(2)
         if isinstance(base.warning, BoundaryWarning):
             # Rows without an error ask a map for certainty, and the temperature has said how much.
-            return FitReport(n, "nll", base.nll, base.iterations, True, notes)
+            return report
         inputs = self._inputs(centred_copy(predictions.scores), None)
         rows = LinearLikelihood(inputs, predictions.labels, base.beta, square=True, centre=False)
         strengths, start = self._chosen_strengths(rows, summary)
         found = fit_linear(rows, strengths.penalties(n, classes), self.max_iterations, start=start)
         self.weight_ = base.beta * (np.eye(classes) + found.change)
         self.bias_, self.penalties_ = found.bias, np.array(strengths)
-        return found.report(self.method, n, notes)
+        return found.report(self.method, n, report.notes)
 
     def _chosen_strengths(
         self, rows: LinearLikelihood, summary: RowSummary

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, for_row_chunks, like, pick, to_numpy
-from calibrant.errors import PredictionsError
+from calibrant.checks import refuse_infinite
+from calibrant.masks import uniform
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.binned_gap import binned_gap
@@ -63,6 +64,7 @@ class ConsistencyCalibration(Calibrator):
 
     method: ClassVar[str] = "consistency"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     criterion: Literal["ece", "nll"] = argument("ece", choices=("ece", "nll"))
     bins: int = argument(15, at_least=1)
@@ -77,11 +79,11 @@ class ConsistencyCalibration(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
-        notes = base.report(predictions.n).notes
+        report = base.report(predictions.n)
         centre = GUMBEL_DEVIATION / base.beta
         self.noise_, self.uniform_ = centre, 1 / (predictions.n + 1)
         if base.warning is not None:
-            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+            return report
         logits = to_numpy(predictions.scores).astype(np.float64)
         best, tried = np.inf, 0
         grid = centre * SPAN ** np.linspace(-1, 1, COARSE_POINTS)
@@ -94,7 +96,7 @@ class ConsistencyCalibration(Calibrator):
                     best, self.noise_ = value, noise
             grid = self.noise_ * reach ** np.linspace(-1, 1, FINE_POINTS)
             reach **= 2 / (FINE_POINTS - 1)
-        return FitReport(predictions.n, self.criterion, best, tried, True, notes)
+        return FitReport(predictions.n, self.criterion, best, tried, notes=report.notes)
 
     def _criterion(self, logits: FloatArray, labels: IntArray, noise: float) -> float:
         judged = labels if self.criterion == "nll" else logits.argmax(axis=1)
@@ -111,17 +113,12 @@ class ConsistencyCalibration(Calibrator):
         return binned_gap(shares, judged == labels, self.bins)
 
     def _mixed(self, shares: FloatArray, logits: FloatArray) -> FloatArray:
-        known = np.isfinite(logits)
-        uniform = known / known.sum(axis=1, keepdims=True)
-        return (1 - self.uniform_) * shares + self.uniform_ * uniform
+        return (1 - self.uniform_) * shares + self.uniform_ * uniform(logits)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         def vote(chunk: Array, part: slice) -> Array:
             rows = to_numpy(chunk).astype(np.float64)
-            unusable = ~np.isfinite(rows.max(axis=1))
-            if unusable.any():
-                row = part.start + int(unusable.argmax())
-                raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+            refuse_infinite(np.isfinite(rows.max(axis=1)), part.start)
             shares = self._mixed(vote_shares(rows, self.noise_, FINE_STEP), rows)
             return like(shares, chunk, chunk.dtype)
 

@@ -16,7 +16,8 @@ from calibrant.errors import (
     NotIdentifiedWarning,
     warn_caller,
 )
-from calibrant.posthoc.base import FitReport, SummaryTemperature
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.rows import RowSummary
 
 # Newton's error is about a constant times the square of that before; two steps tell the constant.

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from calibrant.files import read_predictions
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.base import Calibrator, Uncalibrated
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.uncalibrated import Uncalibrated
 from calibrant.predictions import Predictions
 from calibrant.scoring import score_rows
 from calibrant.tables import format_table

@@ -15,14 +15,14 @@ from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError
 from calibrant.persistence import load
 from calibrant.posthoc import auto, registry
 from calibrant.posthoc.auto import AutoCalibrator, choose
-from calibrant.posthoc.base import Uncalibrated
 from calibrant.posthoc.cross_validation import (
     CrossValidation,
     Trial,
+    difference_of_losses,
     fold_numbers,
-    paired_difference,
 )
 from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.uncalibrated import Uncalibrated
 from calibrant.predictions import Predictions
 from calibrant.rows import softmax, summarize
 
@@ -94,7 +94,7 @@ def test_error_of_a_difference_against_its_spread_over_samples():
         logits, labels = biased(300, seed)
         folds = CrossValidation(Predictions.from_logits(logits, labels), 5, 1, "nll")
         first, second = (folds.trial(make_calibrator(m)).losses for m in ("temperature", "svs"))
-        found = paired_difference(first, second, 5)
+        found = difference_of_losses(first, second, 5)
         values.append(found.value)
         errors.append(found.error)
         plain.append((first - second).std(ddof=1) / np.sqrt(300))
@@ -106,9 +106,9 @@ def test_error_of_a_difference_against_its_spread_over_samples():
 def test_the_error_is_paired():
     rng = np.random.default_rng(0)
     hard = rng.exponential(10.0, size=500)
-    found = paired_difference(hard + 0.1, hard, 5)
+    found = difference_of_losses(hard + 0.1, hard, 5)
     np.testing.assert_allclose(found, (0.1, 0.0), atol=1e-12)
-    assert paired_difference(hard[:1], hard[:1], 5) == (0.0, 0.0)
+    assert difference_of_losses(hard[:1], hard[:1], 5) == (0.0, 0.0)
 
 
 # --- the rule
@@ -259,7 +259,7 @@ def test_one_file_holds_the_choice(tmp_path):
     ("find", "put", "sentence"),
     [
         ('"method": "svs"', '"method": "magic"', "unknown method 'magic'"),
-        ('"method": "svs"', '"method": "vector"', "a 'vector' calibrator holds"),
+        ('"method": "svs"', '"method": "temperature"', "has no argument 'ridge'"),
         ('"classes": "4"', '"classes": "5"', "part 'chosen_' was fitted for 5 classes, not 4"),
         ('{"chosen_":', '{"other_":', "made of chosen_, but the file of other_"),
         ('{"chosen_": {', '{"chosen_": {"chosen_": {', "header is damaged"),

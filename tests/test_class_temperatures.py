@@ -13,11 +13,11 @@ from scipy.special import log_softmax, softmax
 
 from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
 from calibrant.metrics.binned import expected_calibration_error
-from calibrant.posthoc.class_temperatures import (
+from calibrant.posthoc.linear.class_temperatures import (
     ClassTemperatureScaling,
     GradientClassTemperatureScaling,
 )
-from calibrant.posthoc.column_search import ColumnSearch
+from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.temperature import TemperatureScaling
 
 both = pytest.mark.parametrize(

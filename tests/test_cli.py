@@ -137,6 +137,7 @@ def test_fit_and_apply(run, folder, tmp_path, method):
     assert document["n"] == 400
     assert document["fit"]["rows"] == 400
     assert document["arguments"] == load(saved).get_params()
+    assert document["keeps_prediction"] == load(saved).keeps_prediction
     applied = run("apply", saved, folder / "test.npz", "--out", out)
     assert (applied.code, applied.err) == (0, "")
     written = read_predictions(out)
@@ -214,7 +215,9 @@ def test_what_a_method_lacks_is_said(run, sample_folder, folder, tmp_path):
 def test_fit_with_settings(run, folder, tmp_path):
     out = tmp_path / "h.safetensors"
     arguments = ["--method", "histogram", "--set", "bins=4", "--set", "binning=equal-width"]
-    assert run("fit", folder / "val.npz", *arguments, "--out", out).code == 0
+    outcome = run("fit", folder / "val.npz", *arguments, "--out", out)
+    assert outcome.code == 0
+    assert "4 parameters, 0 iterations; keeps the predicted class" in outcome.out
     params = load(out).get_params()
     assert params == {"form": "top-label", "bins": 4, "binning": "equal-width"}
 
@@ -401,7 +404,7 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
         (["fit", "val.npz", "--set", "bins", "--out", "x.safetensors"], ["key=value"]),
         (
             [*SMART, "--set", "bins=x", "--out", "x.safetensors"],
-            ["'bins'", "int"],
+            ["'bins'", "a whole number"],
         ),
         ([*SMART, "--set", "bins=0", "--out", "x.safetensors"], ["bins"]),
         (

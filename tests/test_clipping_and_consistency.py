@@ -21,6 +21,7 @@ from calibrant.posthoc.consistency import (
     FINE_STEP,
     GUMBEL_DEVIATION,
     ConsistencyCalibration,
+    vote_share,
     vote_shares,
 )
 from calibrant.posthoc.logit_clipping import LogitClipping, clipped_rows
@@ -144,6 +145,18 @@ def test_shares_are_the_integral(classes):
     np.testing.assert_allclose(shares[top], wanted, rtol=1e-6)
     coarse = vote_shares(logits, 0.7, COARSE_STEP)[0, top]
     np.testing.assert_allclose(coarse, wanted, rtol=5e-3)
+
+
+@pytest.mark.parametrize("step", [FINE_STEP, COARSE_STEP])
+def test_one_class_of_each_row_is_that_of_all(step):
+    logits = np.random.default_rng(4).normal(scale=2, size=(60, 7))
+    logits[:10, 3] = -np.inf
+    # The predicted class and another that isn't masked: the largest shares and smaller ones.
+    for classes in (logits.argmax(axis=1), np.where(logits[:, 0] == logits.max(axis=1), 1, 0)):
+        wanted = vote_shares(logits, 0.7, step)[np.arange(60), classes]
+        found = vote_share(logits, classes, 0.7, step)
+        # Shares of all classes are made to sum to 1, which takes out the error of a coarse rule.
+        np.testing.assert_allclose(found, wanted, rtol=1e-6 if step == FINE_STEP else 5e-3)
 
 
 def test_ties_masks_and_far_classes():

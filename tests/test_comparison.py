@@ -10,14 +10,16 @@ import pytest
 from feature_rows import rows_with_features
 
 from calibrant.cli.output import as_json
-from calibrant.comparison import Comparison, compare
+from calibrant.compared import Comparison
+from calibrant.comparison import compare
 from calibrant.errors import InputError, PredictionsError, UnknownMethodError
 from calibrant.evaluation import evaluate
 from calibrant.metrics.registry import METRICS
-from calibrant.posthoc.base import Calibrator, FitReport, Uncalibrated
+from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import HistogramBinning
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.uncalibrated import Uncalibrated
 from calibrant.predictions import Predictions
 
 
@@ -144,7 +146,8 @@ def test_methods_are_left_out_without_what_they_need(sets):
     reason = "it needs features of shape (N, D), and fit.npz has no 'features'"
     assert result.skipped == dict.fromkeys(names[1:], reason)
     assert result.as_dict()["skipped"][0]["method"] == "dac"
-    assert "dac left out: it needs" in str(result)
+    # One line for all that lack the same, and so for warnings.
+    assert "dac, feature-clipping left out: it needs features" in str(result)
     # Where there are features to fit on but none to apply to, or no last layer.
     result = compare(names, fit=sets["fit"], test=bare["test"], resamples=20)
     assert result.skipped["dac"] == reason.replace("fit.npz", "test.npz")
@@ -154,6 +157,11 @@ def test_methods_are_left_out_without_what_they_need(sets):
         "feature-clipping": "it needs the last layer, and fit.npz has no 'head_weight' and "
         "'head_bias'"
     }
+    narrow = replace(sets["test"], features=sets["test"].features[:, :2])
+    result = compare(names, fit=sets["fit"], test=narrow, resamples=20)
+    width = sets["fit"].features.shape[1]
+    reason = f"fit.npz has {width} features, but test.npz 2"
+    assert result.skipped == dict.fromkeys(names[1:], reason)
     # It is learnt once: to apply takes none.
     without = {"fit": sets["fit"], "test": replace(sets["test"], head=None)}
     assert not compare(names, resamples=20, **without).skipped
@@ -166,6 +174,9 @@ def test_warnings_of_a_fit_are_kept_and_not_raised(sets, labelled_logits):
     assert "classified correctly" in result["temperature"].warnings[0]
     assert result["none"].warnings == ()
     assert "classified correctly" in str(result)
+    result = compare(["temperature", "ets"], fit=all_right, test=sets["test"], resamples=20)
+    assert str(result).count("classified correctly") == 1
+    assert ": all 200 calibration rows" in " ".join(str(result).split())
 
 
 def test_a_tie_in_rank_is_kept_in_order(sets):

@@ -27,7 +27,6 @@ from calibrant.posthoc.features import (
     FeatureClipping,
     GroupCalibration,
     ProximityDensityRatio,
-    density_aware,
     density_ratio,
     neighbours,
 )
@@ -124,26 +123,6 @@ def test_fewer_rows_than_neighbours(drifting):
 
 
 # --- density-aware calibration
-
-
-def test_loss_derivatives(drifting):
-    logits, labels, _ = drifting
-    rows = summarize(logits[:40], labels[:40], curve="dense")
-    beta = np.random.default_rng(0).uniform(0.1, 2, size=40)
-    probs = softmax(logits[:40], beta)
-    row = np.arange(40)
-    expected = {
-        "nll": -np.log(probs[row, labels[:40]]),
-        "brier": ((probs - np.eye(4)[labels[:40]]) ** 2).sum(axis=1),
-    }
-    for name, function in (
-        ("nll", density_aware.nll_by_beta),
-        ("brier", density_aware.brier_by_beta),
-    ):
-        value, slope = function(rows, beta)
-        np.testing.assert_allclose(value, expected[name], rtol=1e-9, atol=1e-12)
-        difference = (function(rows, beta + 1e-6)[0] - function(rows, beta - 1e-6)[0]) / 2e-6
-        np.testing.assert_allclose(slope, difference, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("loss", ["nll", "mse"])

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from calibrant.errors import CalibrationWarning, NotApplicableError, PredictionsError
 from calibrant.persistence import load
-from calibrant.posthoc.base import Calibrator, SummaryTemperature
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import ConfidenceMap
 from calibrant.posthoc.registry import METHODS, make_calibrator
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.rows import summarize
 
 # (law, method): why it doesn't hold. Other laws still do.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 
 from calibrant.errors import ConvergenceWarning
-from calibrant.posthoc.linear_fit import LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 
 BETA = 0.7
 both_shapes = pytest.mark.parametrize("shape", [(4,), (4, 4)])
@@ -91,5 +93,30 @@ def test_gradient_is_zero_at_the_optimum_even_of_a_class_that_is_never_true(shap
 
 def test_too_few_steps_are_said():
     rows, _, _ = drawn((4,), rows=500)
-    with pytest.warns(ConvergenceWarning, match="after 1 steps"):
-        assert not fit_linear(rows, np.full(8, 1e-4), 1).converged
+    found = fit_linear(rows, np.full(8, 1e-4), 1)
+    with pytest.warns(ConvergenceWarning, match="method 'vector' stopped after 1 steps"):
+        assert not found.report("vector", 500, ()).converged
+
+
+@both_shapes
+def test_a_fit_that_begins_at_the_optimum_stays_there(shape):
+    rows, _, _ = drawn(shape, rows=500)
+    penalties = np.full(np.prod(shape) + 4, 1e-2)
+    found = fit_linear(rows, penalties, 500)
+    again = fit_linear(rows, penalties, 500, start=found)
+    assert again.iterations <= 1 < found.iterations
+    np.testing.assert_allclose(again.change, found.change, atol=1e-6)
+    np.testing.assert_allclose(again.bias, found.bias, atol=1e-6)
+
+
+@both_shapes
+def test_inputs_as_they_are_and_some_rows(shape):
+    rows, change, bias = drawn(shape)
+    centred = rows.logits - rows.logits.mean(axis=1, keepdims=True)
+    as_they_are = replace(rows, logits=centred, centre=False)
+    np.testing.assert_allclose(as_they_are.nll(change, bias)[1], rows.nll(change, bias)[1])
+    moved = replace(rows, logits=rows.logits + 1, centre=False)
+    assert abs(moved.nll(change, bias)[0] - rows.nll(change, bias)[0]) > 0.1
+    some = np.arange(50) % 3 == 0
+    parts = [rows.take(some).nll(change, bias)[0], rows.take(~some).nll(change, bias)[0]]
+    np.testing.assert_allclose(sum(parts), rows.nll(change, bias)[0])

@@ -91,6 +91,8 @@ def record(part: slice) -> list[Any]:
         logits, hidden = plain.logits(scale * inputs)
         plain.loss(logits, target, hidden)
         recorder.record(plain.loss, index, logits, target)
+        if scale == 1.0:  # as before a checkpoint
+            recorder.join_ranks()
         recorder.end_epoch()
     return recorder.history
 

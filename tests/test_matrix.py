@@ -17,19 +17,13 @@ from calibrant.errors import (
     InputError,
     NotIdentifiedWarning,
 )
-from calibrant.posthoc.odir import (
-    PULLS,
-    Block,
-    Strengths,
-    cross_validate,
-    curvatures,
-    deal_folds,
-    fit_matrix,
-    likelihood,
-)
+from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.predictions import Predictions
+from calibrant.rows import summarize
 
 both = pytest.mark.parametrize("method", ["matrix", "dirichlet"])
 
@@ -55,30 +49,6 @@ def drawn(method: str, rows: int, weight, bias, seed: int = 0):
 
 
 CONFUSED = np.eye(3) + np.array([[0, 0.4, 0], [0, 0.2, 0], [-0.3, 0, -0.2]])
-
-
-def random_block(rows: int = 40, classes: int = 4) -> Block:
-    rng = np.random.default_rng(0)
-    return Block(rng.normal(size=(rows, classes)), rng.integers(classes, size=rows))
-
-
-def test_gradient_and_curvature():
-    block, rng = random_block(), np.random.default_rng(1)
-    change, bias = rng.normal(scale=0.3, size=(4, 4)), rng.normal(size=4)
-
-    def value(vector):
-        return likelihood(block, vector[:16].reshape(4, 4), vector[16:])[0]
-
-    vector = np.concatenate([change.ravel(), bias])
-    _, by_change, by_bias = likelihood(block, change, bias)
-    gradient = np.concatenate([by_change.ravel(), by_bias])
-    second = curvatures([block]) * 40
-    for i, step in enumerate(1e-4 * np.eye(20)):
-        np.testing.assert_allclose(
-            gradient[i], (value(vector + step) - value(vector - step)) / 2e-4, atol=1e-5
-        )
-        differences = value(step) + value(-step) - 2 * value(0 * step)
-        np.testing.assert_allclose(second[i], differences / 1e-8, atol=1e-4)
 
 
 @both
@@ -115,43 +85,27 @@ def test_strengths_are_those_of_plain_cross_validation(method):
     calibrator = fitted(method, logits, labels)
     beta = TemperatureScaling().fit(logits, labels).beta_
     x = beta * inputs_of(method, logits)
-    # Folds by rank of the loss at the temperature.
-    loss = -log_softmax(x, 1)[np.arange(80), labels]
-    fold = np.argsort(np.argsort(loss)) % 5
+    fold = fold_numbers(summarize(logits, labels), 5, seed=0)
     scores = []
     for pull in PULLS:
-        strengths = Strengths(pull * 6 / 80, pull * 3 / 80)
+        penalties = np.full((3, 3), pull / 80)
+        np.fill_diagonal(penalties, 1 / 80 / (1 - 1 / 5))
+        penalties = np.append(penalties, np.full(3, pull / 80))
         held_out = 0.0
         for i in range(5):
-            block = Block(x[fold != i], labels[fold != i])
-            fit = fit_matrix([block], strengths, np.zeros(12), max_iterations=500)
-            left = Block(x[fold == i], labels[fold == i])
-            held_out += likelihood(left, *fit.parts(3))[0]
+            seen = LinearLikelihood(x[fold != i], labels[fold != i], 1.0, True, centre=False)
+            fit = fit_linear(seen, penalties, 500)
+            left = x[fold == i] + x[fold == i] @ fit.change.T + fit.bias
+            held_out -= log_softmax(left, 1)[np.arange(len(left)), labels[fold == i]].sum()
         scores.append(held_out)
     best = PULLS[int(np.argmin(scores))]
     np.testing.assert_allclose(calibrator.penalties_, [best * 6 / 80, best * 3 / 80])
 
 
-def test_folds_share_the_rows_and_the_hard_ones():
-    block = random_block(53)
-    folds = deal_folds(block)
-    assert sorted(len(fold.labels) for fold in folds) == [10, 10, 11, 11, 11]
-    together = np.concatenate([fold.inputs for fold in folds])
-    np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(block.inputs, axis=0))
-    losses = [
-        np.sort(-log_softmax(fold.inputs, 1)[np.arange(len(fold.labels)), fold.labels])
-        for fold in folds
-    ]
-    # The hardest row of any fold is harder than the second hardest of every other.
-    assert min(loss[-1] for loss in losses) >= max(loss[-2] for loss in losses)
-    assert len(deal_folds(random_block(3))) == 3
-
-
 def test_one_row_takes_the_strongest_penalty():
     path = [Strengths(1e6, 1e6), Strengths(1.0, 1.0)]
-    chosen, start = cross_validate(deal_folds(random_block(1)), path, 10)
-    assert chosen is path[0]
-    assert not start.any()
+    row = LinearLikelihood(np.zeros((1, 4)), np.zeros(1, dtype=np.int64), 1.0, True)
+    assert cross_validate(row, np.zeros(1, dtype=np.int64), path, 10) == (path[0], None)
 
 
 @both

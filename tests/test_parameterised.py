@@ -9,8 +9,8 @@ import pytest
 
 from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.parameterised import LayeredNetwork, ParameterisedTemperature, fit_layers
-from calibrant.posthoc.smart.calibrator import Penalised
+from calibrant.posthoc.parameterised import LayeredNetwork, ParameterisedTemperature
+from calibrant.posthoc.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.smart.objectives import brier
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.rows import softmax, summarize
@@ -37,14 +37,14 @@ def test_the_networks_gradient_and_its_size():
     rng = np.random.default_rng(0)
     inputs, direction = rng.normal(size=(30, 10)), rng.normal(size=30)
     start = LayeredNetwork.start(10, rng)
-    assert len(start.flat) == 91  # the paper's
+    assert len(start.weights) == 91  # the paper's
     np.testing.assert_allclose(start.forward(inputs)[0], 1)
-    network = LayeredNetwork(start.flat + rng.normal(scale=0.2, size=91), 10)
+    network = LayeredNetwork(start.weights + rng.normal(scale=0.2, size=91), 10)
     _, tape = network.forward(inputs)
     gradient = network.backward(tape, direction)
     for i, step in enumerate(1e-6 * np.eye(91)):
         up, down = (
-            direction @ LayeredNetwork(network.flat + s * step, 10).forward(inputs)[0]
+            direction @ LayeredNetwork(network.weights + s * step, 10).forward(inputs)[0]
             for s in (1, -1)
         )
         np.testing.assert_allclose(gradient[i], (up - down) / 2e-6, atol=1e-6)
@@ -82,7 +82,7 @@ def test_restarts_keep_the_best(labelled_logits):
     for _ in range(4):
         start = LayeredNetwork.start(6, rng)
         loss = Penalised(rows, single, brier, 0.0, 0.0)
-        values.append(fit_layers(start, inputs, loss, 1.0 / 300, 100).value)
+        values.append(fit_network(start, inputs, loss, 100, start.kernels() / 300).value)
     assert np.ptp(values) > 0
     np.testing.assert_allclose(many.fit_report_.value, min(values), rtol=1e-3)
 

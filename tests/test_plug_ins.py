@@ -111,7 +111,8 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     (tmp_path / "site/shrink_crash.py").write_text("raise OSError('no such luck')\n")
     (tmp_path / "site/shrink_greedy.py").write_text(
         "from dataclasses import dataclass\n"
-        "from calibrant.posthoc.base import Calibrator, Uncalibrated\n"
+        "from calibrant.posthoc.base import Calibrator\n"
+        "from calibrant.posthoc.uncalibrated import Uncalibrated\n"
         "@dataclass(eq=False)\n"
         "class Greedy(Uncalibrated):\n"
         "    method = 'greedy'\n"
@@ -134,6 +135,17 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
         warnings.simplefilter("error")
         assert METHODS["shrink-uniform"].method == "shrink-uniform"
         assert METHODS["temperature"] is BUILT_IN["temperature"]
+
+
+def test_on_the_command_line_it_is_said_in_one_line(install, monkeypatch, capsys):
+    install(gone="shrink_no_such_module:X")
+    command = ["calibrant", "fit", "val.npz", "--method", "magic", "--out", "a.safetensors"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit):
+        main()
+    first, second = capsys.readouterr().err.strip().splitlines()
+    assert first.startswith("warning: left out plug-in 'gone' of package 'shrinking'")
+    assert second.startswith("error: no method is called 'magic'")
 
 
 def test_built_in_methods_load_no_plug_in(install):

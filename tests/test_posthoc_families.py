@@ -30,7 +30,7 @@ from calibrant.posthoc.confidence import (
     rebuild_rows,
 )
 from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
-from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.linear.vector import VectorScaling
 from calibrant.posthoc.registry import METHODS, calibrator_class, make_calibrator, parse_arguments
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.rows import softmax
@@ -204,6 +204,10 @@ def test_methods_by_name():
     assert calibrator_class("smart") is METHODS["smart"]
     with pytest.raises(UnknownMethodError, match="did you mean 'temperature'"):
         calibrator_class("temprature")
+    for spelt in ("SMART", "Predicted_Class"):
+        right = spelt.lower().replace("_", "-")
+        with pytest.raises(UnknownMethodError, match=f"did you mean '{right}'"):
+            calibrator_class(spelt)
     with pytest.raises(UnknownMethodError, match="there are: none, temperature"):
         calibrator_class("???")
     with pytest.raises(InputError, match="has no argument 'depth'"):
@@ -225,6 +229,10 @@ def test_settings_as_text():
     for bad in ("bins", "bins=many", "bins=2.5", "depth=3", "=3"):
         with pytest.raises(InputError):
             parse_arguments("histogram", [bad])
+    with pytest.raises(InputError, match="'bins' of method 'histogram' must be a whole number"):
+        parse_arguments("histogram", ["bins=2.5"])
+    with pytest.raises(InputError, match="'ridge' of method 'vector' must be a number"):
+        parse_arguments("vector", ["ridge=much"])
 
 
 # --- ensemble temperature scaling

@@ -299,6 +299,9 @@ def test_split_into_nothing(size: float):
     p = Predictions.from_logits(LOGITS, LABELS, source="val.npz")
     with pytest.raises(PredictionsError, match=r"^val.npz: can't split 4 rows into"):
         p.split(size)
+    one = Predictions.from_logits([[0.0, 1.0]], [1], source="one.npz")
+    with pytest.raises(PredictionsError, match=r"^one.npz: a single row can't be split$"):
+        one.split(0.5)
 
 
 # --- rows that nobody has labelled, and the last layer

@@ -121,10 +121,19 @@ def test_gradients_of_objectives(name, classes, labelled_logits):
 @given(st.integers(1, 30), st.floats(1e-3, 1.0))
 def test_soft_memberships_sum_to_one(bins, width):
     confidence = np.linspace(0, 1, 50)
-    weights, slope = SoftBins(bins, width).memberships(confidence)
-    assert weights.shape == slope.shape == (50, bins)
-    np.testing.assert_allclose(weights.sum(axis=1), 1)
-    np.testing.assert_allclose(slope.sum(axis=1), 0, atol=1e-6 / width)
+    found = SoftBins(bins, width).memberships(confidence)
+    assert found.weights.shape == (50, bins)
+    np.testing.assert_allclose(found.weights.sum(axis=1), 1)
+    np.testing.assert_allclose(found.slope_times(np.ones(bins)), 0, atol=1e-6 / width)
+
+
+@pytest.mark.parametrize("width", [0.05, 0.3])
+def test_slope_of_soft_memberships(width):
+    bins, confidence = SoftBins(15, width), np.linspace(0, 1, 50)
+    values = np.random.default_rng(0).normal(size=15)
+    up, down = (bins.memberships(confidence + s).weights @ values for s in (1e-6, -1e-6))
+    found = bins.memberships(confidence).slope_times(values)
+    np.testing.assert_allclose(found, (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
 
 
 def test_soft_bins_that_stay_empty_do_no_harm():
@@ -194,7 +203,7 @@ def test_no_hidden_unit_is_dead_at_the_start(width):
         network = TemperatureNetwork.constant(2.5, inputs, seed)
         temperatures, tape = network.forward(inputs)
         np.testing.assert_allclose(temperatures, 2.5)
-        active = (tape.hidden > 0).mean(axis=0)
+        active = tape.active.mean(axis=0)
         assert active.max() > 0.5
         assert (active > 0).mean() >= 15 / 16
 

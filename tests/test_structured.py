@@ -19,11 +19,11 @@ from calibrant.errors import (
     InputError,
     NotIdentifiedWarning,
 )
-from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.structured import (
+from calibrant.posthoc.linear.structured import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
 )
+from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.predictions import Predictions
 

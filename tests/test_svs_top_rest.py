@@ -8,8 +8,8 @@ import pytest
 from calibrant.errors import InputError
 from calibrant.persistence import load
 from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.posthoc.linear.structured import StructuredVectorScaling
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.structured import StructuredVectorScaling
 from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.top_rest import TopRestScaling
 from calibrant.rows import softmax, summarize

@@ -125,7 +125,7 @@ def test_a_run_that_was_broken_off_ends_with_the_same_weights(
     # What happens between the two must not matter.
     torch.rand(3)
     resumed = train(chosen, tmp_path / "broken", data=data, checkpoint_every=every, resume=True)
-    assert resumed.history == whole.history
+    np.testing.assert_equal(resumed.history, whole.history)  # the first flip rate is NaN in both
     ends = [read_checkpoint(tmp_path / name / "last.ckpt") for name in ("whole", "broken")]
     for part in ("objective", "optimizer", "normalisation"):
         assert_equal_trees(ends[0][part], ends[1][part])
@@ -134,8 +134,12 @@ def test_a_run_that_was_broken_off_ends_with_the_same_weights(
 
 def plain_loop(
     chosen: RunSettings, recipe: Protocol, data: DataSet, validation: list[int]
-) -> tuple[nn.Module, nn.Module]:
-    """Train as the papers say, in the fewest words, on the same batches."""
+) -> tuple[nn.Module, nn.Module, list[dict[int, list[float]]]]:
+    """Train as the papers say, in the fewest words, on the same batches.
+
+    The last of what it returns is, for each epoch, what FeDLaS decided for each image: psi, alpha,
+    indicator, and whether the network was right.
+    """
     torch.manual_seed(chosen.seed)
     network = build(chosen.net, CLASSES)
     loss = make_loss(chosen.loss, CLASSES, reduction="sum" if recipe.summed else "mean")
@@ -155,7 +159,9 @@ def plain_loop(
     batches = TrainingBatches(
         data.train.take(rows), CIFAR10_STATISTICS, 16, chosen.seed, 4, recipe.drop_last
     )
+    decided: list[dict[int, list[float]]] = []
     for epoch in range(epochs):
+        decided.append({})
         if recipe.early:
             optimizer.step()  # without gradients it does nothing but keep torch from warning
             schedule.step()
@@ -165,12 +171,16 @@ def plain_loop(
             logits, features = network(batch.images, return_features=True)
             optimizer.zero_grad()
             loss(logits, batch.target, features).backward()
+            right = logits.argmax(1) == batch.target
+            columns = (loss.last.psi, loss.last.alpha, loss.last.indicator, right.double())
+            rows_of_batch = torch.stack([column.double() for column in columns], dim=1).tolist()
+            decided[-1] |= dict(zip(batch.index.tolist(), rows_of_batch, strict=True))
             nn.utils.clip_grad_norm_(network.parameters(), 2)
             optimizer.step()
         optimizer.zero_grad()
         if not recipe.early:
             schedule.step()
-    return network, loss
+    return network, loss, decided
 
 
 @pytest.mark.parametrize("name", ["mukhoti", "acls"])
@@ -181,7 +191,7 @@ def test_a_run_is_the_plain_loop_of_the_papers(name: str, data: DataSet, tmp_pat
     np.random.RandomState(1 if name == "mukhoti" else 5).shuffle(shuffled)
     held_out = shuffled[:7].tolist()
     assert trained.validation.labels.tolist() == data.train.labels[held_out].tolist()
-    network, loss = plain_loop(chosen, PROTOCOLS[name], data, held_out)
+    network, loss, decided = plain_loop(chosen, PROTOCOLS[name], data, held_out)
     last = read_checkpoint(tmp_path / "run/last.ckpt")["objective"]
     for part, module in (("network", network), ("loss", loss)):
         for key, value in module.state_dict().items():
@@ -190,6 +200,33 @@ def test_a_run_is_the_plain_loop_of_the_papers(name: str, data: DataSet, tmp_pat
     early = {"mukhoti": [0.1, 0.1, 0.01, 0.01, 0.001, 0.001, 0.001]}
     late = [0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
     assert rates == pytest.approx(early.get(name, late))
+    before: dict[int, list[float]] = {}
+    for row, now in zip(trained.history, decided, strict=True):
+        psi, alpha, indicator, right = np.array(list(now.values())).T
+        assert row["gate_positive"] == pytest.approx(np.mean(psi == 1))
+        assert row["gate_negative"] == pytest.approx(np.mean(psi == -1))
+        assert row["gate_alpha"] == pytest.approx(alpha.mean(), rel=1e-4)
+        correlation = np.corrcoef(indicator, right)[0, 1]
+        assert row["gate_correlation"] == pytest.approx(correlation, abs=1e-4, nan_ok=True)
+        flips = [before[image][0] != now[image][0] for image in before.keys() & now.keys()]
+        expected = np.mean(flips) if flips else float("nan")
+        assert row["gate_flip_rate"] == pytest.approx(expected, nan_ok=True)
+        before = now
+
+
+def test_only_fedlas_on_plain_images_adds_to_the_history(data: DataSet, tmp_path: Path) -> None:
+    mixed = train(settings(loss="fedlas-ls", mixing="mixup", epochs=1), tmp_path / "a", data=data)
+    other = train(settings(loss="label-smoothing", epochs=1), tmp_path / "b", data=data)
+    recorded = train(settings(loss="fedlas-mbls", epochs=1), tmp_path / "c", data=data)
+    assert mixed.history[0].keys() == other.history[0].keys()
+    added = recorded.history[0].keys() - other.history[0].keys()
+    gate = ("positive", "negative", "flip_rate", "alpha", "correlation")
+    assert added == {f"gate_{name}" for name in gate}
+    # Strict JSON knows no NaN.
+    row = json.loads((tmp_path / "c/history.json").read_text(), parse_constant=pytest.fail)[0]
+    assert row["gate_flip_rate"] is None
+    with (tmp_path / "c/history.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["gate_flip_rate"] == "nan"
 
 
 def test_rates_of_the_long_protocols_fall_where_the_papers_code_lets_them() -> None:
@@ -452,7 +489,10 @@ def test_the_command_on_two_devices(idx_folder: Path, tmp_path: Path) -> None:
     assert_only_warnings(done.stderr)
     document = json.loads(done.stdout)
     assert document["test"]["n"] == 21
-    assert len(document["history"]) == 2
+    first, second = document["history"]
+    assert first["gate_flip_rate"] is None
+    assert 0 <= second["gate_flip_rate"] <= 1
+    assert second["gate_positive"] + second["gate_negative"] == pytest.approx(1)
     # 21 rows don't split in two: order and number must survive the gathering.
     network, normalise = load_network(tmp_path / "run")
     grey = (idx_folder / "t10k-images-idx3-ubyte").read_bytes()[16:]

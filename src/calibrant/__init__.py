@@ -19,11 +19,13 @@ from calibrant._version import __version__
 
 if TYPE_CHECKING:
     from calibrant import synthetic
-    from calibrant.comparison import Comparison, compare
+    from calibrant.compared import Comparison
+    from calibrant.comparison import compare
     from calibrant.errors import (
         CalibrantError,
         CalibrationWarning,
         InputError,
+        NotApplicableError,
         NotFittedError,
         PredictionsError,
     )
@@ -82,11 +84,7 @@ if TYPE_CHECKING:
     from calibrant.metrics.sweep import sweep_calibration_error
     from calibrant.persistence import load
     from calibrant.posthoc.auto import AutoCalibrator
-    from calibrant.posthoc.base import Calibrator, Uncalibrated
-    from calibrant.posthoc.class_temperatures import (
-        ClassTemperatureScaling,
-        GradientClassTemperatureScaling,
-    )
+    from calibrant.posthoc.base import Calibrator, FitReport
     from calibrant.posthoc.confidence import (
         BayesianBinning,
         HistogramBinning,
@@ -105,29 +103,38 @@ if TYPE_CHECKING:
         ProximityDensityRatio,
     )
     from calibrant.posthoc.laplace import LaplaceTemperatureScaling
-    from calibrant.posthoc.linear import VectorScaling
+    from calibrant.posthoc.linear import (
+        ClassTemperatureScaling,
+        DirichletCalibration,
+        GradientClassTemperatureScaling,
+        MatrixScaling,
+        StructuredMatrixScaling,
+        StructuredVectorScaling,
+        VectorScaling,
+    )
     from calibrant.posthoc.logit_clipping import LogitClipping
-    from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
     from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
     from calibrant.posthoc.parameterised import ParameterisedTemperature
     from calibrant.posthoc.predicted_class import PredictedClassTemperature
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
-    from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
     from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
     from calibrant.posthoc.temperature import TemperatureScaling
     from calibrant.posthoc.top_rest import TopRestScaling
+    from calibrant.posthoc.uncalibrated import Uncalibrated
     from calibrant.power import SampleSize, rows_needed
     from calibrant.predictions import Predictions
     from calibrant.rows import RowSummary, softmax, summarize
     from calibrant.sample import load_sample
 
 _HOMES = {
-    "comparison": ("Comparison", "compare"),
+    "compared": ("Comparison",),
+    "comparison": ("compare",),
     "errors": (
         "CalibrantError",
         "CalibrationWarning",
         "InputError",
+        "NotApplicableError",
         "NotFittedError",
         "PredictionsError",
     ),
@@ -175,8 +182,7 @@ _HOMES = {
     "metrics.sweep": ("sweep_calibration_error",),
     "persistence": ("load",),
     "posthoc.auto": ("AutoCalibrator",),
-    "posthoc.base": ("Calibrator", "Uncalibrated"),
-    "posthoc.class_temperatures": ("ClassTemperatureScaling", "GradientClassTemperatureScaling"),
+    "posthoc.base": ("Calibrator", "FitReport"),
     "posthoc.confidence": (
         "BayesianBinning",
         "HistogramBinning",
@@ -194,19 +200,26 @@ _HOMES = {
         "GroupCalibration",
         "ProximityDensityRatio",
     ),
-    "posthoc.linear": ("VectorScaling",),
+    "posthoc.linear": (
+        "ClassTemperatureScaling",
+        "DirichletCalibration",
+        "GradientClassTemperatureScaling",
+        "MatrixScaling",
+        "StructuredMatrixScaling",
+        "StructuredVectorScaling",
+        "VectorScaling",
+    ),
     "posthoc.laplace": ("LaplaceTemperatureScaling",),
     "posthoc.logit_clipping": ("LogitClipping",),
-    "posthoc.matrix": ("DirichletCalibration", "MatrixScaling"),
     "posthoc.multiclass_isotonic": ("MulticlassIsotonic",),
     "posthoc.parameterised": ("ParameterisedTemperature",),
     "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
-    "posthoc.structured": ("StructuredMatrixScaling", "StructuredVectorScaling"),
     "posthoc.svs_top_rest": ("StructuredTopRestScaling",),
     "posthoc.temperature": ("TemperatureScaling",),
     "posthoc.top_rest": ("TopRestScaling",),
+    "posthoc.uncalibrated": ("Uncalibrated",),
     "power": ("SampleSize", "rows_needed"),
     "predictions": ("Predictions",),
     "rows": ("RowSummary", "softmax", "summarize"),
@@ -235,6 +248,7 @@ __all__ = [
     "EnsembleTemperatureScaling",
     "Evaluation",
     "FeatureClipping",
+    "FitReport",
     "GradientClassTemperatureScaling",
     "GroupCalibration",
     "GroupedEvaluation",
@@ -248,6 +262,7 @@ __all__ = [
     "MetricResult",
     "MetricSums",
     "MulticlassIsotonic",
+    "NotApplicableError",
     "NotFittedError",
     "ParameterisedTemperature",
     "PredictedClassTemperature",

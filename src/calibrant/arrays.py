@@ -169,3 +169,9 @@ def row_sums(rows: Array) -> Array:
     if is_numpy(rows):
         return xp.vecdot(rows, np.ones((1, rows.shape[1]), dtype=rows.dtype))
     return xp.sum(rows, axis=1)
+
+
+def sigmoid(x: FloatArray) -> FloatArray:
+    """Return 1 / (1 + exp(-x)), to the last digits on both sides."""
+    small = np.exp(-np.abs(x))
+    return np.where(x < 0, small, 1.0) / (1 + small)

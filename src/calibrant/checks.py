@@ -105,6 +105,14 @@ def check_finite(chunk: Array, key: str, source: str, offset: int, *, masks: boo
     )
 
 
+def refuse_infinite(usable: Array, offset: int = 0) -> None:
+    """Raise `PredictionsError` for the first of (n,) rows that isn't `usable`."""
+    rows = to_numpy(usable)
+    if not rows.all():
+        row = offset + int(rows.argmin())
+        raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+
+
 def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
     """Raise `PredictionsError` where one of (N, K) logits masks the row's true class."""
     masked = to_numpy(pick(logits, like(labels, logits)) == -np.inf)

@@ -60,7 +60,7 @@ class ConfidenceCurve(Protocol):
         """Return f, f' and f'' at one beta for all rows, or at one for each ((N,))."""
         ...
 
-    def take(self, index: NDArray[Any]) -> Self:
+    def take(self, index: NDArray[Any] | slice) -> Self:
         """Return the curves of the rows in `index`."""
         ...
 
@@ -76,6 +76,8 @@ FARTHEST, FARTHEST_DOUBLE = -1e15, -1e150
 # Narrow rows are evaluated in float64. It costs little there and spares optimisers the noise, which
 # twenty steps on a broken line turn into another fit.
 DOUBLE_PRECISION_CLASSES = 128
+# Rows of a table that are evaluated together: what that takes stays in cache.
+ROWS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ class DenseCurve:
         lowest = float(namespace(self.logits).min(self.logits))
         return lowest - float(self.top.max(initial=0.0))
 
-    def take(self, index: NDArray[Any]) -> DenseCurve:
+    def take(self, index: NDArray[Any] | slice) -> DenseCurve:
         """See `ConfidenceCurve.take`."""
         if is_numpy(self.logits):
             return DenseCurve(self.logits[index], self.top[index])
@@ -183,21 +185,28 @@ class TabulatedCurve:
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
         """See `ConfidenceCurve.evaluate`. A beta outside `span` is clamped to it."""
         betas = np.clip(np.asarray(beta, dtype=np.float64), *self.span)
+        found = np.empty((3, len(self.table)))
+        for first in range(0, len(self.table), ROWS_AT_ONCE):
+            part = slice(first, first + ROWS_AT_ONCE)
+            found[:, part] = self._evaluate(part, betas if betas.ndim == 0 else betas[part])
+        return CurvePoint(*found)
+
+    def _evaluate(self, part: slice, betas: NDArray[np.float64]) -> tuple[FloatArray, ...]:
+        """Return value, slope and curvature of some rows."""
         position = (np.log2(betas / self.reference) + OCTAVES_BELOW) * self.per_octave
         knot = np.clip(position.astype(np.int64), 0, self.table.shape[1] - 2)
+        table = self.table[part]
         if betas.ndim == 0:
-            ends = self.table[:, int(knot) : int(knot) + 2, :].astype(np.float64)
+            ends = table[:, int(knot) : int(knot) + 2, :].astype(np.float64)
         else:
-            rows = np.arange(len(self.table))
-            ends = np.stack([self.table[rows, knot], self.table[rows, knot + 1]], axis=1).astype(
-                np.float64
-            )
+            rows = np.arange(len(table))
+            ends = np.stack([table[rows, knot], table[rows, knot + 1]], axis=1).astype(np.float64)
         value, first, second = _quintic(ends, np.asarray(position - knot, dtype=np.float64))
         slope = first * self.per_octave / (LOG2 * betas)
         curvature = (second * (self.per_octave / LOG2) ** 2 / betas - slope) / betas
-        return CurvePoint(value, slope, np.maximum(curvature, 0.0))
+        return value, slope, np.maximum(curvature, 0.0)
 
-    def take(self, index: NDArray[Any]) -> TabulatedCurve:
+    def take(self, index: NDArray[Any] | slice) -> TabulatedCurve:
         """See `ConfidenceCurve.take`."""
         return TabulatedCurve(self.table[index], self.reference, self.per_octave)
 
@@ -252,7 +261,6 @@ def _tabulate(
     if float(xp.min(gaps)) < FARTHEST / reference:
         gaps = xp.clip(gaps, FARTHEST / reference, None)
     gaps_squared = gaps * gaps
-    ones = xp.ones_like(gaps)  # a dot product with ones is a faster sum
     sums = xp.empty((3, knots, len(top)), dtype=dtype, **_on_device_of(chunk))
     for start in range(per_octave):
         weights = None
@@ -261,7 +269,7 @@ def _tabulate(
                 weights = xp.exp(gaps * (reference * 2.0 ** (knot / per_octave - OCTAVES_BELOW)))
             else:
                 weights *= weights
-            sums[0, knot, :] = xp.vecdot(weights, ones)
+            sums[0, knot, :] = row_sums(weights)
             sums[1, knot, :] = xp.vecdot(weights, gaps)
             sums[2, knot, :] = xp.vecdot(weights, gaps_squared)
     total, first, second = to_numpy(sums).astype(np.float64)

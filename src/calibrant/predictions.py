@@ -264,6 +264,8 @@ class Predictions:
                 "fraction below 1"
             )
         count = round(size * self.n) if 0 < size < 1 else int(size)
+        if self.n == 1:
+            raise PredictionsError(f"{self.source}: a single row can't be split")
         if not 0 < count < self.n:
             raise PredictionsError(
                 f"{self.source}: can't split {self.n} rows into {count} and {self.n - count}; "

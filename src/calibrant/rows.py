@@ -28,7 +28,7 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.checks import check_labels
+from calibrant.checks import check_labels, refuse_infinite
 from calibrant.curves import (
     OCTAVES_ABOVE,
     ConfidenceCurve,
@@ -36,7 +36,7 @@ from calibrant.curves import (
     TabulatedCurve,
     like_column,
 )
-from calibrant.errors import InputError, PredictionsError
+from calibrant.errors import InputError
 from calibrant.masks import unmasked_mean
 
 # Up to this many classes the rows themselves are as quick to evaluate as a table of their curves,
@@ -96,8 +96,8 @@ class RowSummary:
         table = TabulatedCurve.build(self.curve.logits, self.top, reference, above)
         return replace(self, curve=table)
 
-    def take(self, index: NDArray[Any]) -> RowSummary:
-        """Return the summary of the rows in `index`."""
+    def take(self, index: NDArray[Any] | slice) -> RowSummary:
+        """Return the summary of the rows in `index`; a slice copies nothing of NumPy arrays."""
         return RowSummary(
             self.curve.take(index),
             self.top[index],
@@ -251,9 +251,6 @@ def softmax_chunk(scores: Array, part: slice) -> Array:
     xp = namespace(scores)
     weights = xp.exp(scores)
     total = row_sums(weights)[:, None]
-    usable = xp.isfinite(total)
-    if not bool(xp.all(usable)):
-        row = part.start + int(to_numpy(usable)[:, 0].argmin())
-        raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+    refuse_infinite(xp.isfinite(total)[:, 0], part.start)
     weights /= total
     return weights

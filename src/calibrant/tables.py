@@ -25,3 +25,8 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def wrap(text: str) -> str:
     """Return a paragraph broken at 80 columns."""
     return textwrap.fill(text, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

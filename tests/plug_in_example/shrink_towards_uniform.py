@@ -3,8 +3,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant import Calibrator, Predictions, softmax
-from calibrant.posthoc.base import FitReport
+from calibrant import Calibrator, FitReport, Predictions, softmax
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The command line: `calibrant measure | fit | apply | compare | demo | train`."""
+"""The command line: `calibrant measure | fit | apply | compare | train | head | demo`."""
 
 from calibrant.cli.app import main
 

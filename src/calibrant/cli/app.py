@@ -9,50 +9,34 @@ from typing import Annotated, Any, NoReturn, get_args
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli.compare import compare, demo
 from calibrant.cli.head import head
-from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr, write_text
+from calibrant.cli.options import (
+    File,
+    Json,
+    Kind,
+    Labels,
+    Level,
+    Report,
+    Resamples,
+    Seed,
+    Settings,
+    names_in,
+    read,
+)
+from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr
 from calibrant.cli.train import train
 from calibrant.errors import CalibrantError, InputError
-from calibrant.predictions import Predictions
-from calibrant.tables import wrap
+from calibrant.tables import counted, wrap
 
 app = typer.Typer(
     name="calibrant",
-    help="Honest confidence for classifiers: measure it, recalibrate it, compare methods.",
+    help="Honest confidence for classifiers: measure it, recalibrate it, compare methods, train.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it.")
-]
-Kind = Annotated[
-    str | None,
-    typer.Option(help="What to read from the file: logits, probs or toplabel.", show_default=False),
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
-]
-Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, the same result.")]
-Resamples = Annotated[
-    int | None,
-    typer.Option(
-        help="Bootstrap resamples behind the intervals; 1000, fewer above 100 000 rows.",
-        show_default=False,
-    ),
-]
-Level = Annotated[float, typer.Option(help="Coverage of the intervals.")]
-Report = Annotated[
-    Path | None, typer.Option(help="Write a report page (HTML) here.", show_default=False)
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Argument of the method; may be repeated."),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -68,18 +52,6 @@ def root(
     ] = False,
 ) -> None:
     """Honest confidence for classifiers."""
-
-
-def _read(
-    path: Path, kind: str | None = None, labels: Path | None = None, labelled: bool = True
-) -> Predictions:
-    from calibrant.files import read_predictions
-
-    return read_predictions(path, kind=kind, labels=labels, labelled=labelled)  # type: ignore[arg-type]
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @app.command()
@@ -115,9 +87,9 @@ def measure(
     from calibrant.evaluation import evaluate
 
     check_outputs([file, labels], [report, json])
-    predictions = _read(file, kind, labels)
+    predictions = read(file, kind, labels)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
-    options["metrics"] = _names(metrics) or None
+    options["metrics"] = names_in(metrics) or None
     if by is not None:
         from calibrant.groups import evaluate_by
 
@@ -170,7 +142,7 @@ def fit(
 
     check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
-    predictions = _read(file, kind, labels)
+    predictions = read(file, kind, labels)
     calibrator.fit_predictions(predictions)
     calibrator.save(out)
     report = calibrator.fit_report_
@@ -185,9 +157,11 @@ def fit(
         "fit": report.as_dict(),
         "out": str(out),
     }
+    keeps = "keeps" if calibrator.keeps_prediction else "may change"
     text = (
-        f"{method} fitted on {predictions.n} rows of {file} and saved to {out}\n"
-        f"{calibrator.n_parameters} parameters, {report.iterations} iterations"
+        f"{method} fitted on {counted(predictions.n, 'row')} of {file} and saved to {out}\n"
+        f"{counted(calibrator.n_parameters, 'parameter')}, "
+        f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
     )
     parts = {name: part.method for name, part in calibrator.parts().items()}
     if parts:
@@ -213,7 +187,7 @@ def apply(
 
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
-    before = _read(file, kind, labels, labelled=False)
+    before = read(file, kind, labels, labelled=False)
     if before.classes not in (None, fitted.classes_):
         raise InputError(
             f"{file}: has {before.classes} classes, but {calibrator} was fitted for "
@@ -224,124 +198,18 @@ def apply(
     document = {
         "calibrator": str(calibrator),
         "method": fitted.method,
+        "keeps_prediction": fitted.keeps_prediction,
         "file": str(file),
         "n": after.n,
         "classes": after.classes,
         "out": str(out),
     }
-    emit(f"{fitted.method} applied to {after.n} rows of {file}, written to {out}", document, json)
+    rows = counted(after.n, "row")
+    emit(f"{fitted.method} applied to {rows} of {file}, written to {out}", document, json)
 
 
-@app.command()
-def compare(
-    file: Annotated[
-        Path | None, typer.Argument(help="One file, to be split.", show_default=False)
-    ] = None,
-    fit: Annotated[
-        Path | None, typer.Option(help="Predictions to fit on.", show_default=False)
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
-    ] = None,
-    fit_size: Annotated[
-        float, typer.Option(help="With one file: rows to fit on, or a fraction below 1.")
-    ] = 0.5,
-    stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
-    methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
-    metrics: Annotated[
-        str, typer.Option(help="Names separated by commas, or all; empty for the usual ones.")
-    ] = "",
-    rank_by: Annotated[str, typer.Option(help="The metric that ranks.")] = "ece",
-    kind: Kind = None,
-    resamples: Resamples = None,
-    level: Level = 0.95,
-    seed: Seed = 0,
-    report: Report = None,
-    json: Json = None,
-) -> None:
-    """Fit every method on one set and measure all on another, on the same rows, with intervals."""
-    check_outputs([file, fit, test], [report, json])
-    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind)
-    result = _compare_with_progress(
-        fit_set,
-        test_set,
-        methods,
-        metrics=_names(metrics) or None,
-        rank_by=rank_by,
-        resamples=resamples,
-        level=level,
-        seed=seed,
-    )
-    if report is not None:
-        from calibrant.report import write_comparison_report
-
-        write_comparison_report(report, result, fit_set, test_set)
-    emit(str(result), result.as_dict(), json)
-
-
-def _two_sets(
-    file: Path | None,
-    fit: Path | None,
-    test: Path | None,
-    fit_size: float,
-    seed: int,
-    stratify: bool,
-    kind: str | None,
-) -> tuple[Predictions, Predictions]:
-    if file is not None and fit is None and test is None:
-        return _read(file, kind).split(fit_size, seed, stratify=stratify)
-    if file is None and fit is not None and test is not None:
-        return _read(fit, kind), _read(test, kind)
-    raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
-
-
-def _compare_with_progress(
-    fit: Predictions, test: Predictions, methods: str, **options: Any
-) -> Any:
-    from calibrant.comparison import compare as compare_methods
-    from calibrant.posthoc.registry import METHODS
-
-    names = list(METHODS) if methods == "all" else _names(methods)
-    with progress(len(names), "comparing") as step:
-        return compare_methods(names, fit=fit, test=test, progress=step, **options)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the calibrator, JSON and report page.")],
-    seed: Seed = 0,
-    json: Json = None,
-) -> None:
-    """Show the whole job on sample data that ships with the package; needs no network."""
-    from calibrant.cli.output import as_json
-    from calibrant.report import write_comparison_report
-    from calibrant.sample import load_sample
-
-    fit_set, test_set = load_sample("validation"), load_sample("test")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
-    result = _compare_with_progress(fit_set, test_set, "all", seed=seed)
-    report, document, saved = (
-        out / "report.html",
-        out / "comparison.json",
-        out / "smart.safetensors",
-    )
-    write_comparison_report(report, result, fit_set, test_set)
-    write_text(document, as_json(result.as_dict()) + "\n")
-    result["smart"].calibrator.save(saved)
-    raw = result["none"].evaluation
-    text = (
-        "A small network on CIFAR-10, measured on 10 000 test images:\n\n"
-        f"{wrap(raw.headline())}\n\n{result}\n\n"
-        f"wrote {report} (open it in a browser), {document} and {saved}"
-    )
-    emit(text, result.as_dict() | {"report": str(report)}, json)
-
-
-app.command()(head)
-app.command()(train)
+for command in (compare, train, head, demo):
+    app.command()(command)
 
 
 def main() -> None:

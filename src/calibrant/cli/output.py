@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import CalibrationWarning, InputError
+from calibrant.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.files.atomic import replacing
 
 
@@ -51,13 +51,15 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextmanager
 def warnings_to_stderr() -> Generator[None]:
-    """Print warnings about fits as one line each."""
+    """Print warnings about fits and plug-ins as one line each."""
+    ours = (CalibrationWarning, PlugInWarning)
     with warnings.catch_warnings():
-        warnings.simplefilter("always", CalibrationWarning)
+        for category in ours:
+            warnings.simplefilter("always", category)
         shown = warnings.showwarning
 
         def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
-            if issubclass(category, CalibrationWarning):
+            if issubclass(category, ours):
                 print(f"warning: {message}", file=sys.stderr)
             else:
                 shown(message, category, *rest, **more)

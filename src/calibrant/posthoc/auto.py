@@ -16,9 +16,10 @@ from calibrant.posthoc.cross_validation import (
     Difference,
     Score,
     Trial,
-    paired_difference,
+    difference_of_losses,
 )
 from calibrant.predictions import Predictions
+from calibrant.tables import counted
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
 FALLBACK = "temperature"
@@ -54,7 +55,7 @@ class AutoCalibrator(Calibrator):
     every row has one loss from every candidate, and candidates are compared row by row. The rule:
     of the candidates whose mean loss is within one standard error of the lowest, take the simplest.
     The standard error is that of the paired difference to the lowest, see
-    `calibrant.posthoc.cross_validation.paired_difference`. Simpler is what keeps the predicted
+    `calibrant.posthoc.cross_validation.difference_of_losses`. Simpler is what keeps the predicted
     class, then what has fewer parameters, then what was named first. A candidate that is not
     temperature scaling must also score better than it, whatever the standard error.
 
@@ -165,7 +166,8 @@ class AutoCalibrator(Calibrator):
 def _too_few(predictions: Predictions) -> str:
     """Return why the rows can't choose a method, or nothing."""
     if predictions.n < FEWEST_ROWS:
-        return f"{predictions.n} rows are too few to choose by, which takes {FEWEST_ROWS}"
+        rows = counted(predictions.n, "calibration row")
+        return f"{rows}, where a choice takes at least {FEWEST_ROWS}"
     scores = predictions.scores
     predicted = to_numpy(namespace(scores).argmax(scores, axis=1))
     right = int((predicted == predictions.labels).sum())
@@ -236,7 +238,8 @@ def choose(trials: dict[str, Trial], folds: int, fallback: str) -> Choice:
     means = {name: float(trials[name].losses.mean()) for name in simplest_first}
     best = min(means, key=lambda name: means[name])
     to_best = {
-        name: paired_difference(trials[name].losses, trials[best].losses, folds) for name in means
+        name: difference_of_losses(trials[name].losses, trials[best].losses, folds)
+        for name in means
     }
     close = [name for name, gap in to_best.items() if gap.value <= gap.error]
     chosen = next(name for name in close if name == fallback or means[name] < means[fallback])

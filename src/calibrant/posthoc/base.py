@@ -1,4 +1,4 @@
-"""The contract of every calibrator, and the families that share how they are applied.
+"""The contract of every calibrator.
 
 A calibrator is a dataclass: its constructor only stores its arguments, `fit` returns the
 calibrator itself, what it has learnt ends in an underscore. Families matter more than methods: a
@@ -30,7 +30,6 @@ from calibrant.errors import InputError, NotApplicableError, NotFittedError, Pre
 from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, softmax, summarize
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
@@ -301,69 +300,3 @@ class Calibrator(ABC):
             setattr(self, name, value.item() if value.ndim == 0 else value)
         self.classes_, self.fit_report_ = classes, report
         return self
-
-
-@dataclass(eq=False)
-class RowTemperature(Calibrator):
-    """Family: softmax(beta_i z_i), with an inverse temperature that may differ by row.
-
-    Keeps the order of the classes within every row, so also the predicted class.
-    """
-
-    keeps_prediction: ClassVar[bool] = True
-    fits_masked: ClassVar[bool] = True
-
-    @abstractmethod
-    def inverse_temperatures(self, logits: Array) -> FloatArray:
-        """Return the (N,) inverse temperatures of fitted-width logits."""
-
-    def temperatures(self, logits: Array) -> FloatArray:
-        """Return the (N,) temperatures that `predict_proba` uses."""
-        return 1.0 / self.inverse_temperatures(self._checked(logits))
-
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        return softmax(logits, self.inverse_temperatures(logits))
-
-
-@dataclass(eq=False)
-class SummaryTemperature(RowTemperature):
-    """Row temperature that reads no more of the logits than a row summary holds."""
-
-    @abstractmethod
-    def _fit_rows(self, rows: RowSummary) -> FitReport:
-        """Learn from a row summary."""
-
-    def fit_rows(self, rows: RowSummary) -> Self:
-        """Fit on a row summary, such as shards summarised apart and joined, and return self.
-
-        Raises:
-            InputError: an argument of the constructor is out of range, or the summary lacks what
-                the method reads.
-        """
-        check_arguments(self)
-        report = self._fit_rows(rows)
-        self.classes_, self.fit_report_ = rows.classes, report
-        return self
-
-    def _fit(self, predictions: Predictions) -> FitReport:
-        return self._fit_rows(summarize(predictions.scores, predictions.labels, curve="dense"))
-
-
-@dataclass(eq=False)
-class Uncalibrated(Calibrator):
-    """The network's own softmax, the control of every comparison."""
-
-    method: ClassVar[str] = "none"
-    keeps_prediction: ClassVar[bool] = True
-    fits_masked: ClassVar[bool] = True
-
-    @property
-    def n_parameters(self) -> int:
-        """Zero."""
-        return 0
-
-    def _fit(self, predictions: Predictions) -> FitReport:
-        return FitReport(predictions.n, "none")
-
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        return softmax(logits)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, like, row_chunks, to_numpy
-from calibrant.errors import PredictionsError
+from calibrant.arrays import Array, FloatArray, IntArray, for_row_chunks, like, pick, to_numpy
+from calibrant.checks import refuse_infinite
+from calibrant.masks import uniform
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.binned_gap import binned_gap
@@ -62,6 +64,7 @@ class ConsistencyCalibration(Calibrator):
 
     method: ClassVar[str] = "consistency"
     keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
 
     criterion: Literal["ece", "nll"] = argument("ece", choices=("ece", "nll"))
     bins: int = argument(15, at_least=1)
@@ -76,11 +79,11 @@ class ConsistencyCalibration(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
-        notes = base.report(predictions.n).notes
+        report = base.report(predictions.n)
         centre = GUMBEL_DEVIATION / base.beta
         self.noise_, self.uniform_ = centre, 1 / (predictions.n + 1)
         if base.warning is not None:
-            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+            return report
         logits = to_numpy(predictions.scores).astype(np.float64)
         best, tried = np.inf, 0
         grid = centre * SPAN ** np.linspace(-1, 1, COARSE_POINTS)
@@ -93,36 +96,57 @@ class ConsistencyCalibration(Calibrator):
                     best, self.noise_ = value, noise
             grid = self.noise_ * reach ** np.linspace(-1, 1, FINE_POINTS)
             reach **= 2 / (FINE_POINTS - 1)
-        return FitReport(predictions.n, self.criterion, best, tried, True, notes)
+        return FitReport(predictions.n, self.criterion, best, tried, notes=report.notes)
 
     def _criterion(self, logits: FloatArray, labels: IntArray, noise: float) -> float:
-        confidence, correct, nll = (np.empty(len(labels)) for _ in range(3))
-        for part in row_chunks(logits):
-            chunk = logits[part]
-            shares = self._mixed(vote_shares(chunk, noise, COARSE_STEP), chunk)
-            confidence[part] = shares.max(axis=1)
-            correct[part] = chunk.argmax(axis=1) == labels[part]
-            nll[part] = -np.log(shares[np.arange(len(chunk)), labels[part]])
+        judged = labels if self.criterion == "nll" else logits.argmax(axis=1)
+        shares = np.empty(len(labels))
+
+        def work(part: slice) -> None:
+            votes = vote_share(logits[part], judged[part], noise, COARSE_STEP)
+            known = np.isfinite(logits[part]).sum(axis=1)
+            shares[part] = (1 - self.uniform_) * votes + self.uniform_ / known
+
+        for_row_chunks(logits, work)
         if self.criterion == "nll":
-            return float(nll.mean())
-        return binned_gap(confidence, correct, self.bins)
+            return float(-np.log(shares).mean())
+        return binned_gap(shares, judged == labels, self.bins)
 
     def _mixed(self, shares: FloatArray, logits: FloatArray) -> FloatArray:
-        known = np.isfinite(logits)
-        uniform = known / known.sum(axis=1, keepdims=True)
-        return (1 - self.uniform_) * shares + self.uniform_ * uniform
+        return (1 - self.uniform_) * shares + self.uniform_ * uniform(logits)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         def vote(chunk: Array, part: slice) -> Array:
             rows = to_numpy(chunk).astype(np.float64)
-            unusable = ~np.isfinite(rows.max(axis=1))
-            if unusable.any():
-                row = part.start + int(unusable.argmax())
-                raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+            refuse_infinite(np.isfinite(rows.max(axis=1)), part.start)
             shares = self._mixed(vote_shares(rows, self.noise_, FINE_STEP), rows)
             return like(shares, chunk, chunk.dtype)
 
         return map_rows(logits, vote)
+
+
+def vote_share(
+    logits: FloatArray, classes: IntArray, noise: float, step: float
+) -> NDArray[np.float64]:
+    """Return the (N,) probabilities that one class of each row wins; see `vote_shares`.
+
+    Args:
+        logits: (N, K) float64; classes: (N,) the class of each row.
+        noise: standard deviation.
+        step: of the trapezoid rule, in standard deviations.
+    """
+    from scipy.special import ndtr
+
+    top = logits.max(axis=1, keepdims=True)
+    gaps = (top - logits) / noise
+    own = pick(gaps, classes)
+    share, reach = np.zeros(len(gaps)), np.empty_like(gaps)
+    for node in np.arange(LOWEST_NODE, HIGHEST_NODE + step / 2, step):
+        np.add(gaps, node, out=reach)
+        below: FloatArray = cast(Any, ndtr)(reach, out=reach).prod(axis=1)  # it ships no types
+        height = own + node
+        share += np.exp(-0.5 * height * height) / cast(Any, ndtr)(height) * below
+    return share * (step / np.sqrt(2 * np.pi))
 
 
 def vote_shares(logits: FloatArray, noise: float, step: float) -> FloatArray:

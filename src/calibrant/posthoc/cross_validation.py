@@ -9,7 +9,8 @@ import numpy as np
 
 from calibrant.arrays import FloatArray, IntArray
 from calibrant.errors import CalibrationWarning, InputError
-from calibrant.posthoc.base import Calibrator, SummaryTemperature
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import DENSE_CLASSES, RowSummary, summarize
@@ -117,7 +118,7 @@ class Difference(NamedTuple):
     error: float
 
 
-def paired_difference(first: FloatArray, second: FloatArray, folds: int) -> Difference:
+def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> Difference:
     """Return the mean of (N,) losses `first` - `second` of the same rows, and its standard error.
 
     Rows differ in difficulty far more than methods differ on a row, so the error is that of the

@@ -24,10 +24,9 @@ class EnsembleTemperatureScaling(Mixture):
     """A mixture w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
 
     Keeps the predicted class: all three parts rank the classes alike. K counts the classes that a
-    row leaves unmasked. T comes from temperature
-    scaling, the weights from one more convex problem: for ``loss="mse"`` (the authors' choice) a
-    quadratic program on a 3 x 3 Gram matrix, solved exactly; for ``"nll"`` by sequential
-    quadratic programming. Four parameters, three of them free.
+    row leaves unmasked. T comes from temperature scaling, the weights from one more convex problem:
+    for ``loss="mse"`` (the authors' choice) a quadratic program on a 3 x 3 Gram matrix, solved
+    exactly; for ``"nll"`` by sequential quadratic programming. Four parameters, three of them free.
 
     Args:
         loss: what the weights minimise.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, row_chunks, to_numpy
+from calibrant.arrays import Array, FloatArray, row_chunks, sigmoid, to_numpy
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, RowTemperature
-from calibrant.posthoc.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, Penalised
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import RowTemperature
+from calibrant.posthoc.smart.fitting import LARGEST_RELATIVE_TEMPERATURE, Penalised, fit_network
 from calibrant.posthoc.smart.network import TEMPERATURE_FLOOR
 from calibrant.posthoc.smart.objectives import brier
 from calibrant.posthoc.temperature import fit_temperature
@@ -101,7 +102,7 @@ class ParameterisedTemperature(RowTemperature):
         inputs = (values - self.mean_) / self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
         if start.warning is not None:
-            self.network_ = LayeredNetwork.start(width, np.random.default_rng(self.seed)).flat
+            self.network_ = LayeredNetwork.start(width, np.random.default_rng(self.seed)).weights
             return FitReport(rows.n, "brier", float("nan"), start.iterations, True, notes)
         if rows.classes > DENSE_CLASSES:
             rows = rows.tabulated(start.beta)
@@ -113,12 +114,12 @@ class ParameterisedTemperature(RowTemperature):
         loss = Penalised(rows, self.reference_, brier, 0.0, 0.0)
         rng = np.random.default_rng(self.seed)
         starts = [LayeredNetwork.start(inputs.shape[1], rng) for _ in range(self.restarts)]
-        pull = self.weight_decay / rows.n
+        decay = self.weight_decay / rows.n * starts[0].kernels()
         best = min(
-            (fit_layers(start, inputs, loss, pull, self.max_iterations) for start in starts),
+            (fit_network(start, inputs, loss, self.max_iterations, decay) for start in starts),
             key=lambda fit: fit.value,
         )
-        self.network_ = best.network.flat
+        self.network_ = best.network.weights
         return FitReport(rows.n, "brier", best.value, best.iterations, best.converged, notes)
 
     def _largest(self, logits: Array) -> FloatArray:
@@ -168,10 +169,10 @@ class LayeredNetwork:
     """softplus(w3 . relu(W2 relu(W1 x + b1) + b2) + b3) + 0.1.
 
     Attributes:
-        flat: all weights as one vector; width: number of inputs.
+        weights: all of them as one vector; width: number of inputs.
     """
 
-    flat: FloatArray
+    weights: FloatArray
     width: int
 
     @classmethod
@@ -185,11 +186,19 @@ class LayeredNetwork:
         parts = [w1.ravel(), biases, w2.ravel(), biases, np.zeros(HIDDEN_UNITS), [level]]
         return cls(np.concatenate(parts), width)
 
+    def flat(self) -> FloatArray:
+        """Return all weights as one vector."""
+        return self.weights
+
+    def with_flat(self, vector: FloatArray) -> LayeredNetwork:
+        """Return a network of this width with the weights of `vector`."""
+        return LayeredNetwork(vector, self.width)
+
     def layers(self) -> Layers:
         """Return the weights by layer."""
         h = HIDDEN_UNITS
         cuts = np.cumsum([h * self.width, h, h * h, h, h])
-        w1, b1, w2, b2, w3, b3 = np.split(self.flat, cuts)
+        w1, b1, w2, b2, w3, b3 = np.split(self.weights, cuts)
         return Layers(w1.reshape(h, self.width), b1, w2.reshape(h, h), b2, w3, b3)
 
     def kernels(self) -> FloatArray:
@@ -206,9 +215,9 @@ class LayeredNetwork:
         return np.logaddexp(raw, 0.0) + TEMPERATURE_FLOOR, Tape(inputs, first, second, raw)
 
     def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
-        """Return the gradient of a loss by `flat`, given its (N,) gradient by temperature."""
+        """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""
         w = self.layers()
-        by_raw = by_temperature * np.exp(-np.logaddexp(0.0, -tape.raw))
+        by_raw = by_temperature * sigmoid(tape.raw)
         by_second = by_raw[:, None] * w.w3 * (tape.second > 0)
         by_first = (by_second @ w.w2) * (tape.first > 0)
         parts = [
@@ -220,41 +229,3 @@ class LayeredNetwork:
             [by_raw.sum()],
         ]
         return np.concatenate(parts)
-
-
-class LayersFit(NamedTuple):
-    """Outcome of `fit_layers`."""
-
-    network: LayeredNetwork
-    value: float
-    iterations: int
-    converged: bool
-
-
-def fit_layers(
-    start: LayeredNetwork, inputs: FloatArray, loss: Penalised, pull: float, max_iterations: int
-) -> LayersFit:
-    """Minimise `loss` of the temperatures plus `pull` times the kernels' squares, by L-BFGS."""
-    from scipy.optimize import minimize
-
-    kernels = start.kernels()
-
-    def value_and_gradient(vector: FloatArray) -> tuple[float, FloatArray]:
-        network = LayeredNetwork(vector, start.width)
-        temperatures, tape = network.forward(inputs)
-        value, by_temperature = loss(temperatures)
-        shrunk = kernels * vector
-        gradient = network.backward(tape, by_temperature) + 2 * pull * shrunk
-        return value + pull * float(shrunk @ shrunk), gradient
-
-    found: Any = minimize(
-        value_and_gradient,
-        start.flat,
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iterations, "gtol": 1e-7, "ftol": 1e-10, "maxcor": 20},
-    )
-    # Ending at the planned number of steps is no failure; ending earlier for another reason is.
-    ended_well = bool(found.success) or found.nit >= max_iterations
-    network = LayeredNetwork(found.x, start.width)
-    return LayersFit(network, float(found.fun), int(found.nit), ended_well)

@@ -9,7 +9,8 @@ import numpy as np
 
 from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, SummaryTemperature
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.rows import DENSE_CLASSES, RowSummary
 

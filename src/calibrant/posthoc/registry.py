@@ -8,11 +8,7 @@ from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.posthoc.auto import AutoCalibrator
-from calibrant.posthoc.base import Calibrator, Uncalibrated
-from calibrant.posthoc.class_temperatures import (
-    ClassTemperatureScaling,
-    GradientClassTemperatureScaling,
-)
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import (
     BayesianBinning,
     HistogramBinning,
@@ -31,18 +27,25 @@ from calibrant.posthoc.features import (
     ProximityDensityRatio,
 )
 from calibrant.posthoc.laplace import LaplaceTemperatureScaling
-from calibrant.posthoc.linear import VectorScaling
+from calibrant.posthoc.linear import (
+    ClassTemperatureScaling,
+    DirichletCalibration,
+    GradientClassTemperatureScaling,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    VectorScaling,
+)
 from calibrant.posthoc.logit_clipping import LogitClipping
-from calibrant.posthoc.matrix import DirichletCalibration, MatrixScaling
 from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.parameterised import ParameterisedTemperature
 from calibrant.posthoc.plug_ins import plugged_in
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
 from calibrant.posthoc.smart import SMART
-from calibrant.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
 from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling
+from calibrant.posthoc.uncalibrated import Uncalibrated
 
 BUILT_IN: dict[str, type[Calibrator]] = {
     calibrator.method: calibrator
@@ -109,7 +112,7 @@ def calibrator_class(method: str) -> type[Calibrator]:
     """
     if method in METHODS:
         return METHODS[method]
-    close = difflib.get_close_matches(method, METHODS, n=1)
+    close = difflib.get_close_matches(method.lower().replace("_", "-"), METHODS, n=1)
     hint = f" did you mean '{close[0]}'?" if close else ""
     raise UnknownMethodError(
         f"no method is called '{method}';{hint} there are: {', '.join(METHODS)}"
@@ -124,6 +127,9 @@ def make_calibrator(method: str, **arguments: Any) -> Calibrator:
         InputError: no such argument.
     """
     return calibrator_class(method)().set_params(**arguments)
+
+
+EXPECTED_OF = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 
 
 def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
@@ -147,7 +153,7 @@ def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
         try:
             arguments[key] = convert(text)
         except ValueError:
-            expected = "true or false" if wanted is bool else f"of type {wanted.__name__}"
+            expected = EXPECTED_OF.get(wanted.__name__, f"of type {wanted.__name__}")
             raise InputError(
                 f"argument '{key}' of method '{method}' must be {expected}, not '{text}'"
             ) from None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
+from calibrant.arrays import FloatArray, sigmoid
 
 DEGREE = 3
 MAX_STEPS, TOLERANCE = 50, 1e-9
@@ -125,7 +125,7 @@ def fit_logistic(
     value, plain, eta = losses(weights)
     hessian, steps, converged = precision, 0, False
     while True:
-        probability = 0.5 * (1.0 + np.tanh(0.5 * eta))
+        probability = sigmoid(eta)
         gradient = columns.T @ (probability - correct) + precision @ weights
         hessian = columns.T @ (columns * (probability * (1 - probability))[:, None]) + precision
         if converged or steps == MAX_STEPS:

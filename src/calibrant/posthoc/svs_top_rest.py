@@ -13,7 +13,7 @@ from calibrant.errors import CalibrationWarning
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.cross_validation import fold_numbers
-from calibrant.posthoc.structured import StructuredVectorScaling
+from calibrant.posthoc.linear.structured import StructuredVectorScaling
 from calibrant.posthoc.top_rest import TopRestScaling
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.rows import summarize

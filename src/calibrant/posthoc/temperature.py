@@ -16,7 +16,8 @@ from calibrant.errors import (
     NotIdentifiedWarning,
     warn_caller,
 )
-from calibrant.posthoc.base import FitReport, SummaryTemperature
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.rows import RowSummary
 
 # Newton's error is about a constant times the square of that before; two steps tell the constant.
@@ -104,7 +105,7 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
         )
     start = 0.0
     if rows.n >= 4 * FIRST_ROWS:
-        some = rows.take(np.arange(0, rows.n, rows.n // FIRST_ROWS))
+        some = rows.take(slice(None, None, rows.n // FIRST_ROWS))
         start, _ = _find_beta(_likelihood_slope(some), lowest, highest, rows)
         start = float(np.log(start))
     beta, steps = _find_beta(_likelihood_slope(rows), lowest, highest, rows, start)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibrant.comparison import Comparison
+    from calibrant.compared import Comparison
     from calibrant.evaluation import Evaluation
     from calibrant.files import StrPath
     from calibrant.predictions import Predictions

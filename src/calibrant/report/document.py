@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.arrays import FloatArray, IntArray
-from calibrant.comparison import Comparison
+from calibrant.compared import Comparison
 from calibrant.evaluation import Evaluation, MetricResult, evaluate
 from calibrant.metrics.registry import Metric
-from calibrant.posthoc.base import Calibrator, RowTemperature
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.row_temperature import RowTemperature
 from calibrant.predictions import Predictions
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.margins import (

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.comparison import Comparison
+from calibrant.compared import Comparison
 from calibrant.evaluation import Evaluation
 from calibrant.files import StrPath, replacing
-from calibrant.posthoc.base import RowTemperature
+from calibrant.posthoc.row_temperature import RowTemperature
 from calibrant.predictions import Predictions
 from calibrant.report.figures import (
     AFTER,

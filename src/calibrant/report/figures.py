@@ -21,7 +21,7 @@ from calibrant.arrays import FloatArray
 from calibrant.errors import InputError
 from calibrant.evaluation import Evaluation
 from calibrant.metrics.bins import DEFAULT_BINS
-from calibrant.posthoc.base import RowTemperature
+from calibrant.posthoc.row_temperature import RowTemperature
 from calibrant.predictions import Predictions
 from calibrant.report import margins, series
 

@@ -16,7 +16,7 @@ import numpy as np
 from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy, working_dtype
 from calibrant.errors import InputError
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.base import RowTemperature
+from calibrant.posthoc.row_temperature import RowTemperature
 from calibrant.predictions import Predictions
 from calibrant.report.series import Reliability, equal_mass_points, wilson_interval
 from calibrant.rows import top_two

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from calibrant.comparison import Comparison
+from calibrant.compared import Comparison
 from calibrant.evaluation import Evaluation, MetricResult, show
 from calibrant.metrics.registry import Metric
 from calibrant.posthoc.base import Calibrator

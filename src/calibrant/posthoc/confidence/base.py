@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
-from calibrant.errors import PredictionsError
+from calibrant.checks import refuse_infinite
 from calibrant.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.predictions import Predictions
@@ -76,9 +76,7 @@ class ConfidenceMap(Calibrator):
         unknown = np.zeros(checked.shape[0], dtype=np.int64)
         with np.errstate(invalid="ignore"):
             scores = score_top(Predictions("logits", checked, unknown))
-        usable = np.isfinite(scores.confidence)
-        if not usable.all():
-            raise PredictionsError(f"logits: row {int(usable.argmin())} holds NaN or infinity")
+        refuse_infinite(np.isfinite(scores.confidence))
         return scores.predicted, scores.confidence
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
+from calibrant.arrays import FloatArray, sigmoid
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
@@ -93,11 +93,6 @@ def log_odds(confidence: FloatArray) -> FloatArray:
     """Return log(c / (1 - c)) of confidences kept within 1e-6 of certainty."""
     kept = np.clip(confidence, NEAREST_TO_CERTAIN, 1 - NEAREST_TO_CERTAIN)
     return np.log(kept) - np.log1p(-kept)
-
-
-def sigmoid(x: FloatArray) -> FloatArray:
-    """Return 1 / (1 + exp(-x)) without overflow."""
-    return np.exp(-np.logaddexp(0.0, -x))
 
 
 def fit_sigmoid(x: FloatArray, correct: FloatArray) -> tuple[float, float, int]:

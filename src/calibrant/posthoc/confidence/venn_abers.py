@@ -29,9 +29,11 @@ class VennAbers(MapOfEitherForm):
     outcomes and is never 0 or 1, so nothing is mixed in.
 
     In one piece: the cross-fitted form (CVAP) refits the classifier for each fold, and here it is
-    given. Both maps never fall. A
-    confidence within 4e-7 of a calibration row's counts as equal to it. Beyond all rows one end of
-    the interval is 0 or 1, so few rows give wide intervals and values near 1/2.
+    given. Neither map ever falls. A confidence within 4e-7 of a calibration row's counts as equal
+    to it. Beyond all rows one end of the interval is 0 or 1, so few rows give wide intervals and
+    values near 1/2.
+
+    Args:
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
             ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,14 +12,15 @@ from calibrant.errors import ConvergenceWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.smart.objectives import brier, negative_log_likelihood
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import RowSummary, softmax
 
 # The temperature of no row falls below this share of the single one.
+LOWEST_SHARE = 0.05
 # Rows that the pull towards one temperature is worth.
 PULL = 1.0
-LOWEST_SHARE = 0.05
 STEPS = 200
 
 
@@ -88,9 +89,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
             # Nothing says what the temperature is, let alone how it rises.
             self.weights_, self.offset_ = np.zeros(layers), 1 / single.beta
             report = single.report(rows.n)
-            return FitReport(
-                rows.n, report.objective, report.value, notes=report.notes + references.notes
-            )
+            return replace(report, notes=report.notes + references.notes)
         distances = self._distances(predictions.features, references.own)
         scores = np.stack([nearest[:, -1] for nearest in distances], axis=1)
         found = fit_weights(rows, scores, 1 / single.beta, self.floor_, self.loss)
@@ -152,16 +151,16 @@ def fit_weights(
     # Weights as shares of the single temperature: everything is of order one, whatever the units.
     unit = np.where(scores.mean(axis=0) > 0, scores.mean(axis=0), 1.0)
     columns = np.concatenate([np.ones((rows.n, 1)), scores / unit], axis=1) * single
-    of_beta = {"nll": nll_by_beta, "mse": brier_by_beta}[loss]
+    of_beta = {"nll": negative_log_likelihood, "mse": brier}[loss]
 
     def objective(shares: FloatArray) -> tuple[float, FloatArray]:
         raw = columns @ shares
-        temperature = np.maximum(raw, floor)
-        value, slope = of_beta(rows, 1 / temperature)
-        by_temperature = np.where(raw > floor, -slope / temperature**2, 0.0)
+        beta = 1 / np.maximum(raw, floor)
+        value, by_beta = of_beta(rows, beta, rows.curve.evaluate(beta))
+        by_temperature = np.where(raw > floor, -by_beta * beta**2, 0.0)
         away = shares - starts[0]
-        penalised = float(value.sum() + PULL * away @ away) / rows.n
-        return penalised, (columns.T @ by_temperature + 2 * PULL * away) / rows.n
+        pull = PULL / rows.n * away
+        return value + float(pull @ away), columns.T @ by_temperature + 2 * pull
 
     starts = np.eye(columns.shape[1])  # the first is temperature scaling
     bounds = [(None, None)] + [(0.0, None)] * (columns.shape[1] - 1)
@@ -179,22 +178,3 @@ def fit_weights(
     best = min(ends, key=lambda end: end.fun)
     best.x = best.x * single / np.append(1.0, unit)
     return best
-
-
-def nll_by_beta(rows: RowSummary, beta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return each row's NLL at its inverse temperature, and the derivative by it."""
-    point = rows.curve.evaluate(beta)
-    return point.value + beta * rows.label_gap, point.slope + rows.label_gap
-
-
-def brier_by_beta(rows: RowSummary, beta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return each row's Brier score at its inverse temperature, and the derivative by it.
-
-    sum_k p_k^2 is exp(f(2 beta) - 2 f(beta)), and the probability of the true label
-    exp(-f(beta) - beta g).
-    """
-    point, twice = rows.curve.evaluate(beta), rows.curve.evaluate(2 * beta)
-    squares = np.exp(twice.value - 2 * point.value)
-    true = np.exp(-point.value - beta * rows.label_gap)
-    slope = 2 * squares * (twice.slope - point.slope) + 2 * true * (point.slope + rows.label_gap)
-    return squares - 2 * true + 1, slope

@@ -17,7 +17,7 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.errors import PredictionsError
+from calibrant.checks import refuse_infinite
 from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
@@ -115,9 +115,7 @@ class ProximityMap(NeighbourCalibrator):
         checked = self._checked(logits)
         known = self._checked_features(features, int(checked.shape[0]))
         label, confidence = self._confidence(checked)
-        usable = np.isfinite(confidence)
-        if not usable.all():
-            raise PredictionsError(f"logits: row {int(usable.argmin())} holds NaN or infinity")
+        refuse_infinite(np.isfinite(confidence))
         return label, self.map_confidence(confidence, self.proximities(known))
 
     def _confidence(self, logits: Array) -> tuple[IntArray, FloatArray]:

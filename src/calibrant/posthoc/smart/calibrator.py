@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from calibrant.arrays import Array, FloatArray
 from calibrant.errors import ImproperObjectiveWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import FitReport, SummaryTemperature
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.row_temperature import SummaryTemperature
+from calibrant.posthoc.smart.fitting import LARGEST_RELATIVE_TEMPERATURE, Penalised, fit_network
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
 from calibrant.posthoc.smart.network import TemperatureNetwork
 from calibrant.posthoc.smart.objectives import (
-    Objective,
     ObjectiveName,
     SoftBins,
-    negative_log_likelihood,
     objective_named,
     objective_names,
 )
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import DENSE_CLASSES, RowSummary, summarize
-
-# No row's temperature leaves the fitted single one by more than this factor: a table's upper end.
-LARGEST_RELATIVE_TEMPERATURE = 32.0
 
 
 @dataclass(eq=False)
@@ -190,70 +187,3 @@ class SMART(SummaryTemperature):
         inputs = np.clip((indicator - self.mean_) / self.deviation_, self.low_, self.high_)
         temperatures, _ = self._network().forward(inputs)
         return self.reference_ / np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
-
-
-@dataclass(frozen=True)
-class Penalised:
-    """The whole training objective as a function of relative temperatures T / T0."""
-
-    rows: RowSummary
-    reference: float
-    objective: Objective
-    likelihood_weight: float
-    shrinkage: float
-
-    def __call__(self, temperatures: FloatArray) -> tuple[float, FloatArray]:
-        """Return the value and its (N,) gradient by temperature."""
-        free = temperatures < LARGEST_RELATIVE_TEMPERATURE
-        bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
-        beta = self.reference / bounded
-        point = self.rows.curve.evaluate(beta)
-        value, by_beta = self.objective(self.rows, beta, point)
-        if self.likelihood_weight > 0:
-            nll, nll_by_beta = negative_log_likelihood(self.rows, beta, point)
-            value += self.likelihood_weight * nll
-            by_beta = by_beta + self.likelihood_weight * nll_by_beta
-        log = np.log(bounded)
-        pull = self.shrinkage / self.rows.n
-        value += pull * float(np.mean(log * log))
-        gradient = (2 * pull / self.rows.n * log - by_beta * beta) / bounded
-        return value, np.where(free, gradient, 0.0)
-
-
-class NetworkFit(NamedTuple):
-    """Outcome of `fit_network`."""
-
-    network: TemperatureNetwork
-    value: float
-    iterations: int
-    converged: bool
-
-
-def fit_network(
-    network: TemperatureNetwork, inputs: FloatArray, loss: Penalised, max_iterations: int
-) -> NetworkFit:
-    """Minimise `loss` over the network's parameters and return the best state that was seen."""
-    from scipy.optimize import minimize
-
-    best = np.inf, network.flat()
-
-    def value_and_gradient(vector: FloatArray) -> tuple[float, FloatArray]:
-        nonlocal best
-        candidate = network.with_flat(vector)
-        temperatures, tape = candidate.forward(inputs)
-        value, by_temperature = loss(temperatures)
-        if value < best[0]:
-            best = value, vector.copy()
-        return value, candidate.backward(tape, by_temperature)
-
-    found: Any = minimize(
-        value_and_gradient,
-        network.flat(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iterations, "gtol": 1e-7, "ftol": 1e-10, "maxcor": 20},
-    )
-    value, vector = best
-    # Ending at the planned number of steps is no failure; ending earlier for another reason is.
-    ended_well = bool(found.success) or found.nit >= max_iterations
-    return NetworkFit(network.with_flat(vector), value, int(found.nit), ended_well)

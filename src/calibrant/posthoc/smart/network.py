@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
+from calibrant.arrays import BoolArray, FloatArray
 
 HIDDEN_UNITS = 16
 TEMPERATURE_FLOOR = 0.1
@@ -23,7 +23,7 @@ class Tape(NamedTuple):
     """What the backward pass needs of a forward pass."""
 
     inputs: FloatArray
-    hidden: FloatArray
+    active: BoolArray
     softplus: FloatArray
 
 
@@ -82,22 +82,19 @@ class TemperatureNetwork:
         """Return (N,) temperatures for (N, d) `inputs`, and the tape for `backward`."""
         hidden = inputs @ self.w1.T
         hidden += self.b1
-        np.maximum(hidden, 0.0, out=hidden)
+        active = hidden > 0
+        hidden *= active
         raw = hidden @ self.w2 + self.b2[0]
         # What logaddexp(raw, 0) is, without its scalar loop.
         softplus = np.maximum(raw, 0.0) + np.log1p(np.exp(-np.abs(raw)))
-        return softplus + TEMPERATURE_FLOOR, Tape(inputs, hidden, softplus)
+        return softplus + TEMPERATURE_FLOOR, Tape(inputs, active, softplus)
 
     def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
         """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""
         by_raw = by_temperature * -np.expm1(-tape.softplus)
-        by_hidden = (tape.hidden > 0) * by_raw[:, None]
-        by_hidden *= self.w2
-        return np.concatenate(
-            [
-                (by_hidden.T @ tape.inputs).ravel(),
-                by_hidden.sum(axis=0),
-                by_raw @ tape.hidden,
-                [by_raw.sum()],
-            ]
-        )
+        active = tape.active.astype(np.float64)
+        # Sums over the rows where a unit is active, of what it is active on and of the constant.
+        of_inputs, of_one = active.T @ (by_raw[:, None] * tape.inputs), by_raw @ active
+        by_w1, by_b1 = of_inputs * self.w2[:, None], of_one * self.w2
+        by_w2 = (of_inputs * self.w1).sum(axis=1) + of_one * self.b1
+        return np.concatenate([by_w1.ravel(), by_b1, by_w2, [by_raw.sum()]])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -83,8 +83,8 @@ class SoftBins:
         """(B,) middles of the bins."""
         return (np.arange(self.bins) + 0.5) / self.bins
 
-    def memberships(self, confidence: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return w, (N, B) memberships, and dw/dc, their derivatives by confidence."""
+    def memberships(self, confidence: FloatArray) -> Memberships:
+        """Return the memberships of (N,) confidences."""
         # Bins come first in memory: NumPy is slow at reducing a short last axis.
         centres, scale = self.centres[:, None], 2 * self.width**2
         weights = confidence - centres
@@ -93,10 +93,27 @@ class SoftBins:
         weights *= -1 / scale
         np.exp(weights, out=weights)
         weights /= weights.sum(axis=0)
-        slope = centres - self.centres @ weights
-        slope *= weights
-        slope *= 2 / scale
-        return weights.T, slope.T
+        return Memberships(weights.T, self.centres @ weights, self)
+
+
+class Memberships(NamedTuple):
+    """Memberships w of confidences c in soft bins, and what their slope by c needs.
+
+    dw_ib/dc_i = w_ib (u_b - m_i) / width^2 with the bins' centres u. The (N, B) slopes themselves
+    aren't kept: they would take as much memory again, and only their products are wanted.
+
+    Attributes:
+        weights: (N, B) w; mean: (N,) m_i = sum_b w_ib u_b; bins: the bins.
+    """
+
+    weights: FloatArray
+    mean: FloatArray
+    bins: SoftBins
+
+    def slope_times(self, values: FloatArray) -> FloatArray:
+        """Return (N,) sum_b dw_ib/dc_i v_b for (B,) values."""
+        products = self.weights @ np.stack([self.bins.centres * values, values], axis=1)
+        return (products[:, 0] - self.mean * products[:, 1]) / self.bins.width**2
 
 
 def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
@@ -110,7 +127,8 @@ def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
     def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
         confidence = np.exp(-point.value)
         residual = confidence - rows.correct
-        weights, weights_slope = bins.memberships(confidence)
+        memberships = bins.memberships(confidence)
+        weights = memberships.weights
         mass = weights.sum(axis=0)
         mean = (residual @ weights) / np.maximum(mass, np.finfo(float).tiny)
         penalty = np.hypot(mean, delta)
@@ -118,10 +136,10 @@ def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
             penalty_slope = np.where(penalty > 0, mean / penalty, 0.0)
         value = float(mass @ (penalty - delta)) / rows.n
         # d/dc of s_b (phi(R_b) - phi(0)), using s_b R_b = sum w (c - a)
-        by_confidence = weights @ penalty_slope + weights_slope @ (
+        by_confidence = weights @ penalty_slope + memberships.slope_times(
             penalty - delta - penalty_slope * mean
         )
-        by_confidence += residual * (weights_slope @ penalty_slope)
+        by_confidence += residual * memberships.slope_times(penalty_slope)
         return value, -by_confidence * confidence * point.slope / rows.n
 
     return objective
@@ -132,10 +150,15 @@ def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
 
     def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
         confidence = np.exp(-point.value)
-        weights, weights_slope = bins.memberships(confidence)
-        penalty = np.hypot(rows.correct[:, None] - bins.centres, delta)
-        value = float(np.sum(weights * penalty)) / rows.n
-        by_confidence = np.sum(weights_slope * penalty, axis=1)
+        memberships = bins.memberships(confidence)
+        # A row is right or wrong, so its penalties are one of two vectors.
+        right = np.hypot(1 - bins.centres, delta)
+        wrong = np.hypot(bins.centres, delta)
+        of_rows = memberships.weights @ np.stack([wrong, right], axis=1)
+        value = float(np.sum(np.where(rows.correct, of_rows[:, 1], of_rows[:, 0]))) / rows.n
+        by_confidence = np.where(
+            rows.correct, memberships.slope_times(right), memberships.slope_times(wrong)
+        )
         return value, -by_confidence * confidence * point.slope / rows.n
 
     return objective

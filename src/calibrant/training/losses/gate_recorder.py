@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.training.losses.arguments import whole
@@ -37,13 +37,16 @@ class GateEpoch:
     correlation: float
 
 
-class GateRecorder:
+class GateRecorder(nn.Module):
     """Keeps mode, smoothing, indicator and correctness of each training sample, by its index.
 
     ``recorder.record(loss, index, logits, target)`` after each batch, without waiting for the
     device; ``recorder.end_epoch()`` gives a `GateEpoch` and appends it to `history`. A sample seen
     twice in an epoch counts with its last values. In a distributed run all processes call both, and
     `end_epoch` joins what they saw.
+
+    It is a module without parameters, so that a checkpoint keeps what the flip rate needs of the
+    epochs before: put it beside the network and the loss, or save its `state_dict`.
 
     Args:
         samples: size of the training set.
@@ -52,14 +55,22 @@ class GateRecorder:
     Attributes:
         alpha: (samples,) smoothing at the last sight. psi: (samples,) mode. indicator: (samples,).
             correct: (samples,) 1 or 0. seen: (samples,) bool, in the current epoch.
+        history: the epochs that this object has ended; not in the `state_dict`.
     """
 
+    _values: Tensor
+    seen: Tensor
+    _previous_psi: Tensor
+    _previous_seen: Tensor
+
     def __init__(self, samples: int, device: torch.device | str = "cpu") -> None:
+        super().__init__()
         size = whole("samples", samples, at_least=1)
-        self._values = torch.zeros(4, size, device=device)
-        self.seen = torch.zeros(size, dtype=torch.bool, device=device)
-        self._previous_psi = torch.zeros(size, device=device)
-        self._previous_seen = torch.zeros_like(self.seen)
+        unseen = torch.zeros(size, dtype=torch.bool, device=device)
+        self.register_buffer("_values", torch.zeros(4, size, device=device))
+        self.register_buffer("seen", unseen)
+        self.register_buffer("_previous_psi", torch.zeros(size, device=device))
+        self.register_buffer("_previous_seen", unseen.clone())
         self.history: list[GateEpoch] = []
 
     @property
@@ -120,7 +131,7 @@ class GateRecorder:
         Raises:
             InputError: nothing was recorded.
         """
-        self._join_ranks()
+        self.join_ranks()
         seen = self.seen
         count = int(seen.sum())
         if not count:
@@ -144,7 +155,13 @@ class GateRecorder:
         self.seen.zero_()
         return epoch
 
-    def _join_ranks(self) -> None:
+    @torch.no_grad()
+    def join_ranks(self) -> None:
+        """Give each process of a distributed run what all have seen in this epoch so far.
+
+        Before a checkpoint within an epoch, of which one process writes its own state. All must
+        call it; to join twice changes nothing.
+        """
         times = sum_over_ranks(self.seen.to(self._values.dtype))
         # Samplers repeat a few rows to even out the ranks; the mean of the copies will do.
         joint = sum_over_ranks(self._values * self.seen) / times.clamp_min(1)

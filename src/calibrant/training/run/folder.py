@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,18 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
 
 
 def write_history(folder: Path, progress: Progress) -> None:
-    """Write a row for every finished epoch: history.csv and the same as history.json."""
+    """Write a row for every finished epoch: history.csv and the same as history.json.
+
+    What isn't a number (FeDLaS's flip rate in the first epoch) is nan in the former, null in the
+    latter.
+    """
     rows = progress.history
+    plain = [
+        {name: value if math.isfinite(value) else None for name, value in row.items()}
+        for row in rows
+    ]
     with replacing(folder / "history.json") as temporary:
-        temporary.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
     with (
         replacing(folder / "history.csv") as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,

@@ -178,6 +178,7 @@ class Loop:
                 "validation_loss": outputs.cross_entropy,
                 "validation_accuracy": outputs.accuracy,
                 "validation_confidence": outputs.confidence,
+                **self.objective.gate_columns(),
             }
         )
 
@@ -190,6 +191,8 @@ class Loop:
 
     def _save(self, name: str) -> None:
         loss, right, rows = self._totals()
+        if self.objective.recorder is not None:
+            self.objective.recorder.join_ranks()
         if self.fabric.is_global_zero:
             save_checkpoint(
                 self.folder / name,

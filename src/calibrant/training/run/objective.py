@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.training.features import PenultimateFeatures
-from calibrant.training.losses import CalibrationLoss
+from calibrant.training.losses import CalibrationLoss, FeDLaS, GateRecorder
 from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier
 
@@ -36,6 +36,11 @@ class Objective(nn.Module):
         mixing: a name out of `MIXING`, or "none".
         mixing_arguments: its arguments but for the seed, or those of the mixtures that the loss
             needs (RankMixup).
+        samples: size of the training set.
+
+    Attributes:
+        recorder: of what FeDLaS does to each image; None with other losses, and with mixtures, for
+            which it decides something that belongs to no one image.
 
     Raises:
         InputError: the loss can't be used with this mixing, or the arguments aren't its own.
@@ -47,11 +52,15 @@ class Objective(nn.Module):
         loss: CalibrationLoss,
         mixing: str = "none",
         mixing_arguments: dict[str, Any] | None = None,
+        *,
+        samples: int,
     ) -> None:
         super().__init__()
         self.network, self.loss = network, loss
         self.mixing, self.mixing_arguments = mixing, dict(mixing_arguments or {})
         self._tap: PenultimateFeatures | None = None
+        recorded = isinstance(loss, FeDLaS) and mixing == "none"
+        self.recorder = GateRecorder(samples) if recorded else None
         if mixing != "none":
             refuse_mixing(loss, features=mixing in ("mixup", "regmixup"))
             self._mixer(0)
@@ -80,9 +89,10 @@ class Objective(nn.Module):
             return self._ranking(images, target, mixing_seed)
         if self.mixing == "none":
             logits, features = self.network(images, return_features=True)
-            return self._loss(logits.float(), target, features.float(), index), _right(
-                logits, target
-            )
+            loss = self._loss(logits.float(), target, features.float(), index)
+            if self.recorder is not None:
+                self.recorder.record(cast(FeDLaS, self.loss), index, logits, target)
+            return loss, _right(logits, target)
         mixer = self._mixer(mixing_seed)
         if isinstance(mixer, Mixup):
             batch = mixer(images, target)
@@ -94,6 +104,22 @@ class Objective(nn.Module):
         else:
             value = mixer(self.network, images, target, self.loss)
         return value, target.new_zeros(())
+
+    def gate_columns(self) -> dict[str, float]:
+        """Return the columns of the history that FeDLaS adds, and end the recorder's epoch.
+
+        All processes must call it. Without a recorder there are none.
+        """
+        if self.recorder is None:
+            return {}
+        epoch = self.recorder.end_epoch()
+        return {
+            "gate_positive": epoch.positive,
+            "gate_negative": epoch.negative,
+            "gate_flip_rate": epoch.flip_rate,
+            "gate_alpha": epoch.mean_alpha,
+            "gate_correlation": epoch.correlation,
+        }
 
     def _ranking(self, images: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return what `forward` does, for a loss that compares inputs with mixtures of them."""

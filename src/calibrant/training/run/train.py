@@ -185,7 +185,7 @@ def _objective(settings: RunSettings, num_classes: int, samples: int) -> Objecti
     if "samples" in known:
         arguments.setdefault("samples", samples)
     loss = make_loss(settings.loss, num_classes, dataset=settings.loss_settings_for, **arguments)
-    return Objective(network, loss, settings.mixing, settings.mixing_arguments)
+    return Objective(network, loss, settings.mixing, settings.mixing_arguments, samples=samples)
 
 
 def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingBatches:

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, like, namespace
-from calibrant.errors import BoundaryWarning, ConvergenceWarning, NotApplicableError, warn_caller
-from calibrant.masks import centred, centred_copy, remasked
+from calibrant.arrays import Array, FloatArray, namespace
+from calibrant.errors import BoundaryWarning
+from calibrant.masks import centred_copy, remasked
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.odir import (
-    PULLS,
-    Block,
-    Strengths,
-    cross_validate,
-    deal_folds,
-    fit_matrix,
-)
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
+from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import RowSummary, summarize
+
+FOLDS = 5
 
 
 @dataclass(eq=False)
-class _RegularisedMatrix(Calibrator):
-    """Family: softmax(W x + b) with W = (I + D) / T, fitted with ODIR; x depends on the method."""
-
-    keeps_prediction: ClassVar[bool] = False
+class _RegularisedMatrix(LinearMap):
+    """Family: W = (I + D) / T, fitted with ODIR."""
 
     penalty: float = argument(0.0, at_least=0)
     bias_penalty: float = argument(0.0, at_least=0)
@@ -46,62 +41,43 @@ class _RegularisedMatrix(Calibrator):
         """K^2 + K."""
         return self.classes_**2 + self.classes_
 
-    @abstractmethod
-    def _inputs(self, values: Array, masked: Array | None) -> Array:
-        """Return x of centred logits `values`, whose masked entries are 0."""
+    def linear_map(self) -> tuple[FloatArray, FloatArray]:
+        """See `LinearMap.linear_map`."""
+        return self.weight_, self.bias_
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        classes = self.classes_
-        if classes > self.most_classes:
-            raise NotApplicableError(
-                f"method '{self.method}' would fit a matrix of {classes} x {classes} numbers many "
-                f"times over; beyond most_classes={self.most_classes} take 'svs', or raise it"
-            )
-        base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
-        notes = base.report(predictions.n).notes
-        inputs = self._inputs(centred_copy(predictions.scores), None) * base.beta
-        rows = Block(inputs, predictions.labels)
+        classes, n = self.classes_, predictions.n
+        refuse_many_classes(self.method, classes, self.most_classes, often=True)
+        summary = summarize(predictions.scores, predictions.labels, curve="dense")
+        base = fit_temperature(summary)
+        report = base.report(n)
         self.weight_, self.bias_ = base.beta * np.eye(classes), np.zeros(classes)
         self.penalties_ = np.zeros(2)
         if isinstance(base.warning, BoundaryWarning):
             # Rows without an error ask a map for certainty, and the temperature has said how much.
-            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+            return report
+        inputs = self._inputs(centred_copy(predictions.scores), None)
+        rows = LinearLikelihood(inputs, predictions.labels, base.beta, square=True, centre=False)
+        strengths, start = self._chosen_strengths(rows, summary)
+        found = fit_linear(rows, strengths.penalties(n, classes), self.max_iterations, start=start)
+        self.weight_ = base.beta * (np.eye(classes) + found.change)
+        self.bias_, self.penalties_ = found.bias, np.array(strengths)
+        return found.report(self.method, n, report.notes)
+
+    def _chosen_strengths(
+        self, rows: LinearLikelihood, summary: RowSummary
+    ) -> tuple[Strengths, LinearFit | None]:
+        """Return those of the arguments or of cross-validation, and where to begin the fit."""
         if self.penalty > 0:
-            folds, strengths = [rows], self._strengths(self.penalty)
-            start = np.zeros(classes * classes + classes)
-        else:
-            folds = deal_folds(rows)
-            off_diagonal = classes * (classes - 1) / predictions.n
-            path = [self._strengths(pull * off_diagonal) for pull in PULLS]
-            strengths, start = cross_validate(folds, path, self.max_iterations)
-        fit = fit_matrix(folds, strengths, start, max_iterations=self.max_iterations)
-        if not fit.converged:
-            message = f"{self.method} calibration stopped after {fit.iterations} steps"
-            warn_caller(ConvergenceWarning(message))
-        change, self.bias_ = fit.parts(classes)
-        self.weight_ = base.beta * (np.eye(classes) + change)
-        self.penalties_ = np.array(strengths)
-        return FitReport(
-            predictions.n, "penalised nll", fit.value, fit.iterations, fit.converged, notes
-        )
+            return self._strengths(self.penalty), None
+        off_diagonal = self.classes_ * (self.classes_ - 1) / summary.n
+        path = [self._strengths(pull * off_diagonal) for pull in PULLS]
+        fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0)
+        return cross_validate(rows, fold, path, self.max_iterations)
 
     def _strengths(self, off_diagonal: float) -> Strengths:
         # Unless told, an entry of b is pulled as hard as one off the diagonal.
         return Strengths(off_diagonal, self.bias_penalty or off_diagonal / (self.classes_ - 1))
-
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        weight, bias = like(self.weight_.T, logits), like(self.bias_, logits)
-        xp = namespace(logits)
-
-        def scale(chunk: Array, part: slice) -> Array:
-            values, masked = centred(chunk)
-            inputs = self._inputs(values, masked)
-            scores = inputs @ xp.astype(weight, chunk.dtype) + xp.astype(bias, chunk.dtype)
-            scores = remasked(scores, masked)
-            scores = scores - xp.max(scores, axis=1, keepdims=True)
-            return softmax_chunk(scores, part)
-
-        return map_rows(logits, scale)
 
 
 @dataclass(eq=False)
@@ -139,9 +115,6 @@ class MatrixScaling(_RegularisedMatrix):
     """
 
     method: ClassVar[str] = "matrix"
-
-    def _inputs(self, values: Array, masked: Array | None) -> Array:
-        return values
 
 
 @dataclass(eq=False)

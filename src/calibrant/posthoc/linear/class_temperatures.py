@@ -7,27 +7,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, like, namespace, to_numpy
+from calibrant.arrays import FloatArray, to_numpy
 from calibrant.errors import ConvergenceWarning, warn_caller
-from calibrant.masks import centred, centred_copy, remasked
+from calibrant.masks import centred_copy
 from calibrant.posthoc.arguments import argument
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.column_search import ColumnSearch
-from calibrant.posthoc.linear_fit import LinearLikelihood
-from calibrant.posthoc.odir import SMALL_GRADIENT
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.linear.base import LinearMap
+from calibrant.posthoc.linear.column_search import ColumnSearch
+from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
 from calibrant.posthoc.temperature import TemperatureFit, fit_temperature
 from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.rows import summarize
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12
 
 
 @dataclass(eq=False)
-class _ClassTemperatures(Calibrator):
+class _ClassTemperatures(LinearMap):
     """Family: softmax(z_k / T_k) of centred logits z."""
-
-    keeps_prediction: ClassVar[bool] = False
 
     temperatures_: FloatArray = field(init=False, repr=False)
 
@@ -41,16 +39,9 @@ class _ClassTemperatures(Calibrator):
         self.temperatures_ = np.full(self.classes_, 1 / base.beta)
         return base
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        betas = like(1 / self.temperatures_, logits)
-        xp = namespace(logits)
-
-        def scale(chunk: Array, part: slice) -> Array:
-            values, masked = centred(chunk)
-            scores = remasked(values * xp.astype(betas, chunk.dtype), masked)
-            return softmax_chunk(scores - xp.max(scores, axis=1, keepdims=True), part)
-
-        return map_rows(logits, scale)
+    def linear_map(self) -> tuple[FloatArray, FloatArray]:
+        """See `LinearMap.linear_map`."""
+        return 1 / self.temperatures_, np.zeros(self.classes_)
 
 
 @dataclass(eq=False)
@@ -97,9 +88,9 @@ class ClassTemperatureScaling(_ClassTemperatures):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)
-        notes = base.report(predictions.n).notes
+        report = base.report(predictions.n)
         if base.warning is not None:
-            return FitReport(predictions.n, "nll", base.nll, base.iterations, True, notes)
+            return report
         search = ColumnSearch(
             centred_copy(predictions.scores), predictions.labels, 1 / self.temperatures_, self.bins
         )
@@ -122,7 +113,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
                     search.take(k, float(betas[chosen]))
         self.temperatures_ = 1 / search.betas
         # Ending at the planned number of sweeps is no failure.
-        return FitReport(predictions.n, "ece", best, sweep, True, notes)
+        return FitReport(predictions.n, "ece", best, sweep, notes=report.notes)
 
 
 @dataclass(eq=False)
@@ -150,6 +141,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     """
 
     method: ClassVar[str] = "cts-gradient"
+    fits_masked: ClassVar[bool] = True
 
     shrinkage: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)

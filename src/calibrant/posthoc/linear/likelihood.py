@@ -1,7 +1,8 @@
 """Penalised likelihood of a linear map of the logits, and its optimum.
 
-The map is softmax((I + C) x + b) with x the centred logits in units of a fitted temperature; C is a
-diagonal, given by its (K,) entries, or a (K, K) matrix. The objective,
+The map is softmax((I + C) x + b) with x the centred logits in units of a fitted temperature, or
+whatever inputs are given; C is a diagonal, given by its (K,) entries, or a (K, K) matrix. The
+objective,
 
     mean NLL + sum of penalty * parameter^2
 
@@ -14,7 +15,7 @@ At 10 000 x 100 that took 15 steps instead of 33 for vector scaling, 7 instead o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,9 +25,12 @@ from numpy.typing import NDArray
 from calibrant.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
 from calibrant.errors import ConvergenceWarning, warn_caller
 from calibrant.masks import centred
+from calibrant.posthoc.base import FitReport
 
 # Where the objective counts as flat: the largest slope in its own curvature's units.
 SMALL_SLOPE = 1e-6
+# The relative change of the objective that counts as none, as a share of that slope.
+FLAT = 1e-8
 # The same in the units of the parameters, for a line search that ends in rounding noise.
 SMALL_GRADIENT = 1e-5
 
@@ -39,6 +43,14 @@ class LinearFit(NamedTuple):
     value: float
     iterations: int
     converged: bool
+    message: str
+
+    def report(self, method: str, rows: int, notes: tuple[str, ...]) -> FitReport:
+        """Return the fit report of so many calibration rows, after a warning if it fell short."""
+        if not self.converged:
+            message = f"method '{method}' stopped after {self.iterations} steps: {self.message}"
+            warn_caller(ConvergenceWarning(message))
+        return FitReport(rows, "penalised nll", self.value, self.iterations, self.converged, notes)
 
 
 class _Rows(NamedTuple):
@@ -58,12 +70,18 @@ class LinearLikelihood:
     Attributes:
         logits: (N, K); labels: (N,); beta: inverse of the temperature that logits are measured in.
         square: whether C is a (K, K) matrix rather than a diagonal.
+        centre: whether x are the logits less the mean of each row, or as they are.
     """
 
     logits: NDArray[Any]
     labels: IntArray
     beta: float
     square: bool
+    centre: bool = True
+
+    def take(self, index: NDArray[Any]) -> LinearLikelihood:
+        """Return the likelihood of the rows in `index`."""
+        return replace(self, logits=self.logits[index], labels=self.labels[index])
 
     def nll(self, change: FloatArray, bias: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         """Return the summed NLL of C = `change` and b = `bias`, and its gradients by both."""
@@ -143,7 +161,9 @@ class LinearLikelihood:
         found: dict[int, tuple[FloatArray, ...]] = {}
 
         def work(part: slice) -> None:
-            inputs, masked = centred(self.logits[part].astype(np.float64))
+            inputs, masked = self.logits[part].astype(np.float64), None
+            if self.centre:
+                inputs, masked = centred(inputs)
             inputs *= self.beta
             found[part.start] = sums(_Rows(inputs, masked, self.labels[part]))
 
@@ -152,13 +172,22 @@ class LinearLikelihood:
         return tuple(np.sum(parts, axis=0) for parts in zip(*ordered, strict=True))
 
 
-def fit_linear(rows: LinearLikelihood, penalties: FloatArray, max_iterations: int) -> LinearFit:
-    """Minimise the penalised mean NLL from C = 0 and b = 0.
+def fit_linear(
+    rows: LinearLikelihood,
+    penalties: FloatArray,
+    max_iterations: int,
+    *,
+    start: LinearFit | None = None,
+    tolerance: float = SMALL_SLOPE,
+) -> LinearFit:
+    """Minimise the penalised mean NLL.
 
     Args:
         rows: the likelihood.
         penalties: one for every parameter: those of C first, in rows, then those of b.
         max_iterations: bound on L-BFGS steps.
+        start: a fit to begin at instead of C = 0 and b = 0.
+        tolerance: the largest slope, in its own curvature's units, that counts as flat.
     """
     from scipy.optimize import minimize
 
@@ -167,6 +196,7 @@ def fit_linear(rows: LinearLikelihood, penalties: FloatArray, max_iterations: in
     shape = (classes, classes) if rows.square else (classes,)
     zero = np.zeros(shape), np.zeros(classes)
     scaled = _Scaling.of(rows.curvature(*zero), n, penalties)
+    change, bias = zero if start is None else (start.change, start.bias)
 
     def loss(vector: FloatArray) -> tuple[float, FloatArray]:
         parameters = scaled.parameters(vector)
@@ -178,23 +208,25 @@ def fit_linear(rows: LinearLikelihood, penalties: FloatArray, max_iterations: in
 
     found: Any = minimize(
         loss,
-        np.zeros(len(penalties)),
+        scaled.variables(np.concatenate([change.ravel(), bias])),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": max_iterations, "gtol": SMALL_SLOPE, "ftol": 1e-14, "maxcor": 15},
+        options={
+            "maxiter": max_iterations,
+            "gtol": tolerance,
+            "ftol": FLAT * tolerance,
+            "maxcor": 15,
+        },
     )
     steepest = float(np.abs(scaled.in_parameters(found.jac)).max())
-    converged = bool(found.success) or steepest < SMALL_GRADIENT
-    if not converged:
-        message = f"the linear map stopped after {found.nit} steps: {found.message}"
-        warn_caller(ConvergenceWarning(message))
     parameters = scaled.parameters(found.x)
     return LinearFit(
         parameters[:size].reshape(shape),
         parameters[size:],
         float(found.fun),
         int(found.nit),
-        converged,
+        bool(found.success) or steepest < SMALL_GRADIENT,
+        str(found.message),
     )
 
 
@@ -232,6 +264,14 @@ class _Scaling:
         if size == len(bias):
             change += self.mixed * vector[size:]
         return np.concatenate([change, bias])
+
+    def variables(self, parameters: FloatArray) -> FloatArray:
+        """Undo `parameters`."""
+        size = len(self.first)
+        change, second = parameters[:size], parameters[size:] / self.second
+        if size == len(second):
+            change = change - self.mixed * second
+        return np.concatenate([change / self.first, second])
 
     def gradient(self, by_parameters: FloatArray) -> FloatArray:
         size = len(self.first)

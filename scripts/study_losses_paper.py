@@ -1,0 +1,220 @@
+"""What FeDLaS's paper says beside what is seen here, and all tables of the study of losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from study_losses_runs import AFTER, CONTROL, REFERENCE, Run
+from study_losses_statistics import Difference, Side, difference, lines_of, mean
+from study_losses_tables import (
+    TITLES,
+    Table,
+    against_scaled,
+    difference_cell,
+    differences,
+    interval_cell,
+    mean_cell,
+    means,
+    which_runs,
+)
+
+from calibrant.errors import InputError
+
+# Bahavan et al. 2026, tables 1 and 4: CIFAR-10 after 350 epochs, in percent. ECE and AdaECE of
+# ResNet-50 and ResNet-101, the two parts of the ECE of ResNet-50.
+PUBLISHED: dict[Side, dict[str, tuple[float, ...]]] = {
+    ("cross-entropy", "none"): {
+        "ece": (5.85, 5.74),
+        "adaece": (5.84, 5.73),
+        "overconfidence": (5.85,),
+        "underconfidence": (0.0,),
+    },
+    ("label-smoothing", "none"): {
+        "ece": (3.59, 3.07),
+        "adaece": (4.09, 4.18),
+        "overconfidence": (1.16,),
+        "underconfidence": (2.45,),
+    },
+    ("fedlas-ls", "none"): {
+        "ece": (1.29, 1.56),
+        "adaece": (2.30, 1.92),
+        "overconfidence": (0.89,),
+        "underconfidence": (0.40,),
+    },
+    ("mbls", "none"): {
+        "ece": (1.21, 1.38),
+        "adaece": (3.34, 3.25),
+        "overconfidence": (1.09,),
+        "underconfidence": (0.12,),
+    },
+    ("fedlas-mbls", "none"): {
+        "ece": (1.12, 1.27),
+        "adaece": (3.20, 3.58),
+        "overconfidence": (1.11,),
+        "underconfidence": (0.02,),
+    },
+    ("acls", "none"): {"ece": (2.32, 2.22), "adaece": (2.99, 2.88)},
+    ("focal", "none"): {"ece": (3.90, 4.60), "adaece": (3.86, 4.58)},
+    ("dual-focal", "none"): {"ece": (2.46, 2.12), "adaece": (2.39, 2.15)},
+    (REFERENCE, "temperature"): {"ece": (3.68, 3.62), "adaece": (3.67, 3.62)},
+}
+# What the paper says is lower than what, and in which metrics.
+CLAIMS: tuple[tuple[Side, Side, tuple[str, ...]], ...] = (
+    (
+        ("fedlas-ls", "none"),
+        ("label-smoothing", "none"),
+        ("ece", "adaece", "overconfidence", "underconfidence"),
+    ),
+    (
+        ("fedlas-mbls", "none"),
+        ("mbls", "none"),
+        ("ece", "adaece", "overconfidence", "underconfidence"),
+    ),
+    (("fedlas-ls", "none"), (REFERENCE, "none"), ("ece", "adaece")),
+    (("fedlas-mbls", "none"), (REFERENCE, "none"), ("ece", "adaece")),
+    (("fedlas-ls", "none"), (REFERENCE, "temperature"), ("ece", "adaece")),
+    (("fedlas-mbls", "none"), (REFERENCE, "temperature"), ("ece", "adaece")),
+    (("fedlas-mbls", "none"), ("acls", "none"), ("ece",)),
+    (("fedlas-mbls", "none"), ("dual-focal", "none"), ("ece",)),
+    ((REFERENCE, "none"), ("label-smoothing", "none"), ("underconfidence",)),
+)
+
+
+def all_tables(runs: Sequence[Run]) -> list[Table]:
+    """Return every table that needs nothing but the predictions.
+
+    Raises:
+        InputError: there is no run of the line that the others are compared with.
+    """
+    if REFERENCE not in lines_of(runs):
+        raise InputError(f"no run of {REFERENCE} is finished, with which all others are compared")
+    return [
+        summary(runs),
+        which_runs(runs),
+        *(means(runs, after) for after in AFTER),
+        *(differences(runs, after) for after in AFTER),
+        against_scaled(runs),
+        published(runs),
+        claims(runs),
+        control(runs),
+    ]
+
+
+def summary(runs: Sequence[Run]) -> Table:
+    """Return what the intervals say, in sentences that follow the runs."""
+    trained, scaled = (REFERENCE, "none"), (REFERENCE, "temperature")
+    accuracy, ece = (mean_cell(runs, trained, metric) for metric in ("accuracy", "ece"))
+    points = [
+        f"Cross-entropy as trained: accuracy {accuracy}, ECE {ece}; with one temperature "
+        f"{mean_cell(runs, scaled, 'ece')}.",
+        f"Accuracy against cross-entropy: {_sorted_out(runs, 'none', trained, 'accuracy')}.",
+        f"ECE as trained against cross-entropy: {_sorted_out(runs, 'none', trained, 'ece')}.",
+        "ECE as trained against cross-entropy with temperature scaling: "
+        f"{_sorted_out(runs, 'none', scaled, 'ece')}.",
+        "ECE against cross-entropy, both with temperature scaling: "
+        f"{_sorted_out(runs, 'temperature', scaled, 'ece')}.",
+        "NLL against cross-entropy, both with temperature scaling: "
+        f"{_sorted_out(runs, 'temperature', scaled, 'nll')}.",
+    ]
+    for ours, base in (("fedlas-ls", "label-smoothing"), ("fedlas-mbls", "mbls")):
+        parts = [
+            f"{TITLES[metric]} {found}"
+            for metric in ("ece", "overconfidence", "underconfidence", "accuracy", "nll")
+            if (found := difference_cell(runs, (ours, "none"), (base, "none"), metric))
+        ]
+        if parts:
+            points.append(f"{ours} minus {base}, as trained: {', '.join(parts)}.")
+    points.append(claims(runs).note.replace("Claims", "Claims of the FeDLaS paper", 1))
+    return Table("summary", "In short", [], [], "\n".join(f"- {point}" for point in points))
+
+
+def _sorted_out(runs: Sequence[Run], after: str, second: Side, metric: str) -> str:
+    """Return which lines lie below, above, or can't be told from another."""
+    words: dict[int, list[str]] = {-1: [], 1: [], 0: []}
+    for line in lines_of(runs):
+        found = difference(runs, (line, after), second, metric)
+        if line != REFERENCE and found is not None:
+            words[found.sign].append(line if found.of_seeds else f"{line} (one seed)")
+    labels = {-1: "lower", 1: "higher", 0: "open"}
+    return "; ".join(f"{labels[sign]}: {', '.join(of) or 'none'}" for sign, of in words.items())
+
+
+def published(runs: Sequence[Run]) -> Table:
+    """Return the ECE of the paper beside the one here, in the paper's order."""
+    sides = sorted(PUBLISHED, key=lambda side: PUBLISHED[side]["ece"][0])
+    present = lines_of(runs)
+    rows = [
+        [
+            side[0] + (" + TS" if side[1] == "temperature" else ""),
+            *(f"{value:.2f}" for value in PUBLISHED[side]["ece"]),
+            mean_cell(runs, side, "ece") if side[0] in present else "",
+            "/".join(
+                f"{PUBLISHED[side][part][0]:.2f}" for part in ("overconfidence", "underconfidence")
+            )
+            if "overconfidence" in PUBLISHED[side]
+            else "",
+            "/".join(
+                f"{100 * mean(runs, side, part).value:.2f}"
+                for part in ("overconfidence", "underconfidence")
+            )
+            if side[0] in present
+            else "",
+        ]
+        for side in sides
+    ]
+    head = ["loss", "ResNet-50", "ResNet-101", "here", "O/U-ECE, ResNet-50", "O/U-ECE, here"]
+    return Table("published", "ECE in the paper and here", head, rows)
+
+
+def claims(runs: Sequence[Run]) -> Table:
+    """Return what the paper says is lower, and whether it is here."""
+    rows: list[list[str]] = []
+    verdicts: list[str] = []
+    for first, second, metrics in CLAIMS:
+        for metric in metrics:
+            in_paper = "".join(f"{PUBLISHED[first][metric][0] - PUBLISHED[second][metric][0]:+.2f}")
+            found = difference(runs, first, second, metric)
+            verdicts.append(_verdict(found))
+            rows.append(
+                [
+                    f"{_side(first)} below {_side(second)}",
+                    TITLES[metric],
+                    in_paper,
+                    interval_cell(found, metric) if found else "",
+                    verdicts[-1],
+                ]
+            )
+    told = [verdict for verdict in verdicts if verdict]
+    counts = [
+        f"{sum(verdict.startswith(words) for verdict in told)} {words}"
+        for words in ("as published", "the opposite", "open")
+    ]
+    note = f"Claims that could be checked: {len(told)}; {', '.join(counts)}."
+    head = ["the paper says", "metric", "published", "here", "verdict"]
+    return Table("claims", "The paper's claims", head, rows, note)
+
+
+def control(runs: Sequence[Run]) -> Table:
+    """Return FeDLaS-LS less label smoothing with about the smoothing that FeDLaS-LS ends with."""
+    metrics = ("accuracy", "ece", "adaece", "nll")
+    first, second = ("fedlas-ls", "none"), (CONTROL, "none")
+    cells = [difference_cell(runs, first, second, metric) for metric in metrics]
+    present = all(cells)
+    return Table(
+        "control",
+        "Is FeDLaS-LS more than a smaller alpha?",
+        [f"fedlas-ls minus {CONTROL}", *(TITLES[metric] for metric in metrics)],
+        [["as trained", *cells]] if present else [],
+        "" if present else f"The control, {CONTROL}, was not trained when this page was made.",
+    )
+
+
+def _verdict(found: Difference | None) -> str:
+    if found is None:
+        return ""
+    words = {-1: "as published", 1: "the opposite", 0: "open"}[found.sign]
+    return words if found.of_seeds else f"{words} (one seed)"
+
+
+def _side(side: Side) -> str:
+    return side[0] + (" + TS" if side[1] == "temperature" else "")

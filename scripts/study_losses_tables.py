@@ -1,0 +1,166 @@
+"""Tables of the study of losses, for the terminal and for the page in the docs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from study_losses_runs import LINES, METRICS, REFERENCE, Run
+from study_losses_statistics import Difference, Side, difference, lines_of, mean, seeds_of
+
+from calibrant.errors import InputError
+from calibrant.tables import format_table
+
+TITLES = {
+    "accuracy": "accuracy",
+    "ece": "ECE",
+    "adaece": "AdaECE",
+    "overconfidence": "O-ECE",
+    "underconfidence": "U-ECE",
+    "nll": "NLL",
+}
+IN_WORDS = {
+    "none": "as trained",
+    "temperature": "after temperature scaling",
+    "smart": "after SMART",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in two forms.
+
+    Attributes:
+        name: of its place in the page.
+        title: above it in the terminal.
+        head: of the columns.
+        rows: as many cells each.
+        note: a sentence below.
+    """
+
+    name: str
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.title, format_table(self.head, self.rows) if self.rows else "", self.note]
+        return "\n\n".join(part for part in parts if part)
+
+    def markdown(self) -> str:
+        """Return the table as the page has it."""
+        if not self.rows:
+            return self.note
+        lines = [self.head, ["---", *["--:"] * (len(self.head) - 1)], *self.rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"{table}\n\n{self.note}" if self.note else table
+
+
+def fill(page: str, tables: Sequence[Table]) -> str:
+    """Return a page with each table between ``<!-- table NAME -->`` and ``<!-- end -->``.
+
+    Raises:
+        InputError: the page has no such place, or has a place for which there is no table.
+    """
+    places = re.findall(r"<!-- table (\S+) -->", page)
+    by_name = {table.name: table for table in tables}
+    if sorted(places) != sorted(by_name):
+        odd = sorted(set(places) ^ set(by_name)) or places
+        raise InputError(f"the page and the tables don't agree on: {', '.join(odd)}")
+    for name, table in by_name.items():
+        place = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page, found = place.subn(
+            lambda match, table=table: f"{match[1]}\n{table.markdown()}\n\n{match[2]}", page
+        )
+        if found != 1:
+            raise InputError(f"the page has no '<!-- end -->' for the table {name}")
+    return page
+
+
+def which_runs(runs: Sequence[Run]) -> Table:
+    """Return which seeds there are, and the settings that all have."""
+    settings = runs[0].settings
+    rows = [
+        [line, str(len(seeds_of(runs, line))), ", ".join(map(str, seeds_of(runs, line)))]
+        for line in lines_of(runs)
+    ]
+    missing = [line for line in LINES if line not in lines_of(runs)]
+    precision = {"bf16": ", mixed precision bf16", "16": ", mixed precision fp16"}
+    words = (
+        f"Network {settings['net']}, protocol `{settings['protocol']}`"
+        f"{precision.get(settings['precision'], '')}, {len(runs)} runs."
+    )
+    if missing:
+        words += f" Not finished when this page was made: {', '.join(missing)}."
+    return Table("runs", "Runs", ["loss", "seeds", "which"], rows, words)
+
+
+def means(runs: Sequence[Run], after: str) -> Table:
+    """Return mean, deviation and floor of every metric."""
+    rows = [
+        [
+            _name(runs, line),
+            *(mean_cell(runs, (line, after), metric) for metric in METRICS),
+        ]
+        for line in lines_of(runs)
+    ]
+    head = ["loss (seeds)", *(TITLES[metric] for metric in METRICS)]
+    return Table(f"means-{after}", f"Test images, {IN_WORDS[after]}", head, rows)
+
+
+def differences(runs: Sequence[Run], after: str) -> Table:
+    """Return each line less cross-entropy, both after the same method."""
+    metrics = ("accuracy", "ece", "adaece", "nll")
+    rows = [
+        [line, *(difference_cell(runs, (line, after), (REFERENCE, after), m) for m in metrics)]
+        for line in lines_of(runs)
+        if line != REFERENCE
+    ]
+    head = [f"minus {REFERENCE}", *(TITLES[metric] for metric in metrics)]
+    return Table(f"differences-{after}", f"Differences {IN_WORDS[after]}", head, rows)
+
+
+def against_scaled(runs: Sequence[Run]) -> Table:
+    """Return each line as trained less cross-entropy after temperature scaling."""
+    metrics = ("ece", "adaece", "nll")
+    scaled = (REFERENCE, "temperature")
+    rows = [
+        [line, *(difference_cell(runs, (line, "none"), scaled, metric) for metric in metrics)]
+        for line in lines_of(runs)
+        if line != REFERENCE
+    ]
+    head = ["as trained, minus cross-entropy + TS", *(TITLES[metric] for metric in metrics)]
+    return Table("against-scaled", "Against cross-entropy with temperature scaling", head, rows)
+
+
+def _name(runs: Sequence[Run], line: str) -> str:
+    return f"{line} ({len(seeds_of(runs, line))})"
+
+
+def mean_cell(runs: Sequence[Run], side: Side, metric: str) -> str:
+    """Return mean, spread and floor as tables have them."""
+    found = mean(runs, side, metric)
+    scale, digits = (1, 4) if metric == "nll" else (100, 2)
+    text = f"{scale * found.value:.{digits}f}"
+    if found.deviation is not None:
+        text += f" ± {scale * found.deviation:.{digits}f}"
+    if found.interval is not None:
+        text += f" ({' to '.join(f'{scale * end:.{digits}f}' for end in found.interval)})"
+    return text if found.floor is None else f"{text} [{scale * found.floor:.{digits}f}]"
+
+
+def difference_cell(runs: Sequence[Run], first: Side, second: Side, metric: str) -> str:
+    """Return a difference with its interval, or nothing if there is none."""
+    found = difference(runs, first, second, metric)
+    return "" if found is None else interval_cell(found, metric)
+
+
+def interval_cell(found: Difference, metric: str) -> str:
+    """Return a difference with its interval, a star and the count of seeds."""
+    scale, digits = (1, 4) if metric == "nll" else (100, 2)
+    value, low, high = (f"{scale * x:+.{digits}f}" for x in (found.value, found.low, found.high))
+    star = "*" if found.sign else ""
+    apart = f"; {found.agreeing()}/{len(found.by_seed)}"
+    return f"{value}{star} ({low} to {high}{apart})"

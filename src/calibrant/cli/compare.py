@@ -1,0 +1,119 @@
+"""The verbs `compare` and `demo`: every method on the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant.cli.options import Json, Kind, Level, Report, Resamples, Seed, names_in, read
+from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
+from calibrant.errors import InputError
+from calibrant.predictions import Predictions
+from calibrant.tables import wrap
+
+
+def compare(
+    file: Annotated[
+        Path | None, typer.Argument(help="One file, to be split.", show_default=False)
+    ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="Predictions to fit on.", show_default=False)
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
+    ] = None,
+    fit_size: Annotated[
+        float, typer.Option(help="With one file: rows to fit on, or a fraction below 1.")
+    ] = 0.5,
+    stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
+    methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
+    metrics: Annotated[
+        str, typer.Option(help="Names separated by commas, or all; empty for the usual ones.")
+    ] = "",
+    rank_by: Annotated[str, typer.Option(help="The metric that ranks.")] = "ece",
+    kind: Kind = None,
+    resamples: Resamples = None,
+    level: Level = 0.95,
+    seed: Seed = 0,
+    report: Report = None,
+    json: Json = None,
+) -> None:
+    """Fit every method on one set and measure all on another, on the same rows, with intervals."""
+    check_outputs([file, fit, test], [report, json])
+    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind)
+    result = _compare_with_progress(
+        fit_set,
+        test_set,
+        methods,
+        metrics=names_in(metrics) or None,
+        rank_by=rank_by,
+        resamples=resamples,
+        level=level,
+        seed=seed,
+    )
+    if report is not None:
+        from calibrant.report import write_comparison_report
+
+        write_comparison_report(report, result, fit_set, test_set)
+    emit(str(result), result.as_dict(), json)
+
+
+def _two_sets(
+    file: Path | None,
+    fit: Path | None,
+    test: Path | None,
+    fit_size: float,
+    seed: int,
+    stratify: bool,
+    kind: str | None,
+) -> tuple[Predictions, Predictions]:
+    if file is not None and fit is None and test is None:
+        return read(file, kind).split(fit_size, seed, stratify=stratify)
+    if file is None and fit is not None and test is not None:
+        return read(fit, kind), read(test, kind)
+    raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
+
+
+def _compare_with_progress(
+    fit: Predictions, test: Predictions, methods: str, **options: Any
+) -> Any:
+    from calibrant.comparison import compare as compare_methods
+    from calibrant.posthoc.registry import METHODS
+
+    names = list(METHODS) if methods == "all" else names_in(methods)
+    with progress(len(names), "comparing") as step:
+        return compare_methods(names, fit=fit, test=test, progress=step, **options)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the calibrator, JSON and report page.")],
+    seed: Seed = 0,
+    json: Json = None,
+) -> None:
+    """Show the whole job on sample data that ships with the package; needs no network."""
+    from calibrant.report import write_comparison_report
+    from calibrant.sample import load_sample
+
+    fit_set, test_set = load_sample("validation"), load_sample("test")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
+    result = _compare_with_progress(fit_set, test_set, "all", seed=seed)
+    report, document, saved = (
+        out / "report.html",
+        out / "comparison.json",
+        out / "smart.safetensors",
+    )
+    write_comparison_report(report, result, fit_set, test_set)
+    write_text(document, as_json(result.as_dict()) + "\n")
+    result["smart"].calibrator.save(saved)
+    raw = result["none"].evaluation
+    text = (
+        "A small network on CIFAR-10, measured on 10 000 test images:\n\n"
+        f"{wrap(raw.headline())}\n\n{result}\n\n"
+        f"wrote {report} (open it in a browser), {document} and {saved}"
+    )
+    emit(text, result.as_dict() | {"report": str(report)}, json)

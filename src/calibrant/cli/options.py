@@ -1,0 +1,53 @@
+"""Arguments and options that several commands have, and how they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant.predictions import Predictions
+
+File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it.")
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(help="What to read from the file: logits, probs or toplabel.", show_default=False),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
+]
+Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, the same result.")]
+Resamples = Annotated[
+    int | None,
+    typer.Option(
+        help="Bootstrap resamples behind the intervals; 1000, fewer above 100 000 rows.",
+        show_default=False,
+    ),
+]
+Level = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Report = Annotated[
+    Path | None, typer.Option(help="Write a report page (HTML) here.", show_default=False)
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Argument of the method; may be repeated."),
+]
+
+
+def read(
+    path: Path, kind: str | None = None, labels: Path | None = None, labelled: bool = True
+) -> Predictions:
+    """Return the predictions in a file."""
+    from calibrant.files import read_predictions
+
+    return read_predictions(path, kind=kind, labels=labels, labelled=labelled)  # type: ignore[arg-type]
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

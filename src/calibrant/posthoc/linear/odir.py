@@ -1,0 +1,81 @@
+"""Off-diagonal and intercept regularisation (ODIR): penalised fits of softmax((I + D) x + b).
+
+The penalties are the paper's normalised ones, added to the mean negative log-likelihood,
+
+    lambda / (K (K - 1)) sum_{i != j} d_ij^2  +  mu / K sum_j b_j^2,
+
+means over entries, so one strength says the same of ten classes and of a hundred. The diagonal is
+free but for a pull as strong as one row, without which separable rows would have no optimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.arrays import FloatArray, IntArray
+from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
+
+# Ends of a search among penalties needn't be known as well as the final fit.
+PATH_TOLERANCE = 1e-4
+# Pulls on one entry of D that cross-validation tries, in units of one row's likelihood.
+PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
+# Held-out loss that rises this often in a row has passed its minimum.
+MOST_RISES = 2
+
+
+class Strengths(NamedTuple):
+    """The two strengths of the regularisation, lambda and mu."""
+
+    off_diagonal: float
+    bias: float
+
+    def penalties(self, rows: int, classes: int) -> FloatArray:
+        """Return the (K^2 + K,) penalties of D, in rows, and of b."""
+        matrix = np.full((classes, classes), self.off_diagonal / (classes * (classes - 1)))
+        np.fill_diagonal(matrix, 1 / rows)
+        return np.concatenate([matrix.ravel(), np.full(classes, self.bias / classes)])
+
+
+def cross_validate(
+    rows: LinearLikelihood, fold: IntArray, path: Sequence[Strengths], max_iterations: int
+) -> tuple[Strengths, LinearFit | None]:
+    """Return the strengths with the lowest held-out NLL, and a start for their fit to all rows.
+
+    Args:
+        rows: the likelihood of all rows.
+        fold: (N,) the fold of each; where there is one fold only, the first strengths are taken.
+        path: from the strongest to the weakest. Each fit starts where the one before it ended, and
+            the path is left once the loss has risen twice running.
+        max_iterations: bound on the steps of each fit.
+    """
+    folds = np.unique(fold).tolist()
+    fits: dict[int, LinearFit] = {}
+    best, chosen, start, rises, last = np.inf, path[0], None, 0, np.inf
+    for strengths in path if len(folds) > 1 else ():
+        held_out = 0.0
+        for part in folds:
+            seen = rows.take(fold != part)
+            fits[part] = fit_linear(
+                seen,
+                strengths.penalties(*seen.logits.shape),
+                max_iterations,
+                start=fits.get(part),
+                tolerance=PATH_TOLERANCE,
+            )
+            held_out += rows.take(fold == part).nll(fits[part].change, fits[part].bias)[0]
+        rises = rises + 1 if held_out > last else 0
+        last = held_out
+        if held_out < best:
+            best, chosen, start = held_out, strengths, _middle(list(fits.values()))
+        if rises == MOST_RISES:
+            break
+    return chosen, start
+
+
+def _middle(fits: Sequence[LinearFit]) -> LinearFit:
+    """Return one of several fits with the mean of their maps."""
+    change = np.mean([fit.change for fit in fits], axis=0)
+    return fits[0]._replace(change=change, bias=np.mean([fit.bias for fit in fits], axis=0))

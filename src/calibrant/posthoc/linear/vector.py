@@ -1,0 +1,44 @@
+"""Vector scaling (Guo et al., ICML 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant.arrays import FloatArray
+from calibrant.posthoc.arguments import argument
+from calibrant.posthoc.linear.base import PenalisedMap
+
+
+@dataclass(eq=False)
+class VectorScaling(PenalisedMap):
+    """softmax(w * z + b) with a weight and a bias for each class, by penalised likelihood.
+
+    The predicted class may change. Logits are centred (their row mean taken off) first, since the
+    map would otherwise depend on their arbitrary origin, and are measured in units of the fitted
+    temperature T, so that w = 1, b = 0 is temperature scaling. The fit starts there and is drawn
+    towards it by a ridge, ``ridge / N * (|w - 1|^2 + |b|^2)``: with many classes and few rows the
+    unpenalised maximum overfits. Convex; 2 K parameters.
+
+    Args:
+        ridge: strength of the pull towards temperature scaling, in units of one row's likelihood.
+        max_iterations: bound on L-BFGS steps.
+
+    Attributes:
+        weight_: (K,) w, in the caller's units; bias_: (K,) b.
+        beta_: 1 / T; change_: (K,) w - 1 in units of T.
+    """
+
+    method: ClassVar[str] = "vector"
+
+    ridge: float = argument(1.0, at_least=0)
+
+    @property
+    def n_parameters(self) -> int:
+        """2 K."""
+        return 2 * self.classes_
+
+    def _penalties(self, rows: int, classes: int) -> FloatArray:
+        return np.full(2 * classes, self.ridge / rows)

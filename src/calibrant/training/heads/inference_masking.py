@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 import torch
@@ -11,10 +11,7 @@ from torch import Tensor
 
 from calibrant.arrays import Array, to_numpy
 from calibrant.errors import InputError
-from calibrant.metrics.binned import ece_of_curves
-from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
+from calibrant.training.heads.kappa import Held, measure_logits
 from calibrant.training.heads.seeds import MASK, generator_for
 from calibrant.training.heads.sources import FeatureRows
 from calibrant.training.heads.tensors import tensor_of
@@ -88,7 +85,8 @@ def mask_at_inference(
             _measure(matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run))
             for run in range(repeats)
         ]
-        results.append(MaskedInference(retention, *np.mean(runs, axis=0).tolist()))
+        means = np.mean([astuple(run) for run in runs], axis=0)
+        results.append(MaskedInference(retention, *means.tolist()))
     return results
 
 
@@ -99,19 +97,11 @@ def _measure(
     retention: float,
     batch_size: int,
     generator: torch.Generator,
-) -> tuple[float, float, float, float]:
+) -> Held:
     parts: list[Tensor] = []
     for features, _ in rows.passes(batch_size):
         # The same uniform numbers for every retention: the curves are smooth in it.
         uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64)
         masked = weight * (uniform < retention)
         parts.append(features.cpu().double() @ masked.T + bias)
-    logits = torch.cat(parts).numpy()
-    scores = score_rows(Predictions.from_logits(logits, rows.labels.cpu().numpy()))
-    curves = TopLabel.sort(scores.confidence, scores.correct).curves()
-    return (
-        float(scores.correct.mean()),
-        float(scores.confidence.mean()),
-        float(ece_of_curves(curves)[0]),
-        float(scores.nll.mean()),
-    )
+    return measure_logits(torch.cat(parts), rows)

@@ -17,7 +17,7 @@ from calibrant.files import read_predictions, write_predictions  # noqa: E402
 from calibrant.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.heads import FeatureRows, HeadRetraining, load_head  # noqa: E402
-from calibrant.training.heads.kappa import measure_head  # noqa: E402
+from calibrant.training.heads.held_out import measure_head  # noqa: E402
 from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 
 QUICK = ["--epochs", "2", "--resamples", "20"]

@@ -28,7 +28,8 @@ from calibrant.training.heads import (  # noqa: E402
     make_head,
     replace_head,
 )
-from calibrant.training.heads.kappa import KappaPoint, choose_kappa, measure_head  # noqa: E402
+from calibrant.training.heads.held_out import measure_head  # noqa: E402
+from calibrant.training.heads.kappa import KappaPoint, choose_kappa  # noqa: E402
 from calibrant.training.heads.scaling import FeatureScaling  # noqa: E402
 from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 
@@ -130,7 +131,14 @@ def test_ablation_switches_one_thing_at_a_time():
 
 def points(*values: tuple[float, float]) -> list[KappaPoint]:
     return [
-        KappaPoint(1 - place / 10, 0.5, accuracy, confidence, 0.1, 1.0)
+        KappaPoint(
+            kappa=1 - place / 10,
+            retention=0.5,
+            accuracy=accuracy,
+            confidence=confidence,
+            ece=0.1,
+            nll=1.0,
+        )
         for place, (accuracy, confidence) in enumerate(values)
     ]
 

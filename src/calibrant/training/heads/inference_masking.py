@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,33 +11,21 @@ from torch import Tensor
 
 from calibrant.arrays import Array, to_numpy
 from calibrant.errors import InputError
-from calibrant.training.heads.kappa import Held, measure_logits
+from calibrant.training.heads.held_out import Held, measure_logits
 from calibrant.training.heads.seeds import MASK, generator_for
 from calibrant.training.heads.sources import FeatureRows
 from calibrant.training.heads.tensors import tensor_of
 
 
-@dataclass(frozen=True)
-class MaskedInference:
-    """How a head does with a share of its connections; means over repeats, fractions or nats.
+@dataclass(frozen=True, kw_only=True)
+class MaskedInference(Held):
+    """How a head does with a share of its connections; means over repeats.
 
     Attributes:
         retention: probability that a connection is kept.
-        accuracy: fraction right.
-        confidence: mean confidence.
-        ece: expected calibration error, 15 bins.
-        nll: mean negative log-likelihood.
     """
 
     retention: float
-    accuracy: float
-    confidence: float
-    ece: float
-    nll: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the numbers as JSON takes them."""
-        return asdict(self)
 
 
 def mask_at_inference(
@@ -82,11 +70,13 @@ def mask_at_inference(
         if not 0 <= retention <= 1:
             raise InputError(f"a retention must lie between 0 and 1, not {retention}")
         runs = [
-            _measure(matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run))
+            _measure(
+                matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run)
+            ).as_dict()
             for run in range(repeats)
         ]
-        means = np.mean([astuple(run) for run in runs], axis=0)
-        results.append(MaskedInference(retention, *means.tolist()))
+        means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+        results.append(MaskedInference(retention=retention, **means))
     return results
 
 

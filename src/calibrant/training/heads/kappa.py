@@ -1,77 +1,66 @@
-"""How MaC-Cal's kappa is chosen on held-out rows, without a user's help and without collapse."""
+"""MaC-Cal's kappa: how the share of kept connections follows it, and how it is chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
-from calibrant.metrics.binned import ece_of_curves
-from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
-from calibrant.training.heads.scaling import READ_ROWS
-from calibrant.training.heads.sources import FeatureRows
-from calibrant.training.heads.stage import head_logits
+from calibrant.arrays import FloatArray
+from calibrant.training.heads.held_out import Held
 
 # Denser towards 1, where networks that generalise well have their kappa.
 KAPPAS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85, 0.82, 0.79, 0.75, 0.7, 0.6)
+Adaptation = Literal["none", "static", "decaying"]
 
 
-@dataclass(frozen=True)
-class KappaPoint:
+def step_bound(
+    epoch: int, epochs: int, largest: float, smallest: float, adaptation: Adaptation
+) -> float:
+    """Return how far retention may move after an epoch, counted from 0.
+
+    ``largest * (smallest / largest) ** (epoch / epochs)`` if the bound decays, `largest` if the
+    adaptation is static, and 0 if there is none.
+    """
+    if adaptation == "none":
+        return 0.0
+    if adaptation == "static":
+        return largest
+    return largest * (smallest / largest) ** (epoch / epochs)
+
+
+def next_retention(
+    retention: FloatArray,
+    accuracy: FloatArray,
+    confidence: FloatArray,
+    kappa: FloatArray,
+    bound: float,
+    lowest: float,
+    highest: float = 1.0,
+) -> FloatArray:
+    """Return the retention of the next epoch for each of R heads; all arrays are (R,).
+
+    It falls where confidence exceeds `kappa` times accuracy on the training rows, because a head
+    with fewer connections is less confident; it moves by at most `bound` and stays between
+    `lowest` and `highest`.
+    """
+    step = np.clip(kappa * accuracy - confidence, -bound, bound)
+    return np.clip(retention + step, lowest, highest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KappaPoint(Held):
     """What one kappa led to, measured on held-out rows.
 
     Attributes:
         kappa: the factor on training accuracy.
         retention: of the last epoch.
-        accuracy: fraction right.
-        confidence: mean confidence.
-        ece: expected calibration error, 15 bins.
-        nll: mean negative log-likelihood.
     """
 
     kappa: float
     retention: float
-    accuracy: float
-    confidence: float
-    ece: float
-    nll: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the numbers as JSON takes them."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Held:
-    """How a head does on held-out rows; all are fractions or nats."""
-
-    accuracy: float
-    confidence: float
-    ece: float
-    nll: float
-
-
-def measure_head(head: nn.Module, rows: FeatureRows) -> Held:
-    """Measure a head that takes features as they come on held-out rows."""
-    parts = [head_logits(head, features) for features, _ in rows.passes(READ_ROWS)]
-    return measure_logits(torch.cat(parts), rows)
-
-
-def measure_logits(logits: Tensor, rows: FeatureRows) -> Held:
-    """Measure (N, K) logits of rows."""
-    scores = score_rows(Predictions.from_logits(logits.cpu().numpy(), rows.labels.cpu().numpy()))
-    curves = TopLabel.sort(scores.confidence, scores.correct).curves()
-    return Held(
-        float(scores.correct.mean()),
-        float(scores.confidence.mean()),
-        float(ece_of_curves(curves)[0]),
-        float(scores.nll.mean()),
-    )
 
 
 @dataclass(frozen=True)
@@ -121,8 +110,3 @@ def choose_kappa(
         f"kappa {points[best].kappa:g} brings held-out confidence nearest to accuracy but loses "
         f"{100 * loss:.2f} points of it; backed off to {points[chosen].kappa:g}",
     )
-
-
-def as_table(points: Sequence[KappaPoint]) -> list[dict[str, Any]]:
-    """Return the sensitivity curve as JSON takes it."""
-    return [point.as_dict() for point in points]

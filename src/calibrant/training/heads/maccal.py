@@ -15,13 +15,14 @@ from torch import nn
 from calibrant.arrays import FloatArray
 from calibrant.errors import CalibrationWarning, InputError
 from calibrant.posthoc.arguments import argument
+from calibrant.training.heads.held_out import Held, measure_head
 from calibrant.training.heads.kappa import (
     KAPPAS,
-    Held,
+    Adaptation,
     KappaPoint,
-    as_table,
     choose_kappa,
-    measure_head,
+    next_retention,
+    step_bound,
 )
 from calibrant.training.heads.learning import (
     MaskedLearner,
@@ -29,7 +30,6 @@ from calibrant.training.heads.learning import (
     train,
 )
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskMode
-from calibrant.training.heads.retention import Adaptation, next_retention, step_bound
 from calibrant.training.heads.retraining import HeadRetraining, folded
 from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
@@ -245,20 +245,17 @@ class MaCCal(HeadRetraining):
         """Return which head to keep; None for the plain one."""
         for head, (kappa, module) in enumerate(zip(kappas, modules, strict=True)):
             held = measure_head(module, validation)
-            point = KappaPoint(
-                kappa,
-                learner.history(head)[-1].retention,
-                held.accuracy,
-                held.confidence,
-                held.ece,
-                held.nll,
-            )
+            retention = learner.history(head)[-1].retention
+            point = KappaPoint(kappa=kappa, retention=retention, **held.as_dict())
             self.kappa_curve_.append(point)
         choice = choose_kappa(self.kappa_curve_, reference_accuracy, self.tolerance)
-        if choice.note is not None:
-            self._warn(choice.note)
         # A kappa that was given is kept, with a warning.
-        return 0 if len(kappas) == 1 else choice.index
+        index = 0 if len(kappas) == 1 else choice.index
+        if choice.note is not None:
+            assert self.plain_ is not None
+            plain = f" ({100 * self.plain_.accuracy:.2f} %)" if index is None else ""
+            self._warn(choice.note + plain)
+        return index
 
     def _warn_of_collapse(self) -> None:
         last, best = self.history_[-1], max(record.accuracy for record in self.history_)
@@ -274,4 +271,5 @@ class MaCCal(HeadRetraining):
 
     def summary(self) -> Mapping[str, Any]:
         """See `SecondStage.summary`."""
-        return {"kappa": self.kappa_, "kappa_curve": as_table(self.kappa_curve_)}
+        curve = [point.as_dict() for point in self.kappa_curve_]
+        return {"kappa": self.kappa_, "kappa_curve": curve}

@@ -117,11 +117,11 @@ def kappa_curve(runs: Sequence[Results]) -> str:
     for place, point in enumerate(chosen[0]["kappa"]["curve"]):
         points = [run["kappa"]["curve"][place] for run in chosen]
         times = sum(run["kappa"]["chosen"] == point["kappa"] for run in chosen)
-        cells = [spread([point["retention"] for point in points])]
+        cells = [spread([point["retention"] for point in points], digits=2)]
         cells += [spread([point[key] for point in points], 100) for key in SHARES]
         cells.append(spread([point["nll"] for point in points]))
         rows.append([f"{point['kappa']:g}", *cells, str(times)])
-    return markdown(["kappa", "last retention", *SHARES, "NLL", "chosen, times"], rows)
+    return markdown(["kappa", "last retention", *LABELS, "NLL", "chosen, times"], rows)
 
 
 def masks(runs: Sequence[Results]) -> str:
@@ -132,7 +132,7 @@ def masks(runs: Sequence[Results]) -> str:
         points = [run["masks_at_inference"][place] for run in chosen]
         cells = [spread([point[key] for point in points], 100) for key in SHARES]
         rows.append([f"{point['retention']:g}", *cells])
-    return markdown(["share kept", *SHARES], rows)
+    return markdown(["share kept", *LABELS], rows)
 
 
 def corruptions(runs: Sequence[Results]) -> str:
@@ -186,18 +186,21 @@ def cost(runs: Sequence[Results]) -> str:
     timed = [run["seconds"] for run in runs if run["seconds"]["stage 1"]]
     if not timed:
         return "No run says how long its first stage took."
-    rows: list[list[str]] = []
+    # All first stages are the same work; what some took longer is what they waited for.
+    first = min(run["stage 1"] for run in timed)
+    rows = [["stage 1", f"{first:.0f}", "1", "1"]]
     for method in timed[0]:
+        if method == "stage 1":
+            continue
         seconds = [run[method] for run in timed]
-        whole = [(run["stage 1"] + run[method]) / run["stage 1"] for run in timed]
+        ratio = spread([1 + each / first for each in seconds], digits=3)
         paper = f"{PAPER[method]:.2f}" if method in PAPER else "-"
-        ratio = "1" if method == "stage 1" else spread(whole, digits=3)
         rows.append([name_of(method), spread(seconds, digits=1), ratio, paper])
     head = ["", "seconds", "both stages over stage 1", "the paper's, ResNet-50"]
     return markdown(head, rows)
 
 
-SHARES = ("accuracy", "confidence", "ece")
+SHARES, LABELS = ("accuracy", "confidence", "ece"), ("accuracy", "confidence", "ECE")
 TABLES: dict[str, Callable[[Sequence[Results]], str]] = {
     "networks": what_was_run,
     "halved": did_it_halve,
@@ -237,7 +240,7 @@ def spread(values: Iterable[Any], scale: float = 1, digits: int | None = None) -
 def name_of(method: str) -> str:
     """Return a method's name as the page writes it."""
     name, comma, rest = method.partition(",")
-    return method if method in (NETWORK, "stage 1") else f"`{name}`{comma}{rest}"
+    return method if method == NETWORK else f"`{name}`{comma}{rest}"
 
 
 def plural(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +82,20 @@ def every_method(runs: Sequence[Results]) -> str:
 def did_it_halve(runs: Sequence[Results]) -> str:
     """Return for each network what MaC-Cal made of ECE and accuracy."""
     rows: list[list[str]] = []
-    for run in runs:
-        before, after = (run["methods"][name]["none"] for name in (NETWORK, "maccal"))
+    for run, method in product(runs, ("maccal", "maccal, linear")):
+        before, after = (run["methods"][name]["none"] for name in (NETWORK, method))
         rows.append(
             [
                 f"{run['loss']}, seed {run['seed']}",
-                f"{run['kappa']['chosen']:g}",
+                name_of(method),
                 f"{100 * before['ece']:.2f} -> {100 * after['ece']:.2f}",
                 f"{after['ece'] / before['ece']:.2f}",
                 f"{100 * (after['accuracy'] - before['accuracy']):+.2f}",
                 f"{after['nll'] - before['nll']:+.4f}",
-                "; ".join(run["notes"]["maccal"]) or "-",
+                "; ".join(run["notes"][method]) or "-",
             ]
         )
-    head = ["network", "kappa", "ECE", "ratio", "accuracy, points", "NLL", "what the guard said"]
+    head = ["network", "", "ECE", "ratio", "accuracy, points", "NLL", "what the guard said"]
     return markdown(head, rows)
 
 
@@ -240,7 +241,7 @@ def spread(values: Iterable[Any], scale: float = 1, digits: int | None = None) -
 def name_of(method: str) -> str:
     """Return a method's name as the page writes it."""
     name, comma, rest = method.partition(",")
-    return method if method == NETWORK else f"`{name}`{comma}{rest}"
+    return method if method.startswith(NETWORK) else f"`{name}`{comma}{rest}"
 
 
 def plural(count: int) -> str:

@@ -21,10 +21,12 @@ import re
 import time
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from second_stage_shift import Shifted, shifted
 from second_stage_tables import refresh
 
@@ -33,7 +35,7 @@ from calibrant.evaluation import evaluate
 from calibrant.files import read_predictions
 from calibrant.files.atomic import replacing
 from calibrant.metrics.binned import expected_calibration_error
-from calibrant.metrics.detection import auroc, fpr_at_tpr, ood_scores
+from calibrant.metrics.detection import auroc, fpr_at_tpr
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions import Predictions
 from calibrant.rows import softmax
@@ -60,8 +62,12 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "v-tst, SGD": ("v-tst", SGD),
     "balcal, frozen": ("balcal", {}),
 }
-UNDER_SHIFT = (NETWORK, "retrain", "maccal", "maccal, linear", "tst", "balcal, frozen")
+SCALED = f"{NETWORK}, temperature"
+UNDER_SHIFT = (NETWORK, SCALED, "retrain", "maccal", "maccal, linear", "tst", "balcal, frozen")
 FIXED_RETENTION = 0.5
+
+
+Speaker = Callable[["Predictions | Shifted"], NDArray[np.floating]]
 
 
 class Run(NamedTuple):
@@ -99,6 +105,7 @@ def study(run: Run, epochs: int) -> dict[str, Any]:
     full = stages["maccal"]
     assert isinstance(full, MaCCal)
     moved = shifted(run.folder)
+    speakers = {name: speaker(name, stages, run) for name in UNDER_SHIFT}
     return {
         "loss": run.loss,
         "seed": run.seed,
@@ -109,8 +116,8 @@ def study(run: Run, epochs: int) -> dict[str, Any]:
         "kappa": {"chosen": full.kappa_, "curve": full.summary()["kappa_curve"]},
         "retention": [record.as_dict() for record in full.history_],
         "masks_at_inference": masks_at_inference(run),
-        "corruptions": under_corruption(stages, moved),
-        "out_of_distribution": out_of_distribution(stages, run, moved),
+        "corruptions": under_corruption(speakers, moved),
+        "out_of_distribution": out_of_distribution(speakers, run, moved),
         "seconds": {"stage 1": seconds_of_stage_one(run.folder), **seconds},
     }
 
@@ -173,17 +180,25 @@ def masks_at_inference(run: Run) -> list[dict[str, float]]:
     return [point.as_dict() for point in points]
 
 
+def speaker(name: str, stages: dict[str, SecondStage | None], run: Run) -> Speaker:
+    """Return what gives a head's probabilities for rows; SCALED is fitted on validation rows."""
+    stage = None if name == SCALED else stages[name]
+    kind = "temperature" if name == SCALED else "none"
+    calibrator = make_calibrator(kind).fit(logits_of(stage, run.val), run.val.labels)
+    return lambda rows: calibrator.predict_proba(logits_of(stage, rows))
+
+
 def under_corruption(
-    stages: dict[str, SecondStage | None], moved: list[Shifted]
+    speakers: dict[str, Speaker], moved: list[Shifted]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return accuracy and ECE of some methods on every corruption and severity (Fig. 5)."""
     results: dict[str, list[dict[str, Any]]] = {}
-    for name in UNDER_SHIFT:
+    for name, speak in speakers.items():
         results[name] = []
         for rows in moved:
             if rows.severity is None:
                 continue
-            probs = softmax(logits_of(stages[name], rows))
+            probs = speak(rows)
             results[name].append(
                 {
                     "corruption": rows.kind,
@@ -196,16 +211,16 @@ def under_corruption(
 
 
 def out_of_distribution(
-    stages: dict[str, SecondStage | None], run: Run, moved: list[Shifted]
+    speakers: dict[str, Speaker], run: Run, moved: list[Shifted]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return AUROC and FPR95 of the top probability, test images against images of nothing."""
     results: dict[str, dict[str, dict[str, float]]] = {}
-    for name in UNDER_SHIFT:
-        known = ood_scores(logits_of(stages[name], run.test))
+    for name, speak in speakers.items():
+        known = speak(run.test).max(axis=1)
         results[name] = {}
         for rows in moved:
             if rows.severity is None:
-                unknown = ood_scores(logits_of(stages[name], rows))
+                unknown = speak(rows).max(axis=1)
                 results[name][rows.kind] = {
                     "auroc": auroc(known, unknown),
                     "fpr95": fpr_at_tpr(known, unknown),

@@ -1,230 +1,294 @@
-"""What second stages do to calibration: every method, the ablation and the kappa curve of MaC-Cal.
+"""What second stages do to calibration, on the networks of `calibrant train`.
 
-    python scripts/study_second_stage.py RUN [RUN ...] [--seeds 3] [--ablation] [--kappa-curve]
-    python scripts/study_second_stage.py --simulate 3
+    python scripts/study_second_stage.py RUNS [--epochs 20] [--out FILE] [--docs]
 
-A RUN is a folder with train.npz, val.npz and test.npz of one network: logits (or probs), labels and
-features of the rows it was trained on, of held-out rows and of test rows. Each method is trained on
-the training rows with every seed, chooses what it has to choose on the validation rows, and is
-measured on the test rows, before and after temperature scaling and SMART fitted on the validation
-rows. Numbers are means over runs and seeds with their standard deviation, in percent but for NLL;
-a star marks an ECE below what noise alone gives in 95 % of cases, on average over runs and seeds.
+RUNS is a folder of run folders named LOSS-SEED. Every finished run of the losses asked for is
+taken, however many there are. Each method is trained on its training rows with the run's seed,
+chooses what it has to choose on the validation rows, and is measured on the test rows, before and
+after temperature scaling and SMART fitted on the same validation rows. Further: MaC-Cal step by
+step (the paper's Table 5), its kappa (Fig. 7), masks at inference (Fig. 1), corrupted images
+(Fig. 5), images of nothing (Table 2) and what it costs (Table 4).
+
+Results are kept in the file after every run. A run that is in there already, with the same test
+predictions and epochs, isn't repeated. `--docs` writes the tables into docs/second-stages.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import time
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from second_stage_shift import Shifted, shifted
+from second_stage_tables import refresh
 
 from calibrant.errors import InputError
 from calibrant.evaluation import evaluate
 from calibrant.files import read_predictions
+from calibrant.files.atomic import replacing
+from calibrant.metrics.binned import expected_calibration_error
+from calibrant.metrics.detection import auroc, fpr_at_tpr
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions import Predictions
-from calibrant.tables import format_table
-from calibrant.training.heads import ABLATION, HeadRetraining, MaCCal, SecondStage, make_head
-from calibrant.training.heads.simulation import memorised_features
+from calibrant.rows import softmax
+from calibrant.training.heads import ABLATION, MaCCal, SecondStage, make_head, mask_at_inference
+from calibrant.training.heads.runs import files_of_run
 
+ROOT = Path(__file__).parents[1]
+LOSSES = ("cross-entropy", "label-smoothing", "focal", "mixup")
 METRICS = ("accuracy", "ece", "adaece", "mce", "overconfidence", "underconfidence", "nll")
 AFTER = ("none", "temperature", "smart")
 RESAMPLES = 200
 NETWORK = "network's head"
 
-Stages = dict[str, Callable[[int], SecondStage | None]]
+# As MaC-Cal's comparison trained them.
+SGD = {"optimizer": "sgd", "learning_rate": 0.1, "batch_size": 128}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "retrain": ("retrain", {}),
+    "maccal": ("maccal", {}),
+    "maccal, linear": ("maccal", {"bottleneck": False}),
+    "maccal, last mask": ("maccal", {"mode": "last_mask"}),
+    "tst": ("tst", {}),
+    "tst, SGD": ("tst", SGD),
+    "v-tst": ("v-tst", {}),
+    "v-tst, SGD": ("v-tst", SGD),
+    "balcal, frozen": ("balcal", {}),
+}
+SCALED = f"{NETWORK}, temperature"
+UNDER_SHIFT = (NETWORK, SCALED, "retrain", "maccal", "maccal, linear", "tst", "balcal, frozen")
+FIXED_RETENTION = 0.5
+
+
+Speaker = Callable[["Predictions | Shifted"], NDArray[np.floating]]
 
 
 class Run(NamedTuple):
     """Predictions of one network on its three sets."""
 
-    name: str
+    folder: Path
+    loss: str
+    seed: int
     train: Predictions
     val: Predictions
     test: Predictions
 
 
-class Score(NamedTuple):
-    """Metrics of one head on one test set, the ECE's 95 % floor, and training time in seconds."""
-
-    values: NDArray[np.float64]
-    floor: float
-    seconds: float
-
-
 def read_run(folder: Path) -> Run:
-    """Read the three files of a run, which must hold features."""
-    parts = [read_predictions(folder / f"{name}.npz") for name in ("train", "val", "test")]
+    """Read the three files of a run; that of the training images is made if need be."""
+    loss, _, seed = folder.name.rpartition("-")
+    train, val, test = files_of_run(folder)
+    if val is None:
+        raise InputError(f"{folder}: holds no val.npz")
+    parts = [read_predictions(file) for file in (train, val, test)]
     for part in parts:
         if part.features is None:
             raise InputError(f"{part.source}: there is no 'features'")
-    return Run(folder.name, *parts)
+    return Run(folder, loss, int(seed), *parts)
 
 
-def simulated_run(seed: int) -> Run:
-    """Return features of a simulated network whose head has been trained for long."""
-    parts = memorised_features(spread=6.0, pull=3.0, seed=seed)
-    network = HeadRetraining(epochs=80).fit(*parts[0])
-    return Run(
-        f"simulated {seed}",
-        *(Predictions.from_logits(network.logits(x), y, x) for x, y in parts),
+def study(run: Run, epochs: int) -> dict[str, Any]:
+    """Return everything that is measured of one run, as JSON takes it."""
+    stages: dict[str, SecondStage | None] = {NETWORK: None}
+    seconds: dict[str, float] = {}
+    for name, (method, arguments) in METHODS.items():
+        stage = make_head(method, seed=run.seed, epochs=epochs, **arguments)
+        seconds[name] = fit(stage, run)
+        stages[name] = stage
+    full = stages["maccal"]
+    assert isinstance(full, MaCCal)
+    moved = shifted(run.folder)
+    speakers = {name: speaker(name, stages, run) for name in UNDER_SHIFT}
+    return {
+        "loss": run.loss,
+        "seed": run.seed,
+        "rows": [run.train.n, run.val.n, run.test.n],
+        "methods": {name: after_calibration(stage, run) for name, stage in stages.items()},
+        "notes": {name: stage.notes_ for name, stage in stages.items() if stage is not None},
+        "ablation": ablation(full, run, epochs),
+        "kappa": {"chosen": full.kappa_, "curve": full.summary()["kappa_curve"]},
+        "retention": [record.as_dict() for record in full.history_],
+        "masks_at_inference": masks_at_inference(run),
+        "corruptions": under_corruption(speakers, moved),
+        "out_of_distribution": out_of_distribution(speakers, run, moved),
+        "seconds": {"stage 1": seconds_of_stage_one(run.folder), **seconds},
+    }
+
+
+def fit(stage: SecondStage, run: Run) -> float:
+    """Train a second stage on a run's features; return the seconds of processor time."""
+    started = time.process_time()
+    stage.fit(
+        run.train.features,
+        run.train.labels,
+        (run.val.features, run.val.labels),
+        classes=run.train.classes,
+        reference_accuracy=float((np.asarray(run.val.logits).argmax(1) == run.val.labels).mean()),
     )
+    return time.process_time() - started
 
 
-def every_method(epochs: int, rate_of_sgd: float) -> Stages:
-    """Return all second stages; TST and V-TST also as MaC-Cal's comparison trained them."""
-    sgd = {"optimizer": "sgd", "learning_rate": rate_of_sgd, "batch_size": 128}
-    settings: dict[str, dict[str, object]] = {
-        "retrain": {},
-        "maccal": {},
-        "maccal last_mask": {"mode": "last_mask"},
-        "maccal linear": {"bottleneck": False},
-        "tst": {},
-        "tst sgd": sgd,
-        "v-tst": {},
-        "v-tst sgd": sgd,
-        "balcal frozen": {},
-    }
-
-    def maker(name: str) -> Callable[[int], SecondStage]:
-        method = name.partition(" ")[0]
-        return lambda seed: make_head(method, seed=seed, epochs=epochs, **settings[name])
-
-    stages: Stages = {NETWORK: lambda seed: None}
-    return stages | {name: maker(name) for name in settings}
+def logits_of(stage: SecondStage | None, rows: Predictions | Shifted) -> Any:
+    """Return what a head says of rows; None is the network's own."""
+    return rows.logits if stage is None else stage.logits(rows.features)
 
 
-def ablation(epochs: int) -> Stages:
-    """Return the steps of the paper's ablation; those without adaptation keep p at 0.5."""
-
-    def maker(settings: dict[str, object]) -> Callable[[int], SecondStage]:
-        fixed = {"initial_retention": 0.5} if settings.get("adaptation") == "none" else {}
-        arguments = settings | fixed
-        return lambda seed: MaCCal(seed=seed, epochs=epochs, **arguments)  # pyright: ignore[reportArgumentType]
-
-    stages: Stages = {
-        NETWORK: lambda seed: None,
-        "retrain": lambda seed: HeadRetraining(seed=seed, epochs=epochs),
-    }
-    return stages | {f"+ {name}": maker(settings) for name, settings in ABLATION.items()}
-
-
-def score(run: Run, stage: SecondStage | None) -> dict[str, Score]:
-    """Train a second stage (None: keep the network's head) and measure it in three ways."""
-    val, test, seconds = run.val, run.test, 0.0
-    if stage is not None:
-        right = np.asarray(run.val.logits).argmax(axis=1) == run.val.labels
-        started = time.perf_counter()
-        stage.fit(
-            run.train.features,
-            run.train.labels,
-            (run.val.features, run.val.labels),
-            classes=run.train.classes,
-            reference_accuracy=float(right.mean()),
-        )
-        seconds = time.perf_counter() - started
-        val, test = (
-            Predictions.from_logits(stage.logits(rows.features), rows.labels)
-            for rows in (run.val, run.test)
-        )
-    results: dict[str, Score] = {}
+def after_calibration(stage: SecondStage | None, run: Run) -> dict[str, dict[str, float]]:
+    """Return the metrics on the test rows, as they come and after two calibrators."""
+    val, test = logits_of(stage, run.val), logits_of(stage, run.test)
+    results: dict[str, dict[str, float]] = {}
     for name in AFTER:
-        calibrator = make_calibrator(name).fit(val.logits, val.labels)
-        probs = calibrator.predict_proba(test.logits)
-        found = evaluate(probs, test.labels, metrics=METRICS, resamples=RESAMPLES)
-        values = np.array([found[metric].value for metric in METRICS])
-        results[name] = Score(values, found["ece"].floor_95 or 0.0, seconds)
+        calibrator = make_calibrator(name).fit(val, run.val.labels)
+        results[name] = measured(calibrator.predict_proba(test), run.test.labels)
     return results
 
 
-def table(runs: list[Run], stages: Stages, seeds: int) -> str:
-    """Return one line for each method and each calibrator after it."""
-    lines: list[list[str]] = []
-    for name, make in stages.items():
-        found: dict[str, list[Score]] = {after: [] for after in AFTER}
-        for run in runs:
-            # The network's own head doesn't depend on a seed.
-            for seed in range(1 if make(0) is None else seeds):
-                for after, result in score(run, make(seed)).items():
-                    found[after].append(result)
-        for after, results in found.items():
-            values = np.array([result.values for result in results])
-            at_floor = values[:, 1].mean() <= np.mean([result.floor for result in results])
-            cells = [
-                show(values[:, place], percent=metric != "nll")
-                for place, metric in enumerate(METRICS)
-            ]
-            cells[1] += "*" if at_floor else ""
-            seconds = np.mean([result.seconds for result in results])
-            shown = f"{name}, {after}" if after != "none" else name
-            lines.append([shown, *cells, f"{seconds:.1f}"])
-    return format_table(["method", *METRICS, "seconds"], lines)
+def measured(probs: Any, labels: Any) -> dict[str, float]:
+    """Return all metrics and the ECE's 95 % floor."""
+    found = evaluate(probs, labels, metrics=METRICS, resamples=RESAMPLES)
+    values = {metric: float(found[metric].value) for metric in METRICS}
+    return values | {"ece_floor_95": found["ece"].floor_95 or 0.0}
 
 
-def show(values: NDArray[np.float64], *, percent: bool) -> str:
-    """Return mean and standard deviation over runs and seeds."""
-    scale, digits = (100, 2) if percent else (1, 4)
-    mean = f"{scale * values.mean():.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ({scale * values.std(ddof=1):.{digits}f})"
+def ablation(full: MaCCal, run: Run, epochs: int) -> dict[str, dict[str, float]]:
+    """Return the steps of the paper's Table 5: fixed retention 0.5, then the kappa chosen."""
+    results: dict[str, dict[str, float]] = {}
+    for name, settings in ABLATION.items():
+        stage = full
+        if settings:
+            follows = settings["adaptation"] != "none"
+            more = {} if follows else {"initial_retention": FIXED_RETENTION}
+            stage = MaCCal(seed=run.seed, epochs=epochs, kappa=full.kappa_, **(settings | more))
+            fit(stage, run)
+        results[name] = measured(softmax(stage.logits(run.test.features)), run.test.labels)
+    return results
 
 
-def kappa_table(runs: list[Run], epochs: int) -> str:
-    """Return the sensitivity to kappa on validation rows, and what was chosen."""
-    lines: list[list[str]] = []
-    for run in runs:
-        stage = MaCCal(epochs=epochs)
-        stage.fit(
-            run.train.features,
-            run.train.labels,
-            (run.val.features, run.val.labels),
-            classes=run.train.classes,
-        )
-        for point in stage.kappa_curve_:
-            chosen = "<- chosen" if point.kappa == stage.kappa_ else ""
-            shares = (point.accuracy, point.confidence, point.ece)
-            lines.append(
-                [
-                    run.name,
-                    f"{point.kappa:g}",
-                    f"{point.retention:.2f}",
-                    *(f"{100 * value:.2f}" for value in shares),
-                    f"{point.nll:.4f}",
-                    chosen,
-                ]
+def masks_at_inference(run: Run) -> list[dict[str, float]]:
+    """Return what masks do to the network's own head (Fig. 1)."""
+    assert run.test.source is not None
+    with np.load(run.test.source) as file:
+        weight, bias = file["head_weight"], file["head_bias"]
+    points = mask_at_inference(weight, bias, run.test.features, run.test.labels, repeats=2)
+    return [point.as_dict() for point in points]
+
+
+def speaker(name: str, stages: dict[str, SecondStage | None], run: Run) -> Speaker:
+    """Return what gives a head's probabilities for rows; SCALED is fitted on validation rows."""
+    stage = None if name == SCALED else stages[name]
+    kind = "temperature" if name == SCALED else "none"
+    calibrator = make_calibrator(kind).fit(logits_of(stage, run.val), run.val.labels)
+    return lambda rows: calibrator.predict_proba(logits_of(stage, rows))
+
+
+def under_corruption(
+    speakers: dict[str, Speaker], moved: list[Shifted]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return accuracy and ECE of some methods on every corruption and severity (Fig. 5)."""
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name, speak in speakers.items():
+        results[name] = []
+        for rows in moved:
+            if rows.severity is None:
+                continue
+            probs = speak(rows)
+            results[name].append(
+                {
+                    "corruption": rows.kind,
+                    "severity": rows.severity,
+                    "accuracy": float((probs.argmax(axis=1) == rows.labels).mean()),
+                    "ece": float(expected_calibration_error(probs, rows.labels)),
+                }
             )
-    return format_table(
-        ["run", "kappa", "retention", "accuracy", "confidence", "ece", "nll", ""], lines
-    )
+    return results
+
+
+def out_of_distribution(
+    speakers: dict[str, Speaker], run: Run, moved: list[Shifted]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return AUROC and FPR95 of the top probability, test images against images of nothing."""
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for name, speak in speakers.items():
+        known = speak(run.test).max(axis=1)
+        results[name] = {}
+        for rows in moved:
+            if rows.severity is None:
+                unknown = speak(rows).max(axis=1)
+                results[name][rows.kind] = {
+                    "auroc": auroc(known, unknown),
+                    "fpr95": fpr_at_tpr(known, unknown),
+                }
+    return results
+
+
+def seconds_of_stage_one(folder: Path) -> float | None:
+    """Return how long a run took by the times of its first and last file.
+
+    None where the run was taken up again or the folder was copied, as far as that can be told.
+    """
+    first, last = folder / "config.json", folder / "test.npz"
+    if not first.is_file():
+        return None
+    seconds = last.stat().st_mtime - first.stat().st_mtime
+    return seconds if seconds > 1 else None
+
+
+def rounded(value: Any) -> Any:
+    """Return nested lists and dictionaries with five decimals, which is more than is known."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return round(value, 5) if isinstance(value, float) else value
+
+
+def finished(place: Path, losses: list[str]) -> list[Path]:
+    """Return the folders of finished runs, in the order of the losses."""
+    found: list[Path] = []
+    for loss in losses:
+        for folder in sorted(place.iterdir()):
+            if re.fullmatch(re.escape(loss) + r"-\d+", folder.name) and all(
+                (folder / f"{name}.npz").is_file() for name in ("val", "test")
+            ):
+                found.append(folder)
+    return found
 
 
 def main() -> None:
-    """Print the tables."""
+    """Study all runs and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("runs", type=Path, nargs="*")
-    parser.add_argument("--simulate", type=int, default=0, help="so many simulated networks")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--sgd-rate", type=float, default=0.1, help="of TST and V-TST with SGD")
-    parser.add_argument("--ablation", action="store_true")
-    parser.add_argument("--kappa-curve", action="store_true")
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--losses", nargs="+", default=list(LOSSES))
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/second-stages.json")
+    parser.add_argument("--docs", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    runs = [read_run(folder) for folder in arguments.runs]
-    runs += [simulated_run(seed) for seed in range(arguments.simulate)]
-    if not runs:
-        parser.error("name folders of runs, or --simulate so many")
-    if arguments.kappa_curve:
-        print(kappa_table(runs, arguments.epochs))
-    elif arguments.ablation:
-        print(table(runs, ablation(arguments.epochs), arguments.seeds))
-    else:
-        stages = every_method(arguments.epochs, arguments.sgd_rate)
-        print(table(runs, stages, arguments.seeds))
+    results: dict[str, Any] = {}
+    if arguments.out.is_file():
+        results = json.loads(arguments.out.read_text(encoding="utf-8"))["runs"]
+    folders = finished(arguments.runs, arguments.losses)
+    if not folders:
+        parser.error(f"{arguments.runs}: holds no finished run named LOSS-SEED")
+    for folder in folders:
+        mark = f"{zlib.crc32((folder / 'test.npz').read_bytes()):08x}, {arguments.epochs} epochs"
+        if results.get(folder.name, {}).get("mark") == mark:
+            continue
+        started = time.process_time()
+        results[folder.name] = {"mark": mark} | study(read_run(folder), arguments.epochs)
+        print(f"{folder.name}: {time.process_time() - started:.0f} s of processor time", flush=True)
+        with replacing(arguments.out) as temporary:
+            document = rounded({"epochs": arguments.epochs, "runs": results})
+            temporary.write_text(json.dumps(document, indent=0) + "\n", encoding="utf-8")
+    tables = refresh(ROOT / "docs/second-stages.md", results, write=arguments.docs)
+    print("\n\n".join(tables.values()))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from calibrant.files import read_predictions, write_predictions  # noqa: E402
 from calibrant.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.heads import FeatureRows, HeadRetraining, load_head  # noqa: E402
-from calibrant.training.heads.kappa import measure_head  # noqa: E402
+from calibrant.training.heads.held_out import measure_head  # noqa: E402
 from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 
 QUICK = ["--epochs", "2", "--resamples", "20"]
@@ -27,8 +27,8 @@ QUICK = ["--epochs", "2", "--resamples", "20"]
 def run(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
     """Run the command line in this process."""
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["calibrant", "head", *map(str, arguments)])
+    def call(*arguments: object, verb: str = "head") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["calibrant", verb, *map(str, arguments)])
         code = 0
         try:
             main()
@@ -78,6 +78,24 @@ def test_json_holds_what_the_old_and_the_new_head_do(run, folder, tmp_path, meth
         assert document["kappa"] in [point["kappa"] for point in document["kappa_curve"]]
     else:
         assert document["kappa"] is None
+
+
+def test_metrics_are_those_that_measure_gives_of_the_same_logits(run, folder, tmp_path):
+    saved, written = tmp_path / "head.safetensors", tmp_path / "new.npz"
+    arguments = [*files(folder), "--kappa", "1", "--out", saved, "--json", "-", *QUICK]
+    found = json.loads(run(*arguments)[1])
+    test = read_predictions(folder / "test.npz")
+    with torch.no_grad():
+        logits = load_head(saved)(torch.from_numpy(test.features)).numpy()
+    write_predictions(Predictions.from_logits(logits, test.labels), written)
+
+    def measured(file: Path) -> dict[str, object]:
+        code, out, _ = run(file, "--json", "-", "--resamples", "20", verb="measure")
+        assert code == 0
+        return json.loads(out)["metrics"]
+
+    assert found["metrics"] == measured(written)
+    assert found["baseline"]["metrics"] == measured(folder / "test.npz")
 
 
 def test_a_run_folder_is_its_three_files(run, folder):

@@ -81,8 +81,8 @@ def head(
     started = time.perf_counter()
     _fit(stage, fit_rows, held_out)
     seconds = time.perf_counter() - started
-    after = Predictions.from_probs(
-        stage.predict_proba(test_rows.features), test_rows.labels, source=f"{method} on {test_file}"
+    after = Predictions.from_logits(
+        stage.logits(test_rows.features), test_rows.labels, source=f"{method} on {test_file}"
     )
     baseline = evaluate(test_rows, resamples=resamples, seed=seed)
     result = evaluate(after, resamples=resamples, seed=seed)

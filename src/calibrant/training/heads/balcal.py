@@ -160,6 +160,8 @@ class _BalancedLearner(ModuleLearner):
         return share * linear + (1 - share) * simplex, loss
 
     def end(self, epoch: int) -> None:
+        if not self._seen:
+            raise InputError("BalCAL learns from batches of at least two rows; there was none")
         linear, simplex, labels = (torch.cat(part) for part in zip(*self._seen, strict=True))
         self._seen = []
         self._head.balance.fill_(find_balance(linear, simplex, labels, self._delta))
@@ -206,7 +208,7 @@ class BalCAL(SecondStage):
         reference_accuracy: float | None,
         progress: Progress,
     ) -> None:
-        (scaling,) = self._scalings(source, source.width**0.5)
+        scaling = self._scaling(source, source.width**0.5)
         head = self._new_head(source.width, source.classes, 1)
         device, dtype = source.place
         head.to(device=device, dtype=dtype)

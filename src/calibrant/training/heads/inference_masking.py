@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,36 +11,21 @@ from torch import Tensor
 
 from calibrant.arrays import Array, to_numpy
 from calibrant.errors import InputError
-from calibrant.metrics.binned import ece_of_curves
-from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
+from calibrant.training.heads.held_out import Held, measure_logits
 from calibrant.training.heads.seeds import MASK, generator_for
 from calibrant.training.heads.sources import FeatureRows
 from calibrant.training.heads.tensors import tensor_of
 
 
-@dataclass(frozen=True)
-class MaskedInference:
-    """How a head does with a share of its connections; means over repeats, fractions or nats.
+@dataclass(frozen=True, kw_only=True)
+class MaskedInference(Held):
+    """How a head does with a share of its connections; means over repeats.
 
     Attributes:
         retention: probability that a connection is kept.
-        accuracy: fraction right.
-        confidence: mean confidence.
-        ece: expected calibration error, 15 bins.
-        nll: mean negative log-likelihood.
     """
 
     retention: float
-    accuracy: float
-    confidence: float
-    ece: float
-    nll: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the numbers as JSON takes them."""
-        return asdict(self)
 
 
 def mask_at_inference(
@@ -85,10 +70,13 @@ def mask_at_inference(
         if not 0 <= retention <= 1:
             raise InputError(f"a retention must lie between 0 and 1, not {retention}")
         runs = [
-            _measure(matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run))
+            _measure(
+                matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run)
+            ).as_dict()
             for run in range(repeats)
         ]
-        results.append(MaskedInference(retention, *np.mean(runs, axis=0).tolist()))
+        means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+        results.append(MaskedInference(retention=retention, **means))
     return results
 
 
@@ -99,19 +87,11 @@ def _measure(
     retention: float,
     batch_size: int,
     generator: torch.Generator,
-) -> tuple[float, float, float, float]:
+) -> Held:
     parts: list[Tensor] = []
     for features, _ in rows.passes(batch_size):
         # The same uniform numbers for every retention: the curves are smooth in it.
         uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64)
         masked = weight * (uniform < retention)
         parts.append(features.cpu().double() @ masked.T + bias)
-    logits = torch.cat(parts).numpy()
-    scores = score_rows(Predictions.from_logits(logits, rows.labels.cpu().numpy()))
-    curves = TopLabel.sort(scores.confidence, scores.correct).curves()
-    return (
-        float(scores.correct.mean()),
-        float(scores.confidence.mean()),
-        float(ece_of_curves(curves)[0]),
-        float(scores.nll.mean()),
-    )
+    return measure_logits(torch.cat(parts), rows)

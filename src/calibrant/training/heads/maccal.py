@@ -15,13 +15,14 @@ from torch import nn
 from calibrant.arrays import FloatArray
 from calibrant.errors import CalibrationWarning, InputError
 from calibrant.posthoc.arguments import argument
+from calibrant.training.heads.held_out import Held, measure_head
 from calibrant.training.heads.kappa import (
     KAPPAS,
-    Held,
+    Adaptation,
     KappaPoint,
-    as_table,
     choose_kappa,
-    measure_head,
+    next_retention,
+    step_bound,
 )
 from calibrant.training.heads.learning import (
     MaskedLearner,
@@ -29,13 +30,12 @@ from calibrant.training.heads.learning import (
     train,
 )
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskMode
-from calibrant.training.heads.retention import Adaptation, next_retention, step_bound
 from calibrant.training.heads.retraining import HeadRetraining, folded
 from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress
 
-FEWEST_HIDDEN = 256
+FEWEST_HIDDEN = 64
 HELD_OUT_SHARE = 0.2
 # Training accuracy this far below its own best, with hardly a connection left, is a collapse.
 COLLAPSE = 0.1
@@ -66,8 +66,9 @@ class MaCCal(HeadRetraining):
         delta_t = delta_max * (delta_min / delta_max) ** (t / T)
 
     kappa stands for how much worse the network does on rows it has not seen. It is chosen on
-    held-out rows unless given: all candidates train side by side, and the best held-out likelihood
-    among those that keep the accuracy wins (`kappa_curve_` shows all).
+    held-out rows unless given: all candidates train side by side, and of those that keep the
+    accuracy the one wins whose held-out confidence is nearest to it (`kappa_curve_` shows all). If
+    none does, the result is a plainly retrained linear head, with a warning and kappa 1.
 
     The paper's text defines the parts and leaves constants open; those here are choices, and
     `docs/second-stages.md` shows what depends on them.
@@ -75,8 +76,9 @@ class MaCCal(HeadRetraining):
     Attributes:
         kappa: factor on training accuracy, in (0, 1]; None to choose among `kappas`.
         kappas: the candidates.
-        tolerance: how far held-out accuracy may fall below that of the plain head.
-        hidden: hidden units; None for a quarter of the features, but at least 256.
+        tolerance: how far held-out accuracy may fall below that of a plainly retrained head and of
+            the network's own.
+        hidden: hidden units; None for a quarter of the features, but at least 64.
         bottleneck: whether the head has two layers; otherwise it is linear.
         restrict_gradient: whether masked weights get no gradient.
         adaptation: ``"decaying"``, ``"static"`` (the bound stays delta_max) or ``"none"`` (p stays
@@ -101,6 +103,9 @@ class MaCCal(HeadRetraining):
 
     method: ClassVar[str] = "maccal"
 
+    # The paper's 0.1 is for features of a length that it doesn't say. At that rate the second layer
+    # never comes to rest, and which kappa is best changes from epoch to epoch.
+    learning_rate: float = argument(0.05, above=0)
     kappa: float | None = None
     kappas: tuple[float, ...] = KAPPAS
     tolerance: float = argument(0.005, at_least=0, at_most=1)
@@ -132,9 +137,9 @@ class MaCCal(HeadRetraining):
         candidates = self._candidates()
         if len(candidates) > 1 and validation is None:
             source, validation = self._hold_out(source)
-        length = DEEP_LENGTH if self.bottleneck else LINEAR_LENGTH
-        scaling, plain_scaling = self._scalings(source, length, LINEAR_LENGTH)
-        learner = self._masked_learner(source, candidates, scaling)
+        plain_scaling = self._scaling(source, LINEAR_LENGTH)
+        longer = DEEP_LENGTH / LINEAR_LENGTH if self.bottleneck and self.standardise else 1.0
+        learner = self._masked_learner(source, candidates, plain_scaling.longer(longer))
         plain = self._plain_learner(source, plain_scaling)
         # The plain head is only there to be compared with.
         learners = [learner] if validation is None else [learner, plain]
@@ -147,6 +152,11 @@ class MaCCal(HeadRetraining):
             self.plain_ = measure_head(folded(plain, 0), validation)
             wanted = max(self.plain_.accuracy, reference_accuracy or 0.0)
             chosen = self._choose(candidates, modules, learner, validation, wanted)
+        if chosen is None:
+            # Without masks, kappa is 1 and MaC-Cal is plain retraining.
+            self.kappa_, self.head_, self.history_ = 1.0, folded(plain, 0), plain.history(0)
+            check_finite(self.head_)
+            return
         self.kappa_, self.head_ = candidates[chosen], modules[chosen]
         self.history_ = learner.history(chosen)
         self._warn_of_collapse()
@@ -173,6 +183,11 @@ class MaCCal(HeadRetraining):
             raise InputError(
                 "kappa is chosen on rows that the network was not trained on: give a loader of "
                 "validation rows, or a number for kappa"
+            )
+        if source.n < 2:
+            raise InputError(
+                "kappa is chosen on rows held out of the training rows, and there is only one: "
+                "give validation rows, or a number for kappa"
             )
         held_out = max(1, round(HELD_OUT_SHARE * source.n))
         self._warn(
@@ -226,22 +241,21 @@ class MaCCal(HeadRetraining):
         learner: MaskedLearner,
         validation: FeatureRows,
         reference_accuracy: float,
-    ) -> int:
+    ) -> int | None:
+        """Return which head to keep; None for the plain one."""
         for head, (kappa, module) in enumerate(zip(kappas, modules, strict=True)):
             held = measure_head(module, validation)
-            point = KappaPoint(
-                kappa,
-                learner.history(head)[-1].retention,
-                held.accuracy,
-                held.confidence,
-                held.ece,
-                held.nll,
-            )
+            retention = learner.history(head)[-1].retention
+            point = KappaPoint(kappa=kappa, retention=retention, **held.as_dict())
             self.kappa_curve_.append(point)
         choice = choose_kappa(self.kappa_curve_, reference_accuracy, self.tolerance)
+        # A kappa that was given is kept, with a warning.
+        index = 0 if len(kappas) == 1 else choice.index
         if choice.note is not None:
-            self._warn(choice.note)
-        return choice.index
+            assert self.plain_ is not None
+            plain = f" ({100 * self.plain_.accuracy:.2f} %)" if index is None else ""
+            self._warn(choice.note + plain)
+        return index
 
     def _warn_of_collapse(self) -> None:
         last, best = self.history_[-1], max(record.accuracy for record in self.history_)
@@ -257,4 +271,5 @@ class MaCCal(HeadRetraining):
 
     def summary(self) -> Mapping[str, Any]:
         """See `SecondStage.summary`."""
-        return {"kappa": self.kappa_, "kappa_curve": as_table(self.kappa_curve_)}
+        curve = [point.as_dict() for point in self.kappa_curve_]
+        return {"kappa": self.kappa_, "kappa_curve": curve}

@@ -80,6 +80,7 @@ class MaskedHeads:
         self._weight_momentum = [torch.zeros_like(weight) for weight in self.weights]
         self._bias_momentum = [torch.zeros_like(bias) for bias in self.biases]
         self.masks = [torch.ones_like(weight) for weight in self.weights]
+        self._momentum_kept = [self._keep_momentum(mask) for mask in self.masks]
         self.retention: FloatArray = np.ones(count)
 
     def draw_masks(self, retention: FloatArray, epoch: int) -> None:
@@ -94,8 +95,13 @@ class MaskedHeads:
             generator = generator_for(MASK, self.seed, epoch, layer)
             uniform = torch.rand(weight.shape[1:], generator=generator, dtype=torch.float64)
             self.masks[layer] = (uniform < kept).to(weight)
+            self._momentum_kept[layer] = self._keep_momentum(self.masks[layer])
             if self.descent.mode == "zeroing":
                 weight.mul_(self.masks[layer])
+
+    def _keep_momentum(self, mask: Tensor) -> Tensor:
+        """Return what a step multiplies momentum by: 1 where it stands still."""
+        return 1 - (1 - self.descent.momentum) * mask
 
     def effective_weights(self, *, inference: bool = False) -> list[Tensor]:
         """Return the (R, out, in) matrices that make the logits, in training or at inference."""
@@ -141,13 +147,14 @@ class MaskedHeads:
             self.masks[layer],
         )
         descent = self.descent
-        if descent.restrict_gradient:
-            gradient = gradient * mask
-        direction = gradient.add(weight, alpha=descent.weight_decay)
         if descent.restrict_gradient and descent.strict:
-            velocity.mul_(1 - (1 - descent.momentum) * mask).addcmul_(direction, mask)
+            direction = gradient.add_(weight, alpha=descent.weight_decay)
+            velocity.mul_(self._momentum_kept[layer]).addcmul_(direction, mask)
             weight.addcmul_(velocity, mask, value=-learning_rate)
         else:
+            if descent.restrict_gradient:
+                gradient = gradient * mask
+            direction = gradient.add_(weight, alpha=descent.weight_decay)
             velocity.mul_(descent.momentum).add_(direction)
             weight.add_(velocity, alpha=-learning_rate)
 

@@ -49,7 +49,7 @@ class HeadRetraining(SecondStage):
         reference_accuracy: float | None,
         progress: Progress,
     ) -> None:
-        (scaling,) = self._scalings(source, LINEAR_LENGTH)
+        scaling = self._scaling(source, LINEAR_LENGTH)
         learner = self._plain_learner(source, scaling)
         train(source, [learner], self.epochs, self.batch_size, progress)
         self.head_ = folded(learner, 0)

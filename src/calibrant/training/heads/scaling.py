@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from calibrant.training.heads.sources import FeatureSource
 
 # Root mean square length of a row once scaled. A step of SGD moves a logit of a linear head by the
-# learning rate times the square of this length, so it decides how far 40 epochs get. In a head of
-# two layers both grow together, and shorter rows keep hidden units alive at a rate of 0.1.
-# `docs/second-stages.md` shows what other lengths do.
-LINEAR_LENGTH = 2.0
-DEEP_LENGTH = 0.5
+# learning rate times the square of this length, so it decides how far a number of epochs gets.
+# In a head of two layers both grow together, so its rows are shorter.
+LINEAR_LENGTH, DEEP_LENGTH = 2.0, 0.5
 # Rows read at a time where nothing is learnt from them.
 READ_ROWS = 4096
 

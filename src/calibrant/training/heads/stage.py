@@ -162,12 +162,11 @@ class SecondStage(ABC):
     ) -> None:
         """Set `head_` and `history_`."""
 
-    def _scalings(self, source: FeatureSource, *lengths: float) -> list[FeatureScaling]:
-        """Return scalings to rows of these lengths, or to rows as they are if so asked."""
+    def _scaling(self, source: FeatureSource, length: float) -> FeatureScaling:
+        """Return a scaling to rows of this length, or to rows as they are if so asked."""
         if not self.standardise:
-            return [FeatureScaling.identity(source.width)] * len(lengths)
-        unit = FeatureScaling.of(source)
-        return [unit.longer(length) for length in lengths]
+            return FeatureScaling.identity(source.width)
+        return FeatureScaling.of(source).longer(length)
 
     def logits(self, features: Array) -> Array:
         """Return (N, K) logits of (N, D) features, as an array of their kind.

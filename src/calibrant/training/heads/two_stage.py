@@ -128,7 +128,7 @@ class TwoStageTraining(SecondStage):
         progress: Progress,
     ) -> None:
         # Features of unit variance, as Adam's rate was chosen for.
-        (scaling,) = self._scalings(source, source.width**0.5)
+        scaling = self._scaling(source, source.width**0.5)
         with random_state_kept():
             module = self._module(source)
         initialise(module, self.seed)

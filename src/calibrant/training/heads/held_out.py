@@ -1,0 +1,55 @@
+"""How a head does on rows that it was not trained on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.metrics.binned import ece_of_curves
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions import Predictions
+from calibrant.scoring import score_rows
+from calibrant.training.heads.scaling import READ_ROWS
+from calibrant.training.heads.sources import FeatureRows
+from calibrant.training.heads.stage import head_logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """How a head does on held-out rows.
+
+    Attributes:
+        accuracy: fraction right.
+        confidence: mean confidence.
+        ece: expected calibration error, 15 bins, a fraction.
+        nll: mean negative log-likelihood in nats.
+    """
+
+    accuracy: float
+    confidence: float
+    ece: float
+    nll: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the numbers as JSON takes them."""
+        return asdict(self)
+
+
+def measure_head(head: nn.Module, rows: FeatureRows) -> Held:
+    """Measure a head that takes features as they come."""
+    parts = [head_logits(head, features) for features, _ in rows.passes(READ_ROWS)]
+    return measure_logits(torch.cat(parts), rows)
+
+
+def measure_logits(logits: Tensor, rows: FeatureRows) -> Held:
+    """Measure (N, K) logits of N rows."""
+    scores = score_rows(Predictions.from_logits(logits.cpu().numpy(), rows.labels.cpu().numpy()))
+    curves = TopLabel.sort(scores.confidence, scores.correct).curves()
+    return Held(
+        accuracy=float(scores.correct.mean()),
+        confidence=float(scores.confidence.mean()),
+        ece=float(ece_of_curves(curves)[0]),
+        nll=float(scores.nll.mean()),
+    )

@@ -74,8 +74,8 @@ class ConfidenceCurve(Protocol):
 # that of one masked with minus infinity in any case.
 FARTHEST, FARTHEST_DOUBLE = -1e15, -1e150
 # Narrow rows are evaluated in float64. It costs little there and spares optimisers the noise, which
-# twenty steps on a broken line turn into another fit.
-DOUBLE_PRECISION_CLASSES = 128
+# twenty steps on a broken line turn into another fit; at one beta for all rows it averages out.
+DOUBLE_PRECISION_CLASSES, DOUBLE_PRECISION_CLASSES_AT_ONE = 128, 64
 # Rows of a table that are evaluated together: what that takes stays in cache.
 ROWS_AT_ONCE = 2048
 
@@ -100,12 +100,12 @@ class DenseCurve:
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
         """See `ConfidenceCurve.evaluate`."""
         betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), self.top.shape)
+        shared = float(beta) if np.ndim(beta) == 0 else None
+        narrow = DOUBLE_PRECISION_CLASSES if shared is None else DOUBLE_PRECISION_CLASSES_AT_ONE
         xp, dtype = namespace(self.logits), working_dtype(self.logits)
-        if on_cpu(self.logits) and self.logits.shape[1] <= DOUBLE_PRECISION_CLASSES:
+        if on_cpu(self.logits) and self.logits.shape[1] <= narrow:
             dtype = xp.float64
         value, slope, curvature = (np.empty(len(self.top)) for _ in range(3))
-
-        shared = float(beta) if np.ndim(beta) == 0 else None
         farthest = FARTHEST if dtype == xp.float32 else FARTHEST_DOUBLE
 
         def work(part: slice) -> None:

@@ -162,8 +162,8 @@ def test_reference_values_of_one_temperature(
     np.testing.assert_allclose(mean[3:], [floor, floor_95], atol=0.05)
 
 
-# The published value of the first is .70, and 1.10 for CIFAR-100, where honest confidences show up to
-# 1.79 in 95 % of cases: lower values say nothing.
+# The published value of the first is .70, and 1.10 for CIFAR-100, where honest confidences show up
+# to 1.79 in 95 % of cases: lower values say nothing.
 @pytest.mark.parametrize(
     ("name", "charbonnier", "nll", "brier", "slack"),
     [(CIFAR_10, 0.90, 1.23, 0.72, 0.2), (CIFAR_100, 1.79, 3.08, 3.45, 0.35)],

@@ -163,9 +163,10 @@ def ablation(full: MaCCal, run: Run, epochs: int) -> dict[str, dict[str, float]]
     for name, settings in ABLATION.items():
         stage = full
         if settings:
-            follows = settings["adaptation"] != "none"
-            more = {} if follows else {"initial_retention": FIXED_RETENTION}
-            stage = MaCCal(seed=run.seed, epochs=epochs, kappa=full.kappa_, **(settings | more))
+            arguments: dict[str, Any] = dict(settings)
+            if settings["adaptation"] == "none":
+                arguments["initial_retention"] = FIXED_RETENTION
+            stage = MaCCal(seed=run.seed, epochs=epochs, kappa=full.kappa_, **arguments)
             fit(stage, run)
         results[name] = measured(softmax(stage.logits(run.test.features)), run.test.labels)
     return results

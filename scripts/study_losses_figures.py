@@ -32,7 +32,7 @@ def write_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
         axes = list(figure.subplots(1, PANELS))
         for history in histories:
             gate_over_epochs(history, axes)
-        figure.suptitle(f"{line}, {len(histories)} seeds", fontsize="medium")
+        figure.suptitle(f"{line}, seeds: {len(histories)}", fontsize="medium")
         drawn[gate_picture(line)] = figure
     written: list[Path] = []
     for name, figure in drawn.items():

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 from os import fspath
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant._version import __version__
-from calibrant.errors import CalibratorFileError, InputError, NotFittedError
-from calibrant.files.atomic import StrPath, replacing
+from calibrant.errors import CalibratorFileError, NotFittedError
+from calibrant.files.atomic import StrPath
+from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.registry import METHODS
 
-FORMAT = "calibrant"
-FORMAT_VERSION = 1
+FORMAT = ParameterFormat("calibrant", 1, "a calibrator", "numpy")
 
 
 def save(calibrator: Calibrator, path: StrPath) -> None:
@@ -33,21 +31,10 @@ def save(calibrator: Calibrator, path: StrPath) -> None:
         NotFittedError: it has not been fitted.
         InputError: another extension, or a folder that doesn't exist.
     """
-    from safetensors import numpy as safetensors_numpy
-
-    if Path(path).suffix != ".safetensors":
-        raise InputError(f"{fspath(path)}: a calibrator is saved as .safetensors")
+    FORMAT.check_extension(path)
     if not hasattr(calibrator, "fit_report_"):
         raise NotFittedError(f"this {type(calibrator).__name__} has not been fitted")
-    header = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "calibrant_version": __version__,
-        **_described(calibrator),
-    }
-    state = _all_state(calibrator)
-    with replacing(path) as temporary:
-        cast(Any, safetensors_numpy).save_file(state, temporary, metadata=header)
+    FORMAT.write(path, _described(calibrator), _all_state(calibrator))
 
 
 def _described(calibrator: Calibrator) -> dict[str, str]:
@@ -83,7 +70,7 @@ def load(path: StrPath) -> Calibrator:
             an unknown method, or its parameters don't fit the method.
     """
     source = fspath(path)
-    header, state = _read(Path(path), source)
+    header, state = FORMAT.read(path)
     try:
         calibrator = _rebuilt(header, state, source)
     except RecursionError as error:
@@ -159,28 +146,3 @@ def _try_out(calibrator: Calibrator, source: str) -> None:
         f"{source}: its parameters don't fit a '{calibrator.method}' calibrator for "
         f"{calibrator.classes_} classes ({reason})"
     )
-
-
-def _read(path: Path, source: str) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise CalibratorFileError(f"{source}: there is no such file")
-    try:
-        with cast(Any, safe_open)(path, framework="numpy") as file:  # it ships no types
-            header = cast(dict[str, str], file.metadata() or {})
-            names = cast(list[str], list(file.keys()))
-            state = {name: cast(NDArray[Any], file.get_tensor(name)) for name in names}
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise CalibratorFileError(f"{source}: is not a readable safetensors file") from error
-    if header.get("format") != FORMAT:
-        raise CalibratorFileError(
-            f"{source}: is a safetensors file, but not a calibrator that Calibrant saved"
-        )
-    version = header.get("format_version", "")
-    if not version.isdecimal() or int(version) > FORMAT_VERSION:
-        raise CalibratorFileError(
-            f"{source}: has format version '{version}', this version reads up to {FORMAT_VERSION}; "
-            "update Calibrant"
-        )
-    return header, state

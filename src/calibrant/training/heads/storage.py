@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from os import fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from calibrant._version import __version__
 from calibrant.errors import CalibratorFileError, InputError, NotFittedError
-from calibrant.files.atomic import StrPath, replacing
+from calibrant.files.atomic import StrPath
+from calibrant.files.parameters import ParameterFormat
 from calibrant.training.heads.balcal import BalancedHead
 from calibrant.training.heads.scaling import Rescale
 from calibrant.training.heads.tensors import random_state_kept
@@ -22,8 +21,7 @@ from calibrant.training.heads.two_stage import VariationalHead
 if TYPE_CHECKING:
     from calibrant.training.heads.stage import SecondStage
 
-FORMAT = "calibrant-head"
-FORMAT_VERSION = 1
+FORMAT = ParameterFormat("calibrant-head", 1, "a head", "torch")
 Description = list[Any]
 
 
@@ -34,16 +32,10 @@ def save_head(stage: SecondStage, path: StrPath) -> None:
         NotFittedError: it has not been fitted.
         InputError: another extension, or a folder that doesn't exist.
     """
-    from safetensors import torch as safetensors_torch
-
-    if Path(path).suffix != ".safetensors":
-        raise InputError(f"{fspath(path)}: a head is saved as .safetensors")
+    FORMAT.check_extension(path)
     if not hasattr(stage, "head_"):
         raise NotFittedError(f"this {type(stage).__name__} has not been fitted")
     header = {
-        "format": FORMAT,
-        "format_version": str(FORMAT_VERSION),
-        "calibrant_version": __version__,
         "method": stage.method,
         "architecture": json.dumps(describe(stage.head_)),
         "dtype": str(next(stage.head_.parameters()).dtype).removeprefix("torch."),
@@ -53,8 +45,7 @@ def save_head(stage: SecondStage, path: StrPath) -> None:
         "notes": json.dumps(stage.notes_),
     }
     state = {name: value.contiguous() for name, value in stage.head_.state_dict().items()}
-    with replacing(path) as temporary:
-        cast(Any, safetensors_torch).save_file(state, temporary, metadata=header)
+    FORMAT.write(path, header, state)
 
 
 def load_head(path: StrPath) -> nn.Module:
@@ -65,26 +56,8 @@ def load_head(path: StrPath) -> nn.Module:
     Raises:
         CalibratorFileError: the file is missing, damaged, not a head, or of a newer format.
     """
-    from safetensors import SafetensorError, safe_open
-
     source = fspath(path)
-    if not Path(path).is_file():
-        raise CalibratorFileError(f"{source}: there is no such file")
-    try:
-        with cast(Any, safe_open)(path, framework="pt") as file:
-            header = cast(dict[str, str], file.metadata() or {})
-            names = cast(list[str], list(file.keys()))
-            state = {name: cast(Tensor, file.get_tensor(name)) for name in names}
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
-        raise CalibratorFileError(f"{source}: is not a readable safetensors file") from error
-    if header.get("format") != FORMAT:
-        raise CalibratorFileError(f"{source}: is a safetensors file, but not a head")
-    version = header.get("format_version", "")
-    if not version.isdecimal() or int(version) > FORMAT_VERSION:
-        raise CalibratorFileError(
-            f"{source}: has format version '{version}', this version reads up to {FORMAT_VERSION}; "
-            "update Calibrant"
-        )
+    header, state = FORMAT.read(path)
     for name, value in state.items():
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise CalibratorFileError(f"{source}: parameter '{name}' holds NaN or infinity")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli.options import Json, Resamples, Seed, Settings
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.errors import InputError
 from calibrant.predictions import Predictions
@@ -45,15 +46,9 @@ def head(
         ),
     ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 40,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Argument of the method; may be repeated."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    resamples: Annotated[
-        int | None,
-        typer.Option(help="Bootstrap resamples behind the intervals.", show_default=False),
-    ] = None,
+    settings: Settings = None,
+    seed: Seed = 0,
+    resamples: Resamples = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -64,10 +59,7 @@ def head(
         Path | None,
         typer.Option(help="Save the head here (.safetensors).", show_default=False),
     ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it."),
-    ] = None,
+    json: Json = None,
 ) -> None:
     """Train a new classifier head on frozen features, and measure it beside the old one."""
     from calibrant.evaluation import evaluate

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli.options import Json
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.errors import MissingDependencyError
 from calibrant.predictions import Predictions
@@ -80,10 +81,7 @@ def train(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it."),
-    ] = None,
+    json: Json = None,
 ) -> None:
     """Train a network, and write its predictions for validation and test images to a folder."""
     check_outputs([data], [json])

@@ -12,10 +12,10 @@ Every name below is imported when it is first used, so ``import calibrant`` cost
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calibrant._version import __version__
+from calibrant.lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant import synthetic
@@ -227,7 +227,6 @@ _HOMES = {
 }
 # Modules that are public as a whole.
 _MODULES = ("synthetic", "training")
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "CORE_METRICS",
@@ -338,15 +337,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module (PEP 562)."""
-    if name in _MODULES:
-        return import_module(f"calibrant.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'calibrant' has no attribute '{name}'")
-    value = getattr(import_module(f"calibrant.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names("calibrant", _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,9 @@ matplotlib. Both are computed in `calibrant.report.series` and `calibrant.report
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from calibrant.lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.compared import Comparison
@@ -18,13 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["save_figures", "write_comparison_report", "write_evaluation_report"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import `save_figures` when it is first used (PEP 562)."""
-    if name != "save_figures":
-        raise AttributeError(f"module 'calibrant.report' has no attribute '{name}'")
-    from calibrant.report.figure_files import save_figures
-
-    return save_figures
+__getattr__ = lazy_names("calibrant.report", {"figure_files": ("save_figures",)})
 
 
 def write_comparison_report(

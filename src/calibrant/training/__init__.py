@@ -5,10 +5,10 @@ Everything here needs torch. Names are imported when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from calibrant.errors import MissingDependencyError
+from calibrant.lazy import lazy_names
 
 try:
     import torch as _torch  # pyright: ignore[reportUnusedImport]  # noqa: F401
@@ -34,7 +34,6 @@ _HOMES = {
     "mixing": ("MIT", "Mixup", "RegMixup"),
 }
 _PARTS = ("data", "heads", "losses", "nets", "run")
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "LOSSES",
@@ -49,15 +48,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module (PEP 562)."""
-    if name in _PARTS:
-        return import_module(f"calibrant.training.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'calibrant.training' has no attribute '{name}'")
-    value = getattr(import_module(f"calibrant.training.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names("calibrant.training", _HOMES, _PARTS)
 
 
 def __dir__() -> list[str]:

@@ -147,7 +147,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, folder, tmp_path):
         "no second stage 'magic'": [*files(folder), "--method", "magic"],
         "trains the whole network": [*files(folder), "--method", "plp"],
         "no argument 'depth'": [*files(folder), "--set", "depth=3"],
-        "expects KEY=VALUE": [*files(folder), "--set", "depth"],
+        "not of the form key=value": [*files(folder), "--set", "depth"],
         "kappa must be a number": [*files(folder), "--kappa", "2"],
         "no argument 'kappa'": [*files(folder), "--method", "tst", "--kappa", "0.9"],
         "is read by this command": [*files(folder), "--out", train],

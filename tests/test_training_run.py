@@ -30,7 +30,6 @@ from calibrant.training.run import (  # noqa: E402
     Observer,
     RunSettings,
     load_network,
-    parse_loss_arguments,
     predict,
     train,
 )
@@ -292,6 +291,18 @@ def test_augmentation_differs_by_step_and_epoch_and_follows_from_the_seed() -> N
     assert torch.equal(plain.get(order, 1, 0).images, wanted)
 
 
+def test_the_share_of_plain_epochs_can_be_replaced(data: DataSet, tmp_path: Path) -> None:
+    assert settings(protocol="quick", epochs=18).plain_epochs == 3
+    assert settings(protocol="quick", epochs=18, plain_share=0.5).plain_epochs == 9
+    assert settings(protocol="acls").plain_epochs == 0
+    losses = [
+        train(settings(epochs=1, plain_share=share), tmp_path / name, data=data).history[0]
+        for name, share in (("protocol", None), ("none", 0.0), ("all", 1.0))
+    ]
+    assert losses[0] == losses[1]
+    assert losses[0]["train_loss"] != losses[2]["train_loss"]
+
+
 @pytest.fixture(scope="module")
 def finished(data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
@@ -388,6 +399,7 @@ def test_bad_settings_leave_no_folder(data: DataSet, tmp_path: Path) -> None:
         ({"protocol": "slow"}, "no protocol is called 'slow'"),
         ({"epochs": 0}, "epochs must be a finite number above 0, not 0"),
         ({"rate": float("nan")}, "rate must be a finite number above 0, not nan"),
+        ({"plain_share": 1.5}, "plain_share must lie between 0 and 1, not 1.5"),
         ({"image_size": -8}, "image_size must be a finite number above 0"),
         ({"loss_arguments": {"reduction": "sum"}}, "the protocol sums or averages"),
         ({"precision": "8"}, "precision must be one of 32, bf16, 16"),
@@ -441,19 +453,6 @@ def test_a_damaged_checkpoint_is_named(data: DataSet, tmp_path: Path) -> None:
     (tmp_path / "run/last.ckpt").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"last\.ckpt: can't be read as a checkpoint"):
         train(settings(epochs=1), tmp_path / "run", data=data, resume=True)
-
-
-def test_arguments_of_the_loss_from_text() -> None:
-    texts = ["gamma=3", "alpha=0.5", "form=mrl", "on=True", "steps={0: 5.0}"]
-    assert parse_loss_arguments(texts) == {
-        "gamma": 3,
-        "alpha": 0.5,
-        "form": "mrl",
-        "on": True,
-        "steps": {0: 5.0},
-    }
-    with pytest.raises(InputError, match="'gamma' is not of the form key=value"):
-        parse_loss_arguments(["gamma"])
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import typer
 from calibrant.cli.options import Json, Resamples, Seed, Settings
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.errors import InputError
+from calibrant.key_values import parse_literals
 from calibrant.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -116,9 +117,9 @@ def _files(
 def _stage(
     method: str, settings: list[str], *, seed: int, epochs: int, kappa: float | None
 ) -> SecondStage:
-    from calibrant.training.heads.registry import make_head, parse_settings
+    from calibrant.training.heads.registry import make_head
 
-    arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_settings(settings)
+    arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_literals(settings)
     if kappa is not None:
         arguments["kappa"] = kappa
     return make_head(method, **arguments)

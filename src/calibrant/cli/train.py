@@ -11,6 +11,7 @@ import typer
 from calibrant.cli.options import Json
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.errors import MissingDependencyError
+from calibrant.key_values import parse_literals
 from calibrant.predictions import Predictions
 from calibrant.tables import wrap
 
@@ -53,6 +54,14 @@ def train(
         float | None,
         typer.Option(help=f"Peak learning rate. {_OF_PROTOCOL}", show_default=False),
     ] = None,
+    plain_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the epochs, at the end, without augmentation; the network grows "
+            f"overconfident in them. {_OF_PROTOCOL}",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
     classes: Annotated[
         int | None,
@@ -86,19 +95,19 @@ def train(
     """Train a network, and write its predictions for validation and test images to a folder."""
     check_outputs([data], [json])
     run = _run_functions()
-    parse = run.parse_loss_arguments
     chosen = run.RunSettings(
         data=str(data),
         net=net,
         loss=loss,
-        loss_arguments=parse(settings or []),
+        loss_arguments=parse_literals(settings or []),
         loss_settings_for=settings_for,
         mixing=mixing,
-        mixing_arguments=parse(mixing_settings or []),
+        mixing_arguments=parse_literals(mixing_settings or []),
         protocol=protocol,
         epochs=epochs,
         batch_size=batch_size,
         rate=rate,
+        plain_share=plain_share,
         seed=seed,
         num_classes=classes,
         image_size=image_size,

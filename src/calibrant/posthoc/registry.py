@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from calibrant.errors import InputError, UnknownMethodError
+from calibrant.key_values import split_settings
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import (
@@ -140,10 +141,7 @@ def parse_arguments(method: str, settings: list[str]) -> dict[str, Any]:
     """
     defaults = calibrator_class(method)().get_params()
     arguments: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise InputError(f"'{setting}' is not of the form key=value")
+    for key, text in split_settings(settings):
         if key not in defaults:
             known = ", ".join(defaults) or "none"
             raise InputError(f"method '{method}' has no argument '{key}'; it has: {known}")

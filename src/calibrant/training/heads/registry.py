@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
-from typing import Any, cast
+from typing import Any
 
 from calibrant.errors import InputError, UnknownMethodError
 from calibrant.training.heads.balcal import BalCAL
@@ -50,24 +49,3 @@ def make_head(method: str, **arguments: Any) -> SecondStage:
         if isinstance(known[name], bool) and not isinstance(value, bool):
             raise InputError(f"{name} must be true or false, not {value!r}")
     return HEADS[method](**arguments)
-
-
-def parse_settings(settings: list[str]) -> dict[str, Any]:
-    """Return arguments from texts such as ``hidden=64``; words that aren't JSON are taken as text.
-
-    Raises:
-        InputError: a text without ``=``.
-    """
-    arguments: dict[str, Any] = {}
-    for text in settings:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError(f"--set expects KEY=VALUE, not '{text}'")
-        try:
-            parsed: Any = json.loads(value)
-        except ValueError:
-            parsed = value
-        arguments[name.strip()] = (
-            tuple(cast(list[Any], parsed)) if isinstance(parsed, list) else parsed
-        )
-    return arguments

@@ -4,7 +4,7 @@ from calibrant.training.run.folder import write_outputs
 from calibrant.training.run.observer import Announcer, Observer
 from calibrant.training.run.outputs import Outputs, predict
 from calibrant.training.run.protocols import PROTOCOLS, Protocol
-from calibrant.training.run.settings import RunSettings, parse_loss_arguments
+from calibrant.training.run.settings import RunSettings
 from calibrant.training.run.train import Trained, load_network, train
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "RunSettings",
     "Trained",
     "load_network",
-    "parse_loss_arguments",
     "predict",
     "train",
     "write_outputs",

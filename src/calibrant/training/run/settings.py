@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
@@ -30,9 +28,10 @@ class RunSettings:
         mixing: one of `MIXINGS`: mixtures of inputs to train on.
         mixing_arguments: of the mixing, such as alpha.
         protocol: one of `PROTOCOLS`.
-        epochs: None for those of the protocol; also batch_size and rate.
+        epochs: None for those of the protocol; also batch_size, rate and plain_share.
         batch_size: images a step, over all devices together.
         rate: (peak) learning rate.
+        plain_share: of the epochs, at the end, that see images as they are.
         seed: of weights, batches, augmentation and, if the protocol says so, the split.
         num_classes: needed where the data don't name their classes.
         image_size: side of the square that images in folders are stretched to; None leaves them.
@@ -51,6 +50,7 @@ class RunSettings:
     epochs: int | None = None
     batch_size: int | None = None
     rate: float | None = None
+    plain_share: float | None = None
     seed: int = 0
     num_classes: int | None = None
     image_size: int | None = None
@@ -62,6 +62,8 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:
                 raise InputError(f"{name} must be a finite number above 0, not {value}")
+        if self.plain_share is not None and not 0 <= self.plain_share <= 1:
+            raise InputError(f"plain_share must lie between 0 and 1, not {self.plain_share}")
         if "reduction" in self.loss_arguments:
             raise InputError("reduction is no argument here: the protocol sums or averages")
         if self.seed < 0:
@@ -98,6 +100,12 @@ class RunSettings:
         """The largest learning rate."""
         return self.recipe.rate if self.rate is None else self.rate
 
+    @property
+    def plain_epochs(self) -> int:
+        """How many epochs at the end see images as they are."""
+        share = self.recipe.plain_share if self.plain_share is None else self.plain_share
+        return round(share * self.total_epochs)
+
     def as_json(self) -> str:
         """Return the settings as JSON."""
         return json.dumps(asdict(self), indent=2)
@@ -117,21 +125,3 @@ class RunSettings:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise InputError(f"{file}: holds no settings of a run ({error})") from error
-
-
-def parse_loss_arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Return arguments from ``key=value`` texts; a value is a Python literal, or else text.
-
-    Raises:
-        InputError: a text has another form.
-    """
-    arguments: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError(f"'{text}' is not of the form key=value")
-        try:
-            arguments[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            arguments[key] = value
-    return arguments

@@ -197,8 +197,7 @@ def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingB
         settings.recipe.padding,
         settings.recipe.drop_last,
         world=devices,
-        plain_from=settings.total_epochs
-        - round(settings.recipe.plain_share * settings.total_epochs),
+        plain_from=settings.total_epochs - settings.plain_epochs,
     )
 
 

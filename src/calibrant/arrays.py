@@ -7,7 +7,6 @@ a tensor there. Everything per-row and small (a confidence, a margin) becomes fl
 from __future__ import annotations
 
 import contextvars
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeGuard, cast
@@ -17,6 +16,8 @@ import array_api_compat.numpy
 import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
+
+from calibrant.threads import one_blas_thread, worker_count
 
 Array = Any
 """An (N, K) array of any library that follows the array-API standard."""
@@ -124,20 +125,13 @@ def for_row_chunks(array: Array, work: Callable[[slice], None]) -> None:
         for chunk in chunks[first::threads]:
             work(chunk)
 
-    with ThreadPoolExecutor(threads) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         # NumPy's error state lives in the context, which a new thread doesn't inherit.
         running = [
             pool.submit(contextvars.copy_context().run, share, first) for first in range(threads)
         ]
         for thread in running:
             thread.result()
-
-
-def worker_count() -> int:
-    """Return how many threads to share work among: the cores this process may use, at most 8."""
-    usable = getattr(os, "sched_getaffinity", None)
-    cores = len(usable(0)) if usable is not None else os.cpu_count() or 1
-    return min(cores, 8)
 
 
 def pick(rows: Array, columns: Array) -> Array:

@@ -17,7 +17,6 @@ at this N.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from calibrant.arrays import FloatArray
 from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.scoring import RowScores
+from calibrant.threads import one_blas_thread, worker_count
 
 # Resamples when the caller doesn't say: this many, but no more than draw so many rows in all, and
 # never fewer than the least that an interval can rest on. A million rows get 100.
@@ -113,7 +113,7 @@ def _in_batches(
     size = max(1, min(resamples, BATCH_ROWS // n))
     sizes = [min(size, resamples - start) for start in range(0, resamples, size)]
     generators = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(len(sizes))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
         parts = list(pool.map(batch, generators, sizes))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

@@ -143,7 +143,8 @@ def fit(
     check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
     predictions = read(file, kind, labels)
-    calibrator.fit_predictions(predictions)
+    with progress(None, f"fitting {method}"):
+        calibrator.fit_predictions(predictions)
     calibrator.save(out)
     report = calibrator.fit_report_
     document: dict[str, Any] = {

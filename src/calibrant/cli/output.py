@@ -93,12 +93,20 @@ def progress(
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
-    columns = [TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    class Steps(MofNCompleteColumn):
+        """Steps of a known number; nothing, rather than a question mark, where it isn't known."""
+
+        def render(self, task: Task) -> Text:
+            return Text() if task.total is None else super().render(task)
+
+    columns = [TextColumn(what), BarColumn(), Steps(), TimeElapsedColumn()]
     if remaining:
         columns += [TextColumn("left"), TimeRemainingColumn()]
     bar = Progress(

@@ -30,6 +30,7 @@ from calibrant.errors import InputError, NotApplicableError, NotFittedError, Pre
 from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
+from calibrant.threads import one_blas_thread
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
@@ -126,7 +127,9 @@ class Calibrator(ABC):
 
     def fit_predictions(self, predictions: Predictions) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`."""
-        self.fit_report_ = self._fit(self._prepared(predictions))
+        rows = self._prepared(predictions)
+        with one_blas_thread():
+            self.fit_report_ = self._fit(rows)
         return self
 
     def _prepared(self, predictions: Predictions) -> Predictions:

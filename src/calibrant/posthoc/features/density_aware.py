@@ -12,6 +12,7 @@ from calibrant.errors import ConvergenceWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.minimizing import minimize
 from calibrant.posthoc.smart.objectives import brier, negative_log_likelihood
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
@@ -146,7 +147,6 @@ def fit_weights(
         floor: lowest temperature.
         loss: "nll" or "mse".
     """
-    from scipy.optimize import minimize
 
     # Weights as shares of the single temperature: everything is of order one, whatever the units.
     unit = np.where(scores.mean(axis=0) > 0, scores.mean(axis=0), 1.0)
@@ -168,10 +168,10 @@ def fit_weights(
         minimize(
             objective,
             start,
-            jac=True,
-            method="L-BFGS-B",
             bounds=bounds,
-            options={"maxiter": STEPS, "ftol": 1e-12, "gtol": 1e-8},
+            maxiter=STEPS,
+            ftol=1e-12,
+            gtol=1e-8,
         )
         for start in starts
     ]

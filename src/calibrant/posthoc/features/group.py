@@ -11,6 +11,7 @@ from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
+from calibrant.posthoc.minimizing import minimize
 from calibrant.posthoc.predicted_class import fit_ratios
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
@@ -170,7 +171,6 @@ def fit_partition(
     max_iterations: int,
 ) -> Any:
     """Return SciPy's result for (log(beta_g / beta), W) that maximise the mixture's likelihood."""
-    from scipy.optimize import minimize
 
     groups = len(start)
 
@@ -181,10 +181,10 @@ def fit_partition(
     return minimize(
         objective,
         np.concatenate([np.zeros(groups), start.ravel()]),
-        jac=True,
-        method="L-BFGS-B",
         bounds=[(-reach, reach)] * groups + [(None, None)] * start.size,
-        options={"maxiter": max_iterations, "ftol": 1e-9, "gtol": 1e-6},
+        maxiter=max_iterations,
+        ftol=1e-9,
+        gtol=1e-6,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
+from calibrant.posthoc.minimizing import minimize
 from calibrant.posthoc.temperature import TemperatureFit, fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import summarize
@@ -147,7 +148,6 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     max_iterations: int = argument(500, at_least=1)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        from scipy.optimize import minimize
 
         base = self._start(predictions)
         notes = base.report(predictions.n).notes
@@ -163,12 +163,12 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
             gradient = 2 * pull * logs - by_ratio * ratios / rows
             return value / rows + pull * float(logs @ logs), gradient
 
-        found: Any = minimize(
+        found = minimize(
             loss,
             np.zeros(self.classes_),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": self.max_iterations, "gtol": 1e-7, "ftol": 1e-13},
+            maxiter=self.max_iterations,
+            gtol=1e-7,
+            ftol=1e-13,
         )
         converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
         if not converged:

@@ -26,6 +26,7 @@ from calibrant.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pi
 from calibrant.errors import ConvergenceWarning, warn_caller
 from calibrant.masks import centred
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.minimizing import minimize
 
 # Where the objective counts as flat: the largest slope in its own curvature's units.
 SMALL_SLOPE = 1e-6
@@ -189,7 +190,6 @@ def fit_linear(
         start: a fit to begin at instead of C = 0 and b = 0.
         tolerance: the largest slope, in its own curvature's units, that counts as flat.
     """
-    from scipy.optimize import minimize
 
     n, classes = rows.logits.shape
     size = len(penalties) - classes
@@ -206,17 +206,13 @@ def fit_linear(
         gradient = np.concatenate([by_change.ravel(), by_bias]) / n + 2 * pull
         return value / n + float(pull @ parameters), scaled.gradient(gradient)
 
-    found: Any = minimize(
+    found = minimize(
         loss,
         scaled.variables(np.concatenate([change.ravel(), bias])),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": max_iterations,
-            "gtol": tolerance,
-            "ftol": FLAT * tolerance,
-            "maxcor": 15,
-        },
+        maxiter=max_iterations,
+        gtol=tolerance,
+        ftol=FLAT * tolerance,
+        maxcor=15,
     )
     steepest = float(np.abs(scaled.in_parameters(found.jac)).max())
     parameters = scaled.parameters(found.x)

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from calibrant.arrays import FloatArray
+from calibrant.posthoc.minimizing import minimize
 from calibrant.posthoc.smart.objectives import Objective, negative_log_likelihood
 from calibrant.rows import RowSummary
 
@@ -87,7 +88,6 @@ def fit_network(
     Returns:
         The best state that was seen.
     """
-    from scipy.optimize import minimize
 
     best = np.inf, network.flat()
 
@@ -102,12 +102,13 @@ def fit_network(
             best = value, vector.copy()
         return value, candidate.backward(tape, by_temperature) + 2 * pull
 
-    found: Any = minimize(
+    found = minimize(
         value_and_gradient,
         network.flat(),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": max_iterations, "gtol": 1e-7, "ftol": 1e-10, "maxcor": 20},
+        maxiter=max_iterations,
+        gtol=1e-7,
+        ftol=1e-10,
+        maxcor=20,
     )
     value, vector = best
     # Ending at the planned number of steps is no failure; ending earlier for another reason is.

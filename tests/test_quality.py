@@ -53,13 +53,14 @@ def assert_same_classes(probs: np.ndarray, test: Predictions) -> None:
 )
 def test_calibration_improves_on_the_sample(method):
     fit, test = load_sample("validation"), load_sample("test")
-    raw = errors(calibrated("none", fit, test), test)
+    raw, scaled = (errors(calibrated(m, fit, test), test) for m in ("none", "temperature"))
     probs = calibrated(method, fit, test)
     ece, adaece, nll = errors(probs, test)
-    assert raw[0] > 9
+    assert raw[0] > 6
     assert ece < 0.3 * raw[0]
     assert adaece < 0.3 * raw[1]
-    assert nll < 0.85 * raw[2]
+    # A few dozen steps cost some likelihood.
+    assert raw[2] - nll > 0.75 * (raw[2] - scaled[2])
     if METHODS[method].keeps_prediction:
         # In float32, so that near ties do not hide a change of class.
         assert_same_classes(probs, test)
@@ -67,9 +68,15 @@ def test_calibration_improves_on_the_sample(method):
 
 def test_logit_clipping_improves_on_the_sample_but_less():
     fit, test = load_sample("validation"), load_sample("test")
-    raw, clipped = (errors(calibrated(m, fit, test), test) for m in ("none", "logit-clipping"))
-    assert clipped[0] < 0.5 * raw[0]
-    assert clipped[2] < raw[2]
+    raw, scaled = (errors(calibrated(m, fit, test), test) for m in ("none", "temperature"))
+    by_ece, by_nll = (
+        errors(calibrated("logit-clipping", fit, test, criterion=criterion), test)
+        for criterion in ("ece", "nll")
+    )
+    assert scaled[0] < by_ece[0] < 0.3 * raw[0]
+    assert scaled[2] < by_nll[2] < raw[2]
+    # What the binned error likes may cost likelihood, even compared to doing nothing.
+    assert by_ece[2] > raw[2]
 
 
 def test_smart_is_better_than_one_temperature_on_the_sample():

@@ -149,7 +149,7 @@ def test_likelihood_is_that_of_another_optimiser(shrinkage, classes):
     def objective(logs):
         scores = centred(logits) / (single * np.exp(logs))
         nll = -log_softmax(scores, axis=1)[np.arange(200), labels].mean()
-        return nll + shrinkage / 200 * (logs @ logs)
+        return nll + shrinkage * classes / 200 * (logs @ logs)
 
     brute = minimize(objective, np.zeros(classes), method="BFGS", options={"gtol": 1e-9})
     ours = np.log(calibrator.temperatures_ / single)

@@ -20,7 +20,9 @@ class VectorScaling(PenalisedMap):
     map would otherwise depend on their arbitrary origin, and are measured in units of the fitted
     temperature T, so that w = 1, b = 0 is temperature scaling. The fit starts there and is drawn
     towards it by a ridge, ``ridge / N * (|w - 1|^2 + |b|^2)``: with many classes and few rows the
-    unpenalised maximum overfits. Convex; 2 K parameters.
+    unpenalised maximum overfits. So does this one with a hundred classes and a thousand rows;
+    `StructuredVectorScaling` is the same map with a ridge that grows with K. Convex; 2 K
+    parameters.
 
     Args:
         ridge: strength of the pull towards temperature scaling, in units of one row's likelihood.

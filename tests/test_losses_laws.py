@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from typing import Any
 
 import pytest
@@ -362,6 +363,19 @@ def test_compiles_in_one_graph(case):
         torch.testing.assert_close(compiled.state_dict()[name], buffer)
     if isinstance(loss, FeDLaS):
         torch.testing.assert_close(compiled.last.alpha, loss.last.alpha)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the default compiler needs g++")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of its own parts, by its compiler
+def test_the_default_compiler_computes_the_same():
+    torch._dynamo.reset()
+    batch = Batch()
+    loss, compiled = make("fedlas-ls"), make("fedlas-ls")
+    program = torch.compile(compiled)
+    program.needs = loss.needs
+    logits = batch.logits.clone().requires_grad_()
+    batch.loss(program, logits).backward()
+    torch.testing.assert_close(logits.grad, gradient(batch, loss))
 
 
 @pytest.mark.parametrize(

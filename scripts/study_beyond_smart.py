@@ -2,6 +2,7 @@
 
     python scripts/study_beyond_smart.py --data NAME=FILE [--data NAME=FIT_FILE:TEST_FILE]
         [--data synthetic] [--sizes 50,200,1000,5000] [--seeds 5]
+        [--methods top-rest,svs-top-rest] [--rivals smart,temperature,svs]
 
 For each size and seed all methods are fitted to the same rows and measured on the same others.
 Differences are paired; their 95 % intervals come from a bootstrap in two steps: draws with
@@ -28,7 +29,6 @@ from calibrant.tables import format_table
 
 METRICS = {"ece": 100.0, "adaece": 100.0, "nll": 1.0, "brier": 1.0}
 TRUTH = "off truth"
-RIVALS = ("smart", "temperature", "svs")
 
 # Value and bootstrap replicates of every metric.
 Measured = dict[str, tuple[float, NDArray[np.float64]]]
@@ -81,13 +81,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--resamples", type=int, default=200)
     parser.add_argument("--methods", default="top-rest,svs-top-rest")
+    parser.add_argument("--rivals", default="smart,temperature,svs")
     arguments = parser.parse_args()
-    ours = arguments.methods.split(",")
+    ours, rivals = arguments.methods.split(","), arguments.rivals.split(",")
     for text in arguments.data:
         source = Source.parse(text)
         for size in map(int, arguments.sizes.split(",")):
             started = time.perf_counter()
-            found: dict[str, list[Measured]] = {method: [] for method in ("none", *RIVALS, *ours)}
+            found: dict[str, list[Measured]] = {method: [] for method in ("none", *rivals, *ours)}
             for seed in range(source.draws(size, arguments.seeds)):
                 draw = source.draw(size, seed)
                 for method, measured in found.items():
@@ -106,7 +107,7 @@ def main() -> None:
                     *(difference(found[method], found[rival], m) for m in metrics),
                 ]
                 for method in ours
-                for rival in RIVALS
+                for rival in rivals
             ]
             print("\n" + format_table(["paired difference", *metrics], rows), flush=True)
 

@@ -16,16 +16,11 @@ from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, No
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.binned_gap import binned_gap, binned_gaps
-from calibrant.posthoc.consistency import (
-    COARSE_STEP,
-    FINE_STEP,
-    GUMBEL_DEVIATION,
-    ConsistencyCalibration,
-    vote_share,
-    vote_shares,
-)
+from calibrant.posthoc.consistency import ConsistencyCalibration
 from calibrant.posthoc.logit_clipping import LogitClipping, clipped_rows
+from calibrant.posthoc.probit import GUMBEL_DEVIATION
 from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.votes import COARSE_STEP, FINE_STEP, vote_share, vote_shares
 from calibrant.rows import softmax
 
 

@@ -34,6 +34,7 @@ ARGUMENTS = {
     "cts-gradient": st.fixed_dictionaries({"shrinkage": st.floats(1e-2, 1e2)}),
     "pts": st.fixed_dictionaries({"inputs": st.integers(1, 12), "seed": st.integers(0, 99)}),
     "logit-clipping": st.fixed_dictionaries({"criterion": st.sampled_from(["ece", "nll"])}),
+    "probit-top-rest": st.fixed_dictionaries({"knots": st.integers(2, 20)}),
     "consistency": st.fixed_dictionaries({"criterion": st.sampled_from(["ece", "nll"])}),
     "histogram": st.fixed_dictionaries(
         {"bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}

@@ -116,6 +116,8 @@ if TYPE_CHECKING:
     from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
     from calibrant.posthoc.parameterised import ParameterisedTemperature
     from calibrant.posthoc.predicted_class import PredictedClassTemperature
+    from calibrant.posthoc.probit import ProbitScaling
+    from calibrant.posthoc.probit_top_rest import ProbitTopRestScaling
     from calibrant.posthoc.registry import make_calibrator
     from calibrant.posthoc.smart import SMART
     from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
@@ -216,6 +218,8 @@ _HOMES = {
     "posthoc.predicted_class": ("PredictedClassTemperature",),
     "posthoc.registry": ("make_calibrator",),
     "posthoc.smart": ("SMART",),
+    "posthoc.probit": ("ProbitScaling",),
+    "posthoc.probit_top_rest": ("ProbitTopRestScaling",),
     "posthoc.svs_top_rest": ("StructuredTopRestScaling",),
     "posthoc.temperature": ("TemperatureScaling",),
     "posthoc.top_rest": ("TopRestScaling",),
@@ -267,6 +271,8 @@ __all__ = [
     "PredictedClassTemperature",
     "Predictions",
     "PredictionsError",
+    "ProbitScaling",
+    "ProbitTopRestScaling",
     "ProximityDensityRatio",
     "RefinementSplit",
     "RiskCoverage",

@@ -9,7 +9,7 @@ confidence; how that is applied to any kind of array, saved and exported is the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -58,6 +58,15 @@ class FitReport:
     iterations: int = 0
     converged: bool = True
     notes: tuple[str, ...] = ()
+
+    def behind(self, first: FitReport) -> FitReport:
+        """Return the report of a fit in two steps, of which this was the second."""
+        return replace(
+            self,
+            iterations=first.iterations + self.iterations,
+            converged=first.converged and self.converged,
+            notes=tuple(dict.fromkeys(first.notes + self.notes)),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values that JSON can hold."""

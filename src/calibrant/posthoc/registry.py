@@ -42,6 +42,8 @@ from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
 from calibrant.posthoc.parameterised import ParameterisedTemperature
 from calibrant.posthoc.plug_ins import plugged_in
 from calibrant.posthoc.predicted_class import PredictedClassTemperature
+from calibrant.posthoc.probit import ProbitScaling
+from calibrant.posthoc.probit_top_rest import ProbitTopRestScaling
 from calibrant.posthoc.smart import SMART
 from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.temperature import TemperatureScaling
@@ -74,12 +76,14 @@ BUILT_IN: dict[str, type[Calibrator]] = {
         ParameterisedTemperature,
         LogitClipping,
         ConsistencyCalibration,
+        ProbitScaling,
         TopRestScaling,
         GroupCalibration,
         ProximityDensityRatio,
         BinMeanShift,
         FeatureClipping,
         DensityAwareCalibration,
+        ProbitTopRestScaling,
         StructuredTopRestScaling,
         AutoCalibrator,
     )

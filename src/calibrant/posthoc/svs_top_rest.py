@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, namespace, to_numpy
+from calibrant.arrays import Array, FloatArray, to_numpy
 from calibrant.errors import CalibrationWarning
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.cross_validation import fold_numbers
 from calibrant.posthoc.linear.structured import StructuredVectorScaling
-from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.posthoc.top_rest import TopRestScaling, log_probabilities
+from calibrant.predictions import Predictions
 from calibrant.rows import summarize
 
 
@@ -71,21 +71,13 @@ class StructuredTopRestScaling(Calibrator):
         scores = self._held_out(predictions, first)
         second = TopRestScaling(knots=self.knots, penalty=self.penalty).fit(scores, labels)
         self.vector_, self.top_rest_ = first, second
-        one, two = first.fit_report_, second.fit_report_
-        return FitReport(
-            predictions.n,
-            two.objective,
-            two.value,
-            one.iterations + two.iterations,
-            one.converged and two.converged,
-            tuple(dict.fromkeys(one.notes + two.notes)),
-        )
+        return second.fit_report_.behind(first.fit_report_)
 
     def _held_out(self, predictions: Predictions, whole: StructuredVectorScaling) -> FloatArray:
         """Return (N, K) log-probabilities of each row by an SVS that hasn't seen it."""
         folds = min(self.folds, predictions.n)
         if folds < 2:
-            return to_numpy(_log_probabilities(whole, predictions.scores)).astype(np.float64)
+            return to_numpy(log_probabilities(whole, predictions.scores)).astype(np.float64)
         scores = np.empty((predictions.n, self.classes_))
         rows = summarize(predictions.scores, predictions.labels, curve="dense")
         fold = fold_numbers(rows, folds, self.seed)
@@ -95,16 +87,8 @@ class StructuredTopRestScaling(Calibrator):
             for part in range(folds):
                 seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
                 vector = StructuredVectorScaling(ridge=self.ridge).fit(seen.scores, seen.labels)
-                scores[fold == part] = to_numpy(_log_probabilities(vector, unseen.scores))
+                scores[fold == part] = to_numpy(log_probabilities(vector, unseen.scores))
         return scores
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
-        return self.top_rest_.predict_proba(_log_probabilities(self.vector_, logits))
-
-
-def _log_probabilities(vector: StructuredVectorScaling, logits: Array) -> Array:
-    """Return the logarithm of what `vector` gives, and minus infinity for masked classes."""
-    probs = vector.predict_proba(logits)
-    xp = namespace(probs)
-    scores = xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
-    return xp.where(xp.asarray(logits) == -xp.inf, -xp.inf, scores)
+        return self.top_rest_.predict_proba(log_probabilities(self.vector_, logits))

@@ -39,7 +39,7 @@ from calibrant.posthoc.smooth_logistic import (
     spline_knots,
 )
 from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
+from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.rows import map_rows, summarize, top_two
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
@@ -261,3 +261,15 @@ def _row_inputs(
     total = np.where(total > 0, total, 1.0)
     known = np.where(np.isfinite(gap), gap, 0.0)
     return gap - np.log(total), np.log(gap + SMALLEST_MARGIN), known - inner / total
+
+
+def log_probabilities(calibrator: Calibrator, logits: Array) -> Array:
+    """Return the logarithm of what `calibrator` gives: the logits of a step behind it.
+
+    Minus infinity for masked classes; no probability counts as less than the smallest that NLL
+    takes.
+    """
+    probs = calibrator.predict_proba(logits)
+    xp = namespace(probs)
+    scores = xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+    return xp.where(xp.asarray(logits) == -xp.inf, -xp.inf, scores)

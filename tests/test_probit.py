@@ -1,0 +1,120 @@
+"""Probit scaling: its optimum, rows whose truth it is, and top-rest scaling behind it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from calibrant.errors import CalibrationWarning
+from calibrant.metrics.proper import negative_log_likelihood
+from calibrant.posthoc.probit import GUMBEL_DEVIATION, ProbitScaling
+from calibrant.posthoc.probit_top_rest import ProbitTopRestScaling
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.top_rest import TopRestScaling
+from calibrant.posthoc.votes import COARSE_STEP, FINE_STEP, vote_shares
+
+
+def fitted(calibrator, logits, labels):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        return calibrator.fit(logits, labels)
+
+
+def with_truth(rows: int, classes: int, noise: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits, four times too large, of labels that normal or Gumbel noise decides."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(scale=2.0, size=(rows, classes))
+    drawn = {"normal": rng.normal, "gumbel": rng.gumbel}[noise](size=scores.shape)
+    return 4 * scores, (scores + drawn).argmax(axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_noise_is_that_of_the_greatest_likelihood(classes, labelled_logits):
+    logits, labels = labelled_logits(300, classes)
+    calibrator = fitted(ProbitScaling(), logits, labels)
+
+    def nll(noise):
+        probs = vote_shares(logits, noise, FINE_STEP) * 300 / 301 + 1 / classes / 301
+        return negative_log_likelihood(probs, labels)
+
+    near = GUMBEL_DEVIATION * TemperatureScaling().fit(logits, labels).temperature_
+    best = min(nll(noise) for noise in near * np.geomspace(1 / 8, 8, 400))
+    np.testing.assert_allclose(nll(calibrator.noise_), best, atol=1e-5)
+    np.testing.assert_allclose(calibrator.fit_report_.value, best, atol=1e-4)
+    assert calibrator.fit_report_.converged
+    np.testing.assert_allclose(
+        negative_log_likelihood(calibrator.predict_proba(logits), labels), best, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("classes", [3, 30])
+def test_known_noise_is_found_and_the_right_kind_wins(classes):
+    for kind in ("normal", "gumbel"):
+        logits, labels = with_truth(2000, classes, kind, seed=classes)
+        test, truth = with_truth(20_000, classes, kind, seed=classes + 1)
+        probit = fitted(ProbitScaling(), logits, labels)
+        scaled = fitted(TemperatureScaling(), logits, labels)
+        lead = [negative_log_likelihood(c.predict_proba(test), truth) for c in (probit, scaled)]
+        assert (lead[0] < lead[1]) == (kind == "normal")
+        if kind == "normal":
+            np.testing.assert_allclose(probit.noise_, 4, rtol=0.06)
+
+
+def test_many_rows_are_thinned_evenly():
+    logits, labels = with_truth(5000, 4, "normal", seed=0)
+    whole = fitted(ProbitScaling(), logits, labels)
+    third = fitted(ProbitScaling(), logits[::3], labels[::3])
+    np.testing.assert_allclose(whole.noise_, third.noise_, rtol=5e-3)
+    assert whole.fit_report_.rows == 5000
+    assert whole.uniform_ == 1 / 5001
+
+
+@pytest.mark.parametrize("step", [FINE_STEP, COARSE_STEP])
+def test_classes_that_are_left_out_make_no_difference(step):
+    logits = np.random.default_rng(1).normal(scale=8.0, size=(20, 300))
+    logits[3, :250] = -np.inf
+    top = logits.max(axis=1, keepdims=True)
+    wanted = np.zeros(logits.shape)
+    for node in np.arange(-6, 8.5 + step / 2, step):
+        reach = (top - logits) / 1.3 + node
+        density = np.exp(-0.5 * reach**2)
+        wanted += density / ndtr(reach) * ndtr(reach).prod(axis=1, keepdims=True)
+    wanted /= wanted.sum(axis=1, keepdims=True)
+    found = vote_shares(logits, 1.3, step)
+    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-300)
+    np.testing.assert_array_equal(found.argsort(axis=1)[:, -5:], logits.argsort(axis=1)[:, -5:])
+
+
+def test_the_second_step_is_top_rest_scaling_of_the_first(labelled_logits):
+    logits, labels = labelled_logits(400, 5)
+    found = fitted(ProbitTopRestScaling(knots=6), logits, labels)
+    first = fitted(ProbitScaling(), logits, labels)
+    scores = np.log(first.predict_proba(logits))
+    second = fitted(TopRestScaling(knots=6), scores, labels)
+    np.testing.assert_allclose(found.predict_proba(logits), second.predict_proba(scores), rtol=1e-6)
+    report = found.fit_report_
+    assert report.iterations == first.fit_report_.iterations + second.fit_report_.iterations
+    assert found.n_parameters == 1 + second.n_parameters
+
+
+def test_it_gains_where_both_parts_are_wrong():
+    """Normal noise and a confidence that is too high at small margins."""
+    rng = np.random.default_rng(5)
+    scores = rng.normal(scale=2.0, size=(24_000, 20))
+    tops = np.sort(scores, axis=1)
+    unsure = np.exp(tops[:, -2] - tops[:, -1])[:, None]
+    labels = (scores + (1 + unsure) * rng.normal(size=scores.shape)).argmax(axis=1)
+    loss = {
+        method: negative_log_likelihood(
+            fitted(make_calibrator(method), scores[:4000], labels[:4000]).predict_proba(
+                scores[4000:]
+            ),
+            labels[4000:],
+        )
+        for method in ("temperature", "probit", "top-rest", "probit-top-rest")
+    }
+    assert loss["probit-top-rest"] < min(loss["probit"], loss["top-rest"]) < loss["temperature"]

@@ -15,7 +15,7 @@ from calibrant.posthoc.probit_top_rest import ProbitTopRestScaling
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.posthoc.votes import COARSE_STEP, FINE_STEP, vote_shares
+from calibrant.posthoc.votes import COARSE_STEP, FINE_STEP, step_for, vote_shares
 
 
 def fitted(calibrator, logits, labels):
@@ -87,6 +87,15 @@ def test_classes_that_are_left_out_make_no_difference(step):
     found = vote_shares(logits, 1.3, step)
     np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-300)
     np.testing.assert_array_equal(found.argsort(axis=1)[:, -5:], logits.argsort(axis=1)[:, -5:])
+
+
+@pytest.mark.parametrize(("classes", "scale"), [(2, 3.0), (10, 4.0), (100, 3.0), (1000, 2.0)])
+def test_the_step_is_small_enough(classes, scale):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=scale, size=(100, classes))
+    logits[:, 0] += 10 * rng.random(100)
+    wanted = vote_shares(logits, 1.0, FINE_STEP / 2)
+    np.testing.assert_allclose(vote_shares(logits, 1.0, step_for(classes)), wanted, atol=1e-6)
 
 
 def test_the_second_step_is_top_rest_scaling_of_the_first(labelled_logits):

@@ -100,7 +100,7 @@ def test_the_step_is_small_enough(classes, scale):
 
 def test_the_second_step_is_top_rest_scaling_of_the_first(labelled_logits):
     logits, labels = labelled_logits(400, 5)
-    found = fitted(ProbitTopRestScaling(knots=6), logits, labels)
+    found = fitted(ProbitTopRestScaling(knots=6, tails="normal"), logits, labels)
     first = fitted(ProbitScaling(), logits, labels)
     scores = np.log(first.predict_proba(logits))
     second = fitted(TopRestScaling(knots=6), scores, labels)
@@ -108,6 +108,18 @@ def test_the_second_step_is_top_rest_scaling_of_the_first(labelled_logits):
     report = found.fit_report_
     assert report.iterations == first.fit_report_.iterations + second.fit_report_.iterations
     assert found.n_parameters == 1 + second.n_parameters
+
+
+@pytest.mark.parametrize(("kind", "method"), [("normal", "probit"), ("gumbel", "temperature")])
+def test_the_likelier_tails_are_taken(kind, method):
+    logits, labels = with_truth(3000, 10, kind, seed=2)
+    found = fitted(ProbitTopRestScaling(), logits, labels)
+    assert found.parts()["first_"].method == method
+    if method == "temperature":
+        plain = fitted(TopRestScaling(), logits, labels)
+        np.testing.assert_allclose(
+            found.predict_proba(logits), plain.predict_proba(logits), atol=1e-4
+        )
 
 
 def test_it_gains_where_both_parts_are_wrong():

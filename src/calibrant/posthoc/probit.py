@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -70,8 +70,11 @@ class ProbitScaling(Calibrator):
         if base.warning is not None:
             return report
         every = 1 if self.most_rows is None else -(-predictions.n // self.most_rows)
-        rows = predictions if every == 1 else predictions.take(np.arange(0, predictions.n, every))
-        return self._search(rows, report)
+        if every == 1:
+            return self._search(predictions, report)
+        thinned = self._search(predictions.take(np.arange(0, predictions.n, every)), report)
+        logits = to_numpy(predictions.scores).astype(np.float64)
+        return replace(thinned, value=self._nll(logits, predictions.labels, self.noise_))
 
     def _search(self, rows: Predictions, report: FitReport) -> FitReport:
         """Set `noise_`, given the one most like temperature scaling's."""

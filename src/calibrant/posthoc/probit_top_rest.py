@@ -1,59 +1,69 @@
-"""Probit scaling for the tails, top-rest scaling for the margin."""
+"""The likelier tails, and top-rest scaling for the margin."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, as_array, like, namespace
+from calibrant.arrays import Array, as_array, like, namespace, pick, to_numpy
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.probit import ProbitScaling
+from calibrant.posthoc.temperature import TemperatureScaling
 from calibrant.posthoc.top_rest import TopRestScaling, log_probabilities
 from calibrant.predictions import Predictions
 
 
 @dataclass(eq=False)
 class ProbitTopRestScaling(Calibrator):
-    """Probit scaling, whose outcome is recalibrated by top-rest scaling.
+    """Probit or temperature scaling, whose outcome is recalibrated by top-rest scaling.
 
     Top-rest scaling takes the spread over the classes below the top from temperature scaling, whose
-    tails are those of Gumbel noise; here it takes it from normal noise. The logits of the second
-    step are the log-probabilities of the first. One number can't overfit the rows that it is fitted
-    to by more than a trifle, so both steps see the same rows, as in top-rest scaling itself. The
-    predicted class is kept.
+    tails are those of Gumbel noise. Normal noise describes some networks much better and some
+    worse, and the calibration rows say which: both have one number, and normal noise is taken if it
+    is likelier by more than a standard error. It is what a single surprise costs more under, so few
+    rows don't choose it. The first step's log-probabilities are the logits of the second. One
+    number can't overfit by more than a trifle, so both steps see the same rows, as in top-rest
+    scaling itself. The predicted class is kept. `docs/beyond-smart.md` has what it is worth.
 
     Args:
+        tails: ``"likelier"`` ones, or ``"normal"`` whatever the rows say.
         knots, penalty: of top-rest scaling.
 
     Attributes:
-        probit_: the fitted probit scaling; top_rest_: the fitted top-rest scaling behind it.
+        first_: the fitted probit or temperature scaling; top_rest_: the fitted top-rest scaling
+            behind it.
     """
 
     method: ClassVar[str] = "probit-top-rest"
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
-    part_names: ClassVar[tuple[str, ...]] = ("probit_", "top_rest_")
+    part_names: ClassVar[tuple[str, ...]] = ("first_", "top_rest_")
 
+    tails: Literal["likelier", "normal"] = argument("likelier", choices=("likelier", "normal"))
     knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
 
-    probit_: ProbitScaling = field(init=False, repr=False)
+    first_: Calibrator = field(init=False, repr=False)
     top_rest_: TopRestScaling = field(init=False, repr=False)
 
     @property
     def n_parameters(self) -> int:
         """Those of both steps."""
-        return self.probit_.n_parameters + self.top_rest_.n_parameters
+        return self.first_.n_parameters + self.top_rest_.n_parameters
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
-        self.probit_ = ProbitScaling().fit(logits, labels)
+        self.first_ = ProbitScaling().fit(logits, labels)
+        if self.tails == "likelier":
+            scaled = TemperatureScaling().fit(logits, labels)
+            if not _clearly_likelier(self.first_, scaled, predictions):
+                self.first_ = scaled
         scores = self._scores(logits)
         self.top_rest_ = TopRestScaling(knots=self.knots, penalty=self.penalty).fit(scores, labels)
-        return self.top_rest_.fit_report_.behind(self.probit_.fit_report_)
+        return self.top_rest_.fit_report_.behind(self.first_.fit_report_)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         return self.top_rest_.predict_proba(self._scores(logits))
@@ -64,10 +74,20 @@ class ProbitTopRestScaling(Calibrator):
         The top class is lifted by a rounding error, so that none overtakes it that is level with it
         after the first step.
         """
-        scores = log_probabilities(self.probit_, logits)
+        scores = log_probabilities(self.first_, logits)
         xp = namespace(scores)
         columns = like(np.arange(int(scores.shape[1])), scores)
         chosen = columns[None, :] == xp.argmax(as_array(logits), axis=1)[:, None]
         top = xp.max(scores, axis=1, keepdims=True)
         lifted = top + 2 * xp.finfo(scores.dtype).eps * (1 + xp.abs(top))
         return xp.where(chosen, lifted, scores)
+
+
+def _clearly_likelier(first: Calibrator, other: Calibrator, rows: Predictions) -> bool:
+    """Return whether the mean log loss of `first` is lower by more than its standard error."""
+    losses = [
+        -to_numpy(pick(log_probabilities(step, rows.scores), like(rows.labels, rows.scores)))
+        for step in (first, other)
+    ]
+    gain = (losses[1] - losses[0]).astype(np.float64)
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else False

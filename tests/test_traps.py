@@ -113,7 +113,9 @@ def test_traps_are_answered_rightly(method, trap):
         right = probs.argmax(axis=1) == labels
         # "irm" maps probabilities one by one, and flat rows change when they are normalised.
         flat = method == "irm" and trap == "logits / 50"
-        assert abs(probs.max(axis=1).mean() - right.mean()) < (0.1 if flat else 0.02)
+        # These rows have the tails of Gumbel noise, which "probit" doesn't.
+        allowed = 0.1 if flat else 0.05 if method == "probit" else 0.02
+        assert abs(probs.max(axis=1).mean() - right.mean()) < allowed
     if calibrator.keeps_prediction:
         np.testing.assert_array_equal(
             calibrator.predict_confidence(logits)[0], logits.argmax(axis=1)

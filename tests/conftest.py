@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Workers share the cores: with threads of its own in each, they would wait for one another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from collections.abc import Callable
 from pathlib import Path
 

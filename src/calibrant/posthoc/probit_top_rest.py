@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, as_array, like, namespace, pick, to_numpy
+from calibrant.arrays import Array, IntArray, as_array, like, namespace, pick, to_numpy
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.probit import ProbitScaling
@@ -57,37 +57,36 @@ class ProbitTopRestScaling(Calibrator):
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
         self.first_ = ProbitScaling().fit(logits, labels)
+        scores = log_probabilities(self.first_, logits)
         if self.tails == "likelier":
             scaled = TemperatureScaling().fit(logits, labels)
-            if not _clearly_likelier(self.first_, scaled, predictions):
-                self.first_ = scaled
-        scores = self._scores(logits)
-        self.top_rest_ = TopRestScaling(knots=self.knots, penalty=self.penalty).fit(scores, labels)
+            scaled_scores = log_probabilities(scaled, logits)
+            if not _clearly_likelier(scores, scaled_scores, labels):
+                self.first_, scores = scaled, scaled_scores
+        second = TopRestScaling(knots=self.knots, penalty=self.penalty)
+        self.top_rest_ = second.fit(_with_top_lifted(scores, logits), labels)
         return self.top_rest_.fit_report_.behind(self.first_.fit_report_)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
-        return self.top_rest_.predict_proba(self._scores(logits))
-
-    def _scores(self, logits: Array) -> Array:
-        """Return the (N, K) logits of the second step.
-
-        The top class is lifted by a rounding error, so that none overtakes it that is level with it
-        after the first step.
-        """
         scores = log_probabilities(self.first_, logits)
-        xp = namespace(scores)
-        columns = like(np.arange(int(scores.shape[1])), scores)
-        chosen = columns[None, :] == xp.argmax(as_array(logits), axis=1)[:, None]
-        top = xp.max(scores, axis=1, keepdims=True)
-        lifted = top + 2 * xp.finfo(scores.dtype).eps * (1 + xp.abs(top))
-        return xp.where(chosen, lifted, scores)
+        return self.top_rest_.predict_proba(_with_top_lifted(scores, logits))
 
 
-def _clearly_likelier(first: Calibrator, other: Calibrator, rows: Predictions) -> bool:
-    """Return whether the mean log loss of `first` is lower by more than its standard error."""
-    losses = [
-        -to_numpy(pick(log_probabilities(step, rows.scores), like(rows.labels, rows.scores)))
-        for step in (first, other)
-    ]
-    gain = (losses[1] - losses[0]).astype(np.float64)
+def _with_top_lifted(scores: Array, logits: Array) -> Array:
+    """Return the (N, K) scores with that of each row's largest logit lifted by a rounding error.
+
+    So no class overtakes it in the second step that is level with it after the first.
+    """
+    xp = namespace(scores)
+    columns = like(np.arange(int(scores.shape[1])), scores)
+    chosen = columns[None, :] == xp.argmax(as_array(logits), axis=1)[:, None]
+    top = xp.max(scores, axis=1, keepdims=True)
+    lifted = top + 2 * xp.finfo(scores.dtype).eps * (1 + xp.abs(top))
+    return xp.where(chosen, lifted, scores)
+
+
+def _clearly_likelier(scores: Array, others: Array, labels: IntArray) -> bool:
+    """Return whether the mean log loss of `scores` is lower by more than its standard error."""
+    own, other = (-to_numpy(pick(given, like(labels, given))) for given in (scores, others))
+    gain = (other - own).astype(np.float64)
     return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else False

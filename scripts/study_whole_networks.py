@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from calibrant.evaluation import evaluate
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions import Predictions
-from calibrant.training.data import ImageSet, read_data_set
+from calibrant.training.data import read_data_set
+from calibrant.training.data.images import Images
 from calibrant.training.heads import BalCAL, ProgressiveLayerPeeling
 from calibrant.training.nets import build
 from calibrant.training.run import RunSettings
@@ -63,9 +64,9 @@ def trained(method: str, batches: Epochs, classes: int, epochs: int, seed: int) 
 
 
 @torch.inference_mode()
-def predictions(network: nn.Module, images: ImageSet, batches: TrainingBatches) -> Predictions:
+def predictions(network: nn.Module, images: Images, batches: TrainingBatches) -> Predictions:
     """Return the logits of all images."""
-    parts = torch.arange(len(images.labels)).split(500)
+    parts = torch.arange(len(images)).split(500)
     logits = torch.cat([network(batches.normalise(images.batch(part))) for part in parts])
     return Predictions.from_logits(logits.numpy(), images.labels.numpy())
 

@@ -21,8 +21,8 @@ from benchmarks.data import (
     softmax,
     synthetic,
 )
-from calibrant.rows import summarize
-from calibrant.scoring import score_top
+from calibrant.predictions.rows import summarize
+from calibrant.predictions.scoring import score_top
 
 OURS = "calibrant"
 # Beyond this many classes our matrix map refuses, and its peer takes 20 s.

@@ -60,7 +60,7 @@ FIT_PROBE = """
 import sys, time, warnings
 warnings.simplefilter("ignore")
 from benchmarks.data import synthetic
-from calibrant.errors import CalibrantError
+from calibrant.core.errors import CalibrantError
 from calibrant.posthoc.registry import make_calibrator
 
 rows = synthetic(int(sys.argv[2]), int(sys.argv[3]), 1)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.evaluation import evaluate
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.files import read_predictions
 from calibrant.files.atomic import replacing
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 PARTS = {"val": "validation", "test": "test"}  # file of the run to file of the package
 # For the network's own float32 arithmetic, beside the rounding of logits and features to float16.

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from study_data import Draw, Source
 
-from calibrant.evaluation import evaluate
+from calibrant.core.text import format_table
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions import Predictions
-from calibrant.tables import format_table
+from calibrant.predictions.predictions import Predictions
 
 METRICS = {"ece": 100.0, "adaece": 100.0, "nll": 1.0, "brier": 1.0}
 TRUTH = "off truth"

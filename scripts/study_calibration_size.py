@@ -25,14 +25,14 @@ import numpy as np
 from scipy.stats import t as student
 from study_data import Draw, Source
 
-from calibrant.errors import NotApplicableError
+from calibrant.core.errors import NotApplicableError
+from calibrant.core.text import format_table
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
-from calibrant.tables import format_table
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 
 BASE = "temperature"
 # What stands out in the figure; the others are thin and grey.

@@ -16,11 +16,11 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.evaluation import evaluate
+from calibrant.core.text import format_table
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.registry import CurveMetric, metrics_named
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.tables import format_table
+from calibrant.predictions.predictions import Predictions
 
 NAMES = ("ece", "adaece", "smce", "smece", "accuracy")
 

@@ -26,7 +26,7 @@ from study_losses_runs import CONTROLS, LINES, finished, read_runs
 from study_losses_statistics import as_document
 from study_losses_tables import fill
 
-from calibrant.errors import CalibrantError, InputError
+from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
 
 # Losses whose published settings for the data set differ from the defaults, or might.

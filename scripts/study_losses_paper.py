@@ -18,7 +18,7 @@ from study_losses_tables import (
     which_runs,
 )
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 
 # Bahavan et al. 2026, tables 1 and 4: CIFAR-10 after 350 epochs, in percent. ECE and AdaECE of
 # ResNet-50 and ResNet-101, the two parts of the ECE of ResNet-50.

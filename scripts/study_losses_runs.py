@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.errors import InputError
-from calibrant.evaluation import evaluate
+from calibrant.core.errors import InputError
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.files import read_predictions
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 REFERENCE = "cross-entropy"
 # Name of a line to the arguments of `calibrant train` that make it.

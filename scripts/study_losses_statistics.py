@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from study_losses_runs import AFTER, METRICS, Run
 
-from calibrant.uncertainty import PairedDifference, paired_difference
+from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 
 LEVEL = 0.95
 Side = tuple[str, str]  # a line, and the method after it

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from study_losses_runs import LINES, METRICS, REFERENCE, Run
 from study_losses_statistics import Difference, Side, difference, lines_of, mean, seeds_of
 
-from calibrant.errors import InputError
-from calibrant.tables import format_table
+from calibrant.core.errors import InputError
+from calibrant.core.text import format_table
 
 TITLES = {
     "accuracy": "accuracy",

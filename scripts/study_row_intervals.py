@@ -17,8 +17,8 @@ import warnings
 import numpy as np
 from study_data import synthetic
 
-from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.tables import format_table
+from calibrant.core.text import format_table
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
 
 
 def main() -> None:

@@ -30,15 +30,15 @@ from numpy.typing import NDArray
 from second_stage_shift import Shifted, shifted
 from second_stage_tables import refresh
 
-from calibrant.errors import InputError
-from calibrant.evaluation import evaluate
+from calibrant.core.errors import InputError
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.files import read_predictions
 from calibrant.files.atomic import replacing
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.detection import auroc, fpr_at_tpr
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 from calibrant.training.heads import ABLATION, MaCCal, SecondStage, make_head, mask_at_inference
 from calibrant.training.heads.runs import files_of_run
 

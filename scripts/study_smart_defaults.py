@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.text import format_table
 from calibrant.files import read_predictions
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.smart import SMART
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.uncalibrated import Uncalibrated
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
-from calibrant.tables import format_table
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.smart import SMART
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 
 
 def variants(seed: int) -> dict[str, Calibrator]:

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.text import format_table
 from calibrant.files import read_predictions
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
-from calibrant.tables import format_table
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 
 MEASURES = {"ECE %": 100.0, "AdaECE %": 100.0, "NLL": 1.0, "Brier": 1.0}
 

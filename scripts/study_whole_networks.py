@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from calibrant.evaluation import evaluate
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import read_data_set
 from calibrant.training.data.images import Images
 from calibrant.training.heads import BalCAL, ProgressiveLayerPeeling

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from numpy.typing import NDArray
 
 from calibrant.files import read_predictions
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 SHARED_DATA = Path(__file__).parents[2] / "shared/data/predictions"
 

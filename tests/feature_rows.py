@@ -7,12 +7,12 @@ import warnings
 import numpy as np
 import torch
 
-from calibrant.arrays import as_array, to_numpy
-from calibrant.errors import CalibrationWarning
-from calibrant.head import Head
+from calibrant.core.arrays import as_array, to_numpy
+from calibrant.core.errors import CalibrationWarning
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.predictions import Predictions
+from calibrant.predictions.last_layer import Head
+from calibrant.predictions.predictions import Predictions
 
 # More partitions, folds and noise would only take longer.
 QUICK = {"group": {"partitions": 4}, "auto": {"folds": 2, "repeats": 1}}

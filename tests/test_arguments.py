@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.posthoc.registry import make_calibrator
 
 

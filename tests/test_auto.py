@@ -11,20 +11,25 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError, NotApplicableError
-from calibrant.persistence import load
+from calibrant.core.errors import (
+    CalibrationWarning,
+    CalibratorFileError,
+    InputError,
+    NotApplicableError,
+)
 from calibrant.posthoc import auto, registry
 from calibrant.posthoc.auto import AutoCalibrator, choose
-from calibrant.posthoc.cross_validation import (
+from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
     Trial,
     difference_of_losses,
     fold_numbers,
 )
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.uncalibrated import Uncalibrated
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax, summarize
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax, summarize
 
 QUICK = "temperature, ets, top-rest, svs"
 

@@ -11,14 +11,19 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
+from calibrant.core.errors import (
+    BoundaryWarning,
+    CalibrationWarning,
+    InputError,
+    NotIdentifiedWarning,
+)
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.posthoc.linear.class_temperatures import (
     ClassTemperatureScaling,
     GradientClassTemperatureScaling,
 )
 from calibrant.posthoc.linear.column_search import ColumnSearch
-from calibrant.posthoc.temperature import TemperatureScaling
+from calibrant.posthoc.temperature.single import TemperatureScaling
 
 both = pytest.mark.parametrize(
     "kind", [ClassTemperatureScaling, GradientClassTemperatureScaling], ids=lambda k: k.method

@@ -16,11 +16,11 @@ import pytest
 from feature_rows import rows_with_features
 
 from calibrant.cli import main
-from calibrant.errors import PredictionsError
+from calibrant.core.errors import PredictionsError
 from calibrant.files import read_predictions, write_predictions
-from calibrant.persistence import load
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample
 
 SMART = ["fit", "val.npz", "--method", "smart"]

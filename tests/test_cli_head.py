@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from calibrant.cli import main  # noqa: E402
 from calibrant.files import read_predictions, write_predictions  # noqa: E402
-from calibrant.predictions import Predictions  # noqa: E402
+from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.heads import FeatureRows, HeadRetraining, load_head  # noqa: E402
 from calibrant.training.heads.held_out import measure_head  # noqa: E402

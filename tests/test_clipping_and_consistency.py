@@ -12,16 +12,21 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
+from calibrant.core.errors import (
+    BoundaryWarning,
+    CalibrationWarning,
+    InputError,
+    NotIdentifiedWarning,
+)
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.binned_gap import binned_gap, binned_gaps
-from calibrant.posthoc.consistency import ConsistencyCalibration
-from calibrant.posthoc.logit_clipping import LogitClipping, clipped_rows
-from calibrant.posthoc.probit import GUMBEL_DEVIATION
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.votes import COARSE_STEP, FINE_STEP, vote_share, vote_shares
-from calibrant.rows import softmax
+from calibrant.posthoc.fitting.binned_gap import binned_gap, binned_gaps
+from calibrant.posthoc.noise.consistency import ConsistencyCalibration
+from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION
+from calibrant.posthoc.noise.votes import COARSE_STEP, FINE_STEP, vote_share, vote_shares
+from calibrant.posthoc.temperature.logit_clipping import LogitClipping, clipped_rows
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.rows import softmax
 
 
 def fitted(calibrator, logits, labels):

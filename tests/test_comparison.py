@@ -10,17 +10,17 @@ import pytest
 from feature_rows import rows_with_features
 
 from calibrant.cli.output import as_json
-from calibrant.compared import Comparison
-from calibrant.comparison import compare
-from calibrant.errors import InputError, PredictionsError, UnknownMethodError
-from calibrant.evaluation import evaluate
+from calibrant.comparison.compare import compare
+from calibrant.comparison.comparison import Comparison
+from calibrant.core.errors import InputError, PredictionsError, UnknownMethodError
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import HistogramBinning
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.uncalibrated import Uncalibrated
-from calibrant.predictions import Predictions
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.predictions.predictions import Predictions
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from calibrant.posthoc.confidence import (
     VennAbers,
 )
 from calibrant.posthoc.confidence.bbq import before_the_elbow, candidate_numbers_of_bins
-from calibrant.rows import softmax
+from calibrant.predictions.rows import softmax
 
 pairs = st.lists(st.tuples(st.integers(5, 20), st.booleans()), min_size=1, max_size=25)
 NEW = [BayesianBinning, ScalingBinning, SplineCalibration, VennAbers]

@@ -9,8 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from calibrant.curves import ConfidenceCurve, DenseCurve, TabulatedCurve, knots_per_octave
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
+from calibrant.predictions.curves import (
+    ConfidenceCurve,
+    DenseCurve,
+    TabulatedCurve,
+    knots_per_octave,
+)
 
 CLASSES = [2, 10, 100, 1000]
 BETAS = 2.0 ** np.linspace(-5, 4, 400)

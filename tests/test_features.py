@@ -11,7 +11,7 @@ import safetensors.numpy
 import torch
 from scipy.optimize import minimize, minimize_scalar
 
-from calibrant.errors import (
+from calibrant.core.errors import (
     CalibrationWarning,
     CalibratorFileError,
     InputError,
@@ -20,7 +20,6 @@ from calibrant.errors import (
     PredictionsError,
 )
 from calibrant.files import read_predictions, write_predictions
-from calibrant.persistence import load
 from calibrant.posthoc.features import (
     BinMeanShift,
     DensityAwareCalibration,
@@ -33,9 +32,10 @@ from calibrant.posthoc.features import (
 from calibrant.posthoc.features.group import alternating_halves, fit_partition, mixture_loss
 from calibrant.posthoc.features.neighbours import nearest_distances, unit_rows
 from calibrant.posthoc.features.proximity import proximity_of
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax, summarize
+from calibrant.posthoc.loading import load
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax, summarize
 from calibrant.sample import load_sample
 
 NOBODY = -1

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 import calibrant as cb
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.report import figures, margins, save_figures, series
 
 

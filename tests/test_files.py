@@ -24,10 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrant.errors import InputError, MissingDependencyError, PredictionsError
+from calibrant.core.errors import InputError, MissingDependencyError, PredictionsError
 from calibrant.files import read_predictions, replacing, write_predictions
-from calibrant.head import Head
-from calibrant.predictions import Predictions
+from calibrant.predictions.last_layer import Head
+from calibrant.predictions.predictions import Predictions
 
 REAL = Path(__file__).parents[2] / "shared/data/predictions"
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.errors import InputError, PredictionsError, UnknownMethodError
-from calibrant.evaluation import evaluate
-from calibrant.groups import evaluate_by
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.core.errors import InputError, PredictionsError, UnknownMethodError
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.groups import evaluate_by
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
 

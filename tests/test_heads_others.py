@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.distributions import Normal, kl_divergence  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from calibrant.errors import InputError  # noqa: E402
+from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.training.heads import (  # noqa: E402
     PAPER_CUTS,
     BalancedHead,

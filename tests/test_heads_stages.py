@@ -14,7 +14,12 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import calibrant  # noqa: E402
-from calibrant.errors import CalibrationWarning, CalibratorFileError, InputError, NotFittedError  # noqa: E402
+from calibrant.core.errors import (  # noqa: E402
+    CalibrationWarning,
+    CalibratorFileError,
+    InputError,
+    NotFittedError,
+)
 from calibrant.training.heads import (  # noqa: E402
     ABLATION,
     HEADS,
@@ -36,8 +41,8 @@ from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 FEW = {"epochs": 3, "seed": 1}
 # After three epochs a head of two layers is far behind a linear one, which MaC-Cal warns of.
 short = pytest.mark.filterwarnings(
-    "ignore:no kappa keeps:calibrant.errors.CalibrationWarning",
-    "ignore:kappa .* loses:calibrant.errors.CalibrationWarning",
+    "ignore:no kappa keeps:calibrant.core.errors.CalibrationWarning",
+    "ignore:kappa .* loses:calibrant.core.errors.CalibrationWarning",
 )
 
 
@@ -72,7 +77,7 @@ def network_of(width: int, classes: int) -> nn.Sequential:
 # --- what MaC-Cal is for -----------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:kappa .* backed off:calibrant.errors.CalibrationWarning")
+@pytest.mark.filterwarnings("ignore:kappa .* backed off:calibrant.core.errors.CalibrationWarning")
 def test_maccal_halves_the_error_of_the_same_head_without_masks(memorised):
     train, val, test = memorised
     held = FeatureRows.checked(*test, 10)

@@ -6,10 +6,12 @@ import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import calibrant
+from calibrant.core.lazy import stub_names
 
 HEAVY = [
     "torch",
@@ -64,14 +66,17 @@ def test_every_public_name_is_there():
         value = getattr(calibrant, name)
         if name != "__version__":
             assert value.__doc__, name
-    assert set(dir(calibrant)) == set(calibrant.__all__)
+    assert set(dir(calibrant)) == {*calibrant.__all__, "training"}
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         calibrant.nonsense  # noqa: B018
 
 
-def test_the_table_of_homes_is_complete():
-    homes = {name: module for module, names in calibrant._HOMES.items() for name in names}
-    assert set(homes) == set(calibrant.__all__) - {"__version__", *calibrant._MODULES}
-    for name, module in homes.items():
-        value = getattr(importlib.import_module(f"calibrant.{module}"), name)
-        assert getattr(calibrant, name) is value
+@pytest.mark.parametrize("package", ["calibrant", "calibrant.training", "calibrant.report"])
+def test_every_name_of_the_stub_is_the_object_at_its_home(package):
+    face = importlib.import_module(package)
+    homes = stub_names(Path(face.__file__).with_suffix(".pyi"))
+    assert set(dir(face)) == set(homes)
+    for name, (module, original) in homes.items():
+        home = importlib.import_module(module)
+        value = getattr(home, original, None) or importlib.import_module(f"{module}.{original}")
+        assert getattr(face, name) is value

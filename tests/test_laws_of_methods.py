@@ -15,13 +15,13 @@ import torch
 from feature_rows import QUICK
 from numpy.typing import NDArray
 
-from calibrant.errors import CalibrationWarning, NotApplicableError, PredictionsError
-from calibrant.persistence import load
+from calibrant.core.errors import CalibrationWarning, NotApplicableError, PredictionsError
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence import ConfidenceMap
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.posthoc.row_temperature import SummaryTemperature
-from calibrant.rows import summarize
+from calibrant.posthoc.temperature.per_row import SummaryTemperature
+from calibrant.predictions.rows import summarize
 
 # (law, method): why it doesn't hold. Other laws still do.
 EXCEPTIONS: dict[tuple[str, str], str] = {}

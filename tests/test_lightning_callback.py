@@ -15,7 +15,7 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch import LightningModule, Trainer
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training import CalibrationCallback, PenultimateFeatures
 from calibrant.training.losses import CRL, AdaFocal, CalibrationLoss, FeDLaS, Focal
 

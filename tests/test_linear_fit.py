@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from calibrant.errors import ConvergenceWarning
+from calibrant.core.errors import ConvergenceWarning
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 
 BETA = 0.7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses import (
     CPC,
     CRL,

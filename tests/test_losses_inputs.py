@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training import MIT, Mixup, RegMixup, for_trainer
 from calibrant.training.losses import (
     CRL,

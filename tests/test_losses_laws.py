@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.training.losses import (
     LOSSES,
     AdaFocal,

@@ -9,21 +9,21 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from calibrant.comparison import compare
-from calibrant.errors import (
+from calibrant.comparison.compare import compare
+from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
     ConvergenceWarning,
     InputError,
     NotIdentifiedWarning,
 )
-from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.predictions import Predictions
-from calibrant.rows import summarize
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import summarize
 
 both = pytest.mark.parametrize("method", ["matrix", "dirichlet"])
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.metrics.binned import (
     BinSums,
     adaptive_calibration_error,

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import dirichlet
 
-from calibrant.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.metrics.binned import adaptive_calibration_error, expected_calibration_error
 from calibrant.metrics.canonical import (
     canonical_calibration_error,
@@ -29,7 +29,7 @@ from calibrant.metrics.full_rows import (
     honest_labels,
     prob_chunks,
 )
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
 

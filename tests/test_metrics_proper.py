@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression, minimize_scalar
 from scipy.special import log_softmax
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
 from calibrant.metrics.decomposition import corp_decomposition, murphy_decomposition
 from calibrant.metrics.proper import accuracy, brier_score, negative_log_likelihood
@@ -24,8 +24,8 @@ from calibrant.metrics.refit import (
     refinement_split_of,
 )
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
 

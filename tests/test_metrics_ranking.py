@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
-from calibrant.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.metrics.detection import aupr, auroc, fpr_at_tpr, ood_scores
 from calibrant.metrics.selective import (
     area_under_risk_coverage,

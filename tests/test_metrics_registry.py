@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import calibrant as cb
-from calibrant.errors import InputError, UnknownMethodError
-from calibrant.evaluation import Evaluation, evaluate
+from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.metrics import gaps, kernel, mmce, sweep
 from calibrant.metrics.bins import GRID_CELLS, BinSums
 from calibrant.metrics.cox import slopes_of_curves
@@ -19,8 +19,8 @@ from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsM
 from calibrant.metrics.selective import aurc_of_curves
 from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 Labelled = tuple[NDArray[np.float64], NDArray[np.int64]]
 CURVE_METRICS = [metric for metric in METRICS.values() if isinstance(metric, CurveMetric)]

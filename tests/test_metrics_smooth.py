@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.integrate import quad
 from scipy.optimize import linprog, minimize
 
-from calibrant.errors import BoundaryWarning, InputError, NotIdentifiedWarning
+from calibrant.core.errors import BoundaryWarning, InputError, NotIdentifiedWarning
 from calibrant.metrics.bins import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
 from calibrant.metrics.cumulative import ks_calibration_error
@@ -22,7 +22,7 @@ from calibrant.metrics.kernel import kernel_calibration_error
 from calibrant.metrics.mmce import maximum_mean_calibration_error
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 

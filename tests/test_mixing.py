@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training import LOSSES, MIT, Mixup, PenultimateFeatures, RegMixup, make_loss
 from calibrant.training.losses import BrierLoss, CrossEntropy, FeDLaS, LabelSmoothing
 

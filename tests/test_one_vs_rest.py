@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy.optimize import isotonic_regression
 
-from calibrant.comparison import compare
-from calibrant.errors import InputError
-from calibrant.persistence import load
+from calibrant.comparison.compare import compare
+from calibrant.core.errors import InputError
 from calibrant.posthoc.confidence import MapOfEitherForm
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 EITHER = [name for name, kind in METHODS.items() if issubclass(kind, MapOfEitherForm)]
 every_one = pytest.mark.parametrize("method", EITHER)

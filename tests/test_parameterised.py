@@ -7,13 +7,18 @@ import warnings
 import numpy as np
 import pytest
 
-from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
+from calibrant.core.errors import (
+    BoundaryWarning,
+    CalibrationWarning,
+    InputError,
+    NotIdentifiedWarning,
+)
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.parameterised import LayeredNetwork, ParameterisedTemperature
-from calibrant.posthoc.smart.fitting import Penalised, fit_network
-from calibrant.posthoc.smart.objectives import brier
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.rows import softmax, summarize
+from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
+from calibrant.posthoc.temperature.smart.objectives import brier
+from calibrant.predictions.rows import softmax, summarize
 
 
 def fitted(logits, labels, **arguments) -> ParameterisedTemperature:

@@ -16,12 +16,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from calibrant import persistence
-from calibrant.errors import CalibratorFileError, InputError, NotApplicableError, NotFittedError
-from calibrant.persistence import load
+from calibrant.core.errors import (
+    CalibratorFileError,
+    InputError,
+    NotApplicableError,
+    NotFittedError,
+)
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.posthoc.smart.indicators import INDICATORS
-from calibrant.posthoc.smart.objectives import objective_names
+from calibrant.posthoc.temperature.smart.indicators import INDICATORS
+from calibrant.posthoc.temperature.smart.objectives import objective_names
 
 ARGUMENTS = {
     "ets": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from calibrant.cli import main
-from calibrant.errors import CalibratorFileError, PlugInWarning, UnknownMethodError
+from calibrant.core.errors import CalibratorFileError, PlugInWarning, UnknownMethodError
 from calibrant.files import write_predictions
-from calibrant.persistence import load
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.plug_ins import GROUP, plugged_in
 from calibrant.posthoc.registry import BUILT_IN, METHODS, make_calibrator, parse_arguments
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 EXAMPLE = Path(__file__).parent / "plug_in_example"
 Install = Callable[..., None]
@@ -112,7 +112,7 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     (tmp_path / "site/shrink_greedy.py").write_text(
         "from dataclasses import dataclass\n"
         "from calibrant.posthoc.base import Calibrator\n"
-        "from calibrant.posthoc.uncalibrated import Uncalibrated\n"
+        "from calibrant.posthoc.temperature.uncalibrated import Uncalibrated\n"
         "@dataclass(eq=False)\n"
         "class Greedy(Uncalibrated):\n"
         "    method = 'greedy'\n"

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression, minimize
 
-from calibrant.errors import (
+from calibrant.core.errors import (
     InputError,
     NotFittedError,
     PredictionsError,
@@ -29,11 +29,11 @@ from calibrant.posthoc.confidence import (
     IsotonicRegression,
     rebuild_rows,
 )
-from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.linear.vector import VectorScaling
 from calibrant.posthoc.registry import METHODS, calibrator_class, make_calibrator, parse_arguments
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.rows import softmax
+from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
 # Maps that may change the predicted class.

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrant.errors import PredictionsError
-from calibrant.head import Head
-from calibrant.predictions import Predictions
+from calibrant.core.errors import PredictionsError
+from calibrant.predictions.last_layer import Head
+from calibrant.predictions.predictions import Predictions
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0], [-2.0, 0.0, 4.0]])
 PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]])

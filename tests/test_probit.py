@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from calibrant.errors import CalibrationWarning
+from calibrant.core.errors import CalibrationWarning
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.probit import GUMBEL_DEVIATION, ProbitScaling
-from calibrant.posthoc.probit_top_rest import ProbitTopRestScaling
+from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION, ProbitScaling
+from calibrant.posthoc.noise.votes import COARSE_STEP, FINE_STEP, step_for, vote_shares
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.posthoc.votes import COARSE_STEP, FINE_STEP, step_for, vote_shares
+from calibrant.posthoc.temperature.single import TemperatureScaling
 
 
 def fitted(calibrator, logits, labels):

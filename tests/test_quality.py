@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import CalibrationWarning
-from calibrant.evaluation import evaluate
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import CalibrationWarning
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.binned import adaptive_calibration_error, expected_calibration_error
 from calibrant.metrics.proper import accuracy, negative_log_likelihood
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample
 
 CIFAR_10 = "cifar10-resnet50-cross-entropy-{}.npz"

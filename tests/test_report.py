@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.report import write_comparison_report, write_evaluation_report
 from calibrant.report.document import unique_titles
 from calibrant.report.series import (

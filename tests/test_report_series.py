@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions.scoring import RowScores
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.document import short
 from calibrant.report.margins import logit_margins, margin_groups, margin_temperature
@@ -24,7 +25,6 @@ from calibrant.report.series import (
     smoothed_reliability,
     wilson_interval,
 )
-from calibrant.scoring import RowScores
 
 
 def draw_rows(n: int = 3000, ties: bool = False, seed: int = 0) -> TopLabel:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from scipy.optimize import isotonic_regression, minimize_scalar
 
-from calibrant.errors import CalibrationWarning
-from calibrant.posthoc.laplace import LaplaceTemperatureScaling
-from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic, summarize_pairs
-from calibrant.posthoc.predicted_class import PredictedClassTemperature
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.rows import softmax, summarize
+from calibrant.core.errors import CalibrationWarning
+from calibrant.posthoc.confidence.multiclass_isotonic import MulticlassIsotonic, summarize_pairs
+from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
+from calibrant.posthoc.temperature.predicted_class import PredictedClassTemperature
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.rows import softmax, summarize
 
 # --- multiclass isotonic
 
@@ -56,7 +56,7 @@ def test_runs_of_many_chunks_are_those_of_one(labelled_logits, monkeypatch):
     assert whole.hits.sum() == 500
     assert len(whole.pairs) <= 1001
     monkeypatch.setattr(
-        "calibrant.posthoc.multiclass_isotonic.row_chunks",
+        "calibrant.posthoc.confidence.multiclass_isotonic.row_chunks",
         lambda array: (slice(i, min(i + 13, len(array))) for i in range(0, len(array), 13)),
     )
     for kind in (logits, torch.tensor(logits)):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import softmax as scipy_softmax
 
-from calibrant.errors import InputError, PredictionsError
-from calibrant.rows import RowSummary, softmax, summarize
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.predictions.rows import RowSummary, softmax, summarize
 
 SCALARS = ("top", "margin", "label_gap", "mean_gap", "predicted", "labels")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

@@ -10,27 +10,27 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.errors import (
+from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
     ImproperObjectiveWarning,
     InputError,
 )
-from calibrant.evaluation import evaluate
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.binned import expected_calibration_error
-from calibrant.posthoc.smart import calibrator as smart_module
-from calibrant.posthoc.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, SMART
-from calibrant.posthoc.smart.indicators import INDICATORS, indicator_values
-from calibrant.posthoc.smart.network import TEMPERATURE_FLOOR, TemperatureNetwork
-from calibrant.posthoc.smart.objectives import (
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.smart import calibrator as smart_module
+from calibrant.posthoc.temperature.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, SMART
+from calibrant.posthoc.temperature.smart.indicators import INDICATORS, indicator_values
+from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR, TemperatureNetwork
+from calibrant.posthoc.temperature.smart.objectives import (
     SoftBins,
     charbonnier_eq6,
     objective_named,
     objective_names,
     soft_binned_calibration,
 )
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.rows import softmax, summarize
+from calibrant.predictions.rows import softmax, summarize
 
 OBJECTIVES = objective_names()
 

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 from scipy.optimize import brentq, linprog
 from scipy.sparse import diags_array, vstack
 
-from calibrant.errors import InputError
-from calibrant.posthoc.smart import theory
+from calibrant.core.errors import InputError
+from calibrant.posthoc.temperature.smart import theory
 
 LAWS = settings(deadline=None, max_examples=100, derandomize=True)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from calibrant.comparison import compare
-from calibrant.errors import (
+from calibrant.comparison.compare import compare
+from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
     ConvergenceWarning,
@@ -24,8 +24,8 @@ from calibrant.posthoc.linear.structured import (
     StructuredVectorScaling,
 )
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.predictions import Predictions
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.predictions import Predictions
 
 both = pytest.mark.parametrize("method", ["svs", "sms"])
 

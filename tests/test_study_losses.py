@@ -21,7 +21,7 @@ from study_losses_runs import CONTROL, LINES, METRICS, Run, finished, line_of, r
 from study_losses_statistics import as_document, difference, mean
 from study_losses_tables import fill, interval_cell
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.report.gate_figure import gate_over_epochs
 
 TEST_ROWS, CLASSES = 400, 4

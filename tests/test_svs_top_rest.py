@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibrant.errors import InputError
-from calibrant.persistence import load
-from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.core.errors import InputError
+from calibrant.posthoc.chains.svs_top_rest import StructuredTopRestScaling
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.structured import StructuredVectorScaling
+from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
-from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.rows import softmax, summarize
+from calibrant.predictions.rows import softmax, summarize
 
 
 def drawn(rows: int, seed: int, classes: int = 6):

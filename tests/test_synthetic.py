@@ -7,7 +7,7 @@ import pytest
 
 import calibrant
 from calibrant import SMART, IsotonicRegression, TemperatureScaling, synthetic
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.proper import accuracy, negative_log_likelihood
 

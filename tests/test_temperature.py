@@ -13,15 +13,15 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp
 
-from calibrant.errors import (
+from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
     InputError,
     NotIdentifiedWarning,
     PredictionsError,
 )
-from calibrant.posthoc.temperature import TemperatureScaling, fit_temperature
-from calibrant.rows import RowSummary, summarize
+from calibrant.posthoc.temperature.single import TemperatureScaling, fit_temperature
+from calibrant.predictions.rows import RowSummary, summarize
 
 
 def nll_at(logits: np.ndarray, labels: np.ndarray, beta: float) -> float:

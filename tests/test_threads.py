@@ -9,9 +9,9 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import calibrant as cb
-from calibrant.arrays import THREADED_ELEMENTS, for_row_chunks
-from calibrant.posthoc.minimizing import minimize
-from calibrant.threads import one_blas_thread, worker_count
+from calibrant.core.arrays import THREADED_ELEMENTS, for_row_chunks
+from calibrant.core.threads import one_blas_thread, worker_count
+from calibrant.posthoc.fitting.minimizing import minimize
 
 
 def blas_threads() -> set[int]:
@@ -70,7 +70,7 @@ def test_a_blas_that_scipy_brings_later_is_kept_to_one_thread_as_well() -> None:
 
 
 def test_chunks_that_threads_share_run_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrant.arrays.worker_count", lambda: 2)
+    monkeypatch.setattr("calibrant.core.arrays.worker_count", lambda: 2)
     rows = np.zeros((THREADED_ELEMENTS // 64, 64), dtype=np.float32)
     seen: list[set[int]] = []
     for_row_chunks(rows, lambda chunk: seen.append(blas_threads()))

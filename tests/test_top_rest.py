@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from scipy.interpolate import BSpline
 from scipy.optimize import minimize
 
-from calibrant.errors import BoundaryWarning, CalibrationWarning, InputError, NotIdentifiedWarning
-from calibrant.persistence import load
-from calibrant.posthoc.smooth_logistic import (
+from calibrant.core.errors import (
+    BoundaryWarning,
+    CalibrationWarning,
+    InputError,
+    NotIdentifiedWarning,
+)
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.fitting.smooth_logistic import (
     PENALTY_GRID,
     Penalty,
     fit_by_evidence,
@@ -21,9 +26,9 @@ from calibrant.posthoc.smooth_logistic import (
     spline_basis,
     spline_knots,
 )
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.rows import softmax
+from calibrant.posthoc.loading import load
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.rows import softmax
 
 
 def fitted(logits, labels, **arguments) -> TopRestScaling:

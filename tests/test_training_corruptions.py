@@ -10,7 +10,7 @@ pytest.importorskip("PIL")
 
 from scipy.ndimage import gaussian_filter  # noqa: E402
 
-from calibrant.errors import InputError, UnknownMethodError  # noqa: E402
+from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
 from calibrant.training.data import ImageSet  # noqa: E402
 from calibrant.training.data.corruptions import CORRUPTIONS, corrupt  # noqa: E402
 

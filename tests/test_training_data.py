@@ -18,7 +18,7 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from calibrant.errors import InputError  # noqa: E402
+from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.training.data import ImageSet, Normalisation, read_data_set  # noqa: E402
 from calibrant.training.data.augment import centre_crop, random_crop, random_flip  # noqa: E402
 from calibrant.training.data.binary import read_cifar, read_cifar_c, read_idx  # noqa: E402

@@ -14,7 +14,7 @@ from tiny_networks import CLASSES, Reader, images, tiny_cnn
 from torch import Tensor, nn
 
 import calibrant.training
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training import PenultimateFeatures, for_trainer, make_loss
 from calibrant.training.losses import CrossEntropy, FeDLaS, GateRecorder
 
@@ -199,7 +199,7 @@ def test_features_of_a_compiled_network():
 def test_without_torch_one_sentence():
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "from calibrant.errors import MissingDependencyError\n"
+        "from calibrant.core.errors import MissingDependencyError\n"
         "try:\n    import calibrant.training\n"
         "except MissingDependencyError as error:\n    print(error)"
     )

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from calibrant.errors import InputError, UnknownMethodError  # noqa: E402
+from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
 from calibrant.training.nets import NETS, build  # noqa: E402
 from calibrant.training.nets.base import initialise_by_outputs  # noqa: E402
 from calibrant.training.nets.densenet import GROWTH, DenseLayer  # noqa: E402

@@ -20,7 +20,7 @@ pytest.importorskip("lightning")
 
 from torch import nn  # noqa: E402
 
-from calibrant.errors import InputError  # noqa: E402
+from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.files import read_predictions  # noqa: E402
 from calibrant.training.data import CIFAR10_STATISTICS, DataSet, ImageSet  # noqa: E402
 from calibrant.training.losses import make_loss  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 from feature_rows import QUICK
 
 from calibrant import synthetic
-from calibrant.errors import (
+from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
     NotApplicableError,
@@ -22,7 +22,7 @@ from calibrant.errors import (
 )
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.rows import softmax
+from calibrant.predictions.rows import softmax
 
 TRUTH = synthetic.tempered(5000, 20, seed=1)
 LOGITS, LABELS = TRUTH.predictions.scores, TRUTH.predictions.labels

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from calibrant.errors import InputError, UnknownMethodError
-from calibrant.evaluation import evaluate
+from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.uncertainty import bootstrap, floor, interval, paired_difference
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
-from calibrant.scoring import score_rows
-from calibrant.uncertainty import bootstrap, floor, interval, paired_difference
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
+from calibrant.predictions.scoring import score_rows
 
 ROWS, LEVEL = 400, 0.9
 
@@ -113,14 +113,14 @@ def test_metrics_without_bias_have_no_floor(overconfident):
 def test_the_seed_decides_and_the_number_of_threads_does_not(rows, labelled_logits, monkeypatch):
     logits, labels = labelled_logits(rows, 4)
     # Small batches, so that there are several to share among threads.
-    monkeypatch.setattr("calibrant.uncertainty.BATCH_ROWS", 10 * rows)
+    monkeypatch.setattr("calibrant.evaluation.uncertainty.BATCH_ROWS", 10 * rows)
     scores = score_rows(Predictions.from_logits(logits, labels))
     sorted_rows = TopLabel.sort(scores.confidence, scores.correct)
     metrics = metrics_named(["ece", "adaece", "smece", "nll", "accuracy"])
     drawn = []
     for threads, seed in ((1, 0), (4, 0), (4, 0), (4, 1)):
         monkeypatch.setattr(
-            "calibrant.uncertainty.ThreadPoolExecutor",
+            "calibrant.evaluation.uncertainty.ThreadPoolExecutor",
             lambda *_, threads=threads: ThreadPoolExecutor(threads),
         )
         drawn.append(

@@ -6,7 +6,7 @@ from importlib.resources import as_file, files
 from typing import Literal
 
 from calibrant.files import read_predictions
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 
 def load_sample(part: Literal["validation", "test"]) -> Predictions:

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray, pick, to_numpy
-from calibrant.errors import InputError
+from calibrant.core.arrays import FloatArray, IntArray, pick, to_numpy
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import equal_mass_cuts
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 # The seed of what belongs to the classes, so that a set to fit on and one to test on share it.
 SEED_OF_CLASSES = 0

@@ -26,8 +26,8 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr
 from calibrant.cli.train import train
-from calibrant.errors import CalibrantError, InputError
-from calibrant.tables import counted, wrap
+from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.text import counted, wrap
 
 app = typer.Typer(
     name="calibrant",
@@ -84,14 +84,14 @@ def measure(
     json: Json = None,
 ) -> None:
     """Measure how honest the confidence in FILE is, with intervals and the noise floor."""
-    from calibrant.evaluation import evaluate
+    from calibrant.evaluation.evaluate import evaluate
 
     check_outputs([file, labels], [report, json])
     predictions = read(file, kind, labels)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
     if by is not None:
-        from calibrant.groups import evaluate_by
+        from calibrant.evaluation.groups import evaluate_by
 
         if report is not None:
             raise InputError(
@@ -108,7 +108,7 @@ def measure(
         write_evaluation_report(report, result, predictions)
     text, document = str(result), result.as_dict()
     if rows_for is not None:
-        from calibrant.power import rows_needed
+        from calibrant.evaluation.power import rows_needed
 
         size = rows_needed(result.rows.confidence, rows_for, seed=seed)
         text += f"\n\n{size}"
@@ -118,8 +118,8 @@ def measure(
 
 def _groups(file: Path, by: str) -> Any:
     """Return what `evaluate_by` takes: the name of a kind of group, or a column of the file."""
+    from calibrant.evaluation.groups import GroupKind
     from calibrant.files import read_column
-    from calibrant.groups import GroupKind
 
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
     return kinds[by] if by in kinds else read_column(file, by)
@@ -184,7 +184,7 @@ def apply(
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
     from calibrant.files import write_predictions
-    from calibrant.persistence import load
+    from calibrant.posthoc.loading import load
 
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)

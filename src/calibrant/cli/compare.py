@@ -9,9 +9,9 @@ import typer
 
 from calibrant.cli.options import Json, Kind, Level, Report, Resamples, Seed, names_in, read
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
-from calibrant.errors import InputError
-from calibrant.predictions import Predictions
-from calibrant.tables import wrap
+from calibrant.core.errors import InputError
+from calibrant.core.text import wrap
+from calibrant.predictions.predictions import Predictions
 
 
 def compare(
@@ -79,7 +79,7 @@ def _two_sets(
 def _compare_with_progress(
     fit: Predictions, test: Predictions, methods: str, **options: Any
 ) -> Any:
-    from calibrant.comparison import compare as compare_methods
+    from calibrant.comparison.compare import compare as compare_methods
     from calibrant.posthoc.registry import METHODS
 
     names = list(METHODS) if methods == "all" else names_in(methods)

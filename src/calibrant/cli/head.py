@@ -10,9 +10,9 @@ import typer
 
 from calibrant.cli.options import Json, Resamples, Seed, Settings
 from calibrant.cli.output import check_outputs, emit, progress
-from calibrant.errors import InputError
-from calibrant.key_values import parse_literals
-from calibrant.predictions import Predictions
+from calibrant.core.errors import InputError
+from calibrant.core.settings import parse_literals
+from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.training.heads.stage import SecondStage
@@ -63,7 +63,7 @@ def head(
     json: Json = None,
 ) -> None:
     """Train a new classifier head on frozen features, and measure it beside the old one."""
-    from calibrant.evaluation import evaluate
+    from calibrant.evaluation.evaluate import evaluate
 
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
     train_file, val_file, test_file = _files(run, train, val, test, data)
@@ -157,7 +157,7 @@ def _fit(stage: SecondStage, train: Predictions, val: Predictions | None) -> Non
     if val is not None:
         import numpy as np
 
-        from calibrant.scoring import score_rows
+        from calibrant.predictions.scoring import score_rows
 
         validation = val.features, val.labels
         accuracy = float(np.mean(score_rows(val).correct))
@@ -175,8 +175,8 @@ def _fit(stage: SecondStage, train: Predictions, val: Predictions | None) -> Non
 def _describe(
     stage: SecondStage, baseline: Any, result: Any, seconds: float, out: Path | None
 ) -> str:
-    from calibrant.evaluation import show
-    from calibrant.tables import format_table, wrap
+    from calibrant.core.text import format_table, wrap
+    from calibrant.evaluation.evaluate import show
 
     rows = [
         [after.metric.title, show(after.metric, before.value), show(after.metric, after.value)]

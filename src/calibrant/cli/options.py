@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
 Json = Annotated[

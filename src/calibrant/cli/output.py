@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import CalibrationWarning, InputError, PlugInWarning
+from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.files.atomic import replacing
 
 

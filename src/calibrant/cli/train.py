@@ -10,10 +10,10 @@ import typer
 
 from calibrant.cli.options import Json
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
-from calibrant.errors import MissingDependencyError
-from calibrant.key_values import parse_literals
-from calibrant.predictions import Predictions
-from calibrant.tables import wrap
+from calibrant.core.errors import MissingDependencyError
+from calibrant.core.settings import parse_literals
+from calibrant.core.text import wrap
+from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.training.run import RunSettings, Trained
@@ -145,8 +145,8 @@ def _run_functions() -> Any:
 
 
 def _report(settings: RunSettings, trained: Trained, json: str | None) -> None:
-    from calibrant.evaluation import evaluate
-    from calibrant.posthoc.temperature import TemperatureScaling
+    from calibrant.evaluation.evaluate import evaluate
+    from calibrant.posthoc.temperature.single import TemperatureScaling
 
     validation, test = trained.validation, trained.test
     result = evaluate(test)

@@ -23,7 +23,7 @@ from os import fspath
 from pathlib import Path
 from typing import Any, get_args
 
-from calibrant.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.files.csv_files import read_csv, write_csv
 from calibrant.files.extra_column import read_column
@@ -31,7 +31,7 @@ from calibrant.files.keys import Arrays, Wanted, to_keys
 from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
 from calibrant.files.parquet_files import read_parquet, write_parquet
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
-from calibrant.predictions import Predictions, ScoreKind
+from calibrant.predictions.predictions import Predictions, ScoreKind
 
 __all__ = ["StrPath", "read_column", "read_predictions", "replacing", "write_predictions"]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from os import fspath
 from pathlib import Path
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 
 StrPath = str | os.PathLike[str]
 

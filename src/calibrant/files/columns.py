@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.errors import PredictionsError
+from calibrant.core.errors import PredictionsError
 from calibrant.files.keys import OF_THE_NETWORK, Arrays, Keys, Wanted, select
 
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from calibrant.checks import ROW_SUM_TOLERANCE, check_scores
-from calibrant.errors import PredictionsError
+from calibrant.core.checks import ROW_SUM_TOLERANCE, check_scores
+from calibrant.core.errors import PredictionsError
 from calibrant.files.columns import join, select_columns, split
 from calibrant.files.keys import SCORES, Arrays, Keys, Wanted, assemble, readable
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 # Rows become Python numbers this many at a time, to bound the memory.
 ROWS_AT_ONCE = 4096

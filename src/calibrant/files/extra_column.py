@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.errors import PredictionsError
+from calibrant.core.errors import PredictionsError
 from calibrant.files.atomic import StrPath
 from calibrant.files.keys import optional, readable
 

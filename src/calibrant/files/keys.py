@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, namespace, to_numpy
-from calibrant.errors import CalibrantError, MissingDependencyError, PredictionsError
-from calibrant.predictions import Predictions, ScoreKind
+from calibrant.core.arrays import Array, namespace, to_numpy
+from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
+from calibrant.predictions.predictions import Predictions, ScoreKind
 
 Arrays = dict[str, NDArray[Any]]
 

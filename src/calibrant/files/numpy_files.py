@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from calibrant.arrays import Array
-from calibrant.errors import InputError, PredictionsError
+from calibrant.core.arrays import Array
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.keys import (
     LABELS,
     OF_THE_NETWORK,
@@ -23,7 +23,7 @@ from calibrant.files.keys import (
     readable,
     select,
 )
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 BESIDE_SCORES = (*LABELS, *PREDICTED, "features", *OF_THE_NETWORK)
 EXPECTED_FILES = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from calibrant._version import __version__
-from calibrant.errors import CalibratorFileError, InputError
+from calibrant.core.errors import CalibratorFileError, InputError
 from calibrant.files.atomic import StrPath, replacing
 
 

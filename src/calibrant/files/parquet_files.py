@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from calibrant.errors import PredictionsError
+from calibrant.core.errors import PredictionsError
 from calibrant.files.columns import join, select_columns, split
 from calibrant.files.keys import Arrays, Wanted, assemble, optional, readable
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 
 def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:

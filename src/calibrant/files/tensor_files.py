@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from calibrant.arrays import Array
-from calibrant.errors import PredictionsError
+from calibrant.core.arrays import Array
+from calibrant.core.errors import PredictionsError
 from calibrant.files.keys import Arrays, Wanted, assemble, native, optional, readable, select
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 
 def _safetensors(module: str = "safetensors") -> Any:

@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray, IntArray
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, bin_index, equal_mass_cuts
 from calibrant.metrics.top_label import (
     ResidualCurves,

@@ -25,8 +25,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import FloatArray, IntArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.errors import InputError
 from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
 
 DEFAULT_BINS = 15

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.errors import InputError
 from calibrant.metrics.full_rows import (
     HONEST_DRAWS,
     Measured,
@@ -17,7 +17,7 @@ from calibrant.metrics.full_rows import (
     honest_labels,
     resampled_counts,
 )
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 BLOCK_ROWS = 1000
 # The registered metric looks at no more rows than this.

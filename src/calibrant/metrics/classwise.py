@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, equal_mass_cuts
 from calibrant.metrics.full_rows import (
     HONEST_DRAWS,
@@ -24,7 +24,7 @@ from calibrant.metrics.full_rows import (
     resampled_counts,
 )
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 Edges = Literal["right-closed", "left-closed", "torchmetrics"]
 Reduction = Literal["mean", "sum"]

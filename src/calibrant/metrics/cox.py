@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray
-from calibrant.errors import BoundaryWarning, NotIdentifiedWarning
+from calibrant.core.arrays import Array, FloatArray, IntArray
+from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
 from calibrant.metrics.bins import BinSums, logit
 from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
 

@@ -14,11 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.top_label import ResidualCurves, top_label
-from calibrant.predictions import SMALLEST_PROBABILITY
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 RESAMPLING_CELLS = 512
 

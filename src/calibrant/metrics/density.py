@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
 from calibrant.metrics.top_label import ResidualCurves, top_label
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import (
+from calibrant.core.arrays import (
     Array,
     FloatArray,
     as_array,
@@ -19,8 +19,8 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.checks import check_scores
-from calibrant.errors import InputError, PredictionsError
+from calibrant.core.checks import check_scores
+from calibrant.core.errors import InputError, PredictionsError
 
 OODScore = Literal["msp", "max_logit", "entropy", "energy"]
 Positive = Literal["in", "out"]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray, row_chunks, to_numpy
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.core.arrays import FloatArray, IntArray, row_chunks, to_numpy
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 BLOCKS = 200
 HONEST_DRAWS = 200

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.top_label import ResidualCurves, top_label
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
 
 CELLS = 4096

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from calibrant.arrays import Array
-from calibrant.predictions import Predictions
-from calibrant.scoring import RowScores, score_rows, score_top
+from calibrant.core.arrays import Array
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import RowScores, score_rows, score_top
 
 
 def negative_log_likelihood(probs: Array, labels: Array) -> float:

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, like, namespace, row_chunks, to_numpy, working_dtype
+from calibrant.core.arrays import (
+    Array,
+    FloatArray,
+    like,
+    namespace,
+    row_chunks,
+    to_numpy,
+    working_dtype,
+)
 from calibrant.metrics.full_rows import HONEST_DRAWS, Measured, honest_labels
-from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, summarize
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import RowSummary, summarize
 
 # Inverse temperatures from 1/16 to 16, six to the octave; 1 is among them.
 OCTAVES, PER_OCTAVE = 4, 6

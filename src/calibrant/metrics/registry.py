@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import UnknownMethodError
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import UnknownMethodError
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.canonical import measure_skce

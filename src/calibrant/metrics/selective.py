@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import InputError
 from calibrant.metrics.top_label import ResidualCurves, top_label
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.arrays import FloatArray
+from calibrant.core.arrays import FloatArray
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.predictions import Predictions
-from calibrant.scoring import RowScores
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import RowScores
 
 
 @dataclass(frozen=True, kw_only=True)

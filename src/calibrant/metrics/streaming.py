@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.metrics.bins import GRID_CELLS, LOGIT_CELLS, BinSums
 from calibrant.metrics.registry import METRICS, CurveMetric, MeanMetric, metrics_named
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.scoring import RowScores, score_rows
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import RowScores, score_rows
 
 
 @dataclass(frozen=True, eq=False)

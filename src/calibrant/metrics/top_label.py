@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, as_array, to_numpy
-from calibrant.checks import check_labels
-from calibrant.errors import PredictionsError
+from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
+from calibrant.core.checks import check_labels
+from calibrant.core.errors import PredictionsError
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +197,8 @@ def confidence_and_correct(
     """
     values = as_array(scores)
     if len(values.shape) == 2:
-        from calibrant.predictions import Predictions
-        from calibrant.scoring import score_top
+        from calibrant.predictions.predictions import Predictions
+        from calibrant.predictions.scoring import score_top
 
         rows = score_top(Predictions.from_probs(values, labels))
         return rows.confidence, rows.correct

@@ -7,19 +7,19 @@ from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray, namespace, to_numpy
-from calibrant.errors import InputError, NotApplicableError
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, IntArray, namespace, to_numpy
+from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.core.text import counted
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.cross_validation import (
+from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
     Difference,
     Score,
     Trial,
     difference_of_losses,
 )
-from calibrant.predictions import Predictions
-from calibrant.tables import counted
+from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
 FALLBACK = "temperature"
@@ -55,7 +55,7 @@ class AutoCalibrator(Calibrator):
     every row has one loss from every candidate, and candidates are compared row by row. The rule:
     of the candidates whose mean loss is within one standard error of the lowest, take the simplest.
     The standard error is that of the paired difference to the lowest, see
-    `calibrant.posthoc.cross_validation.difference_of_losses`. Simpler is what keeps the predicted
+    `difference_of_losses`. Simpler is what keeps the predicted
     class, then what has fewer parameters, then what was named first. A candidate that is not
     temperature scaling must also score better than it, whatever the standard error.
 

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import (
+from calibrant.core.arguments import check_arguments
+from calibrant.core.arrays import (
     Array,
     FloatArray,
     IntArray,
@@ -25,12 +26,11 @@ from calibrant.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.checks import check_features
-from calibrant.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
-from calibrant.masks import masked_classes
-from calibrant.posthoc.arguments import check_arguments
-from calibrant.predictions import Predictions
-from calibrant.threads import one_blas_thread
+from calibrant.core.checks import check_features
+from calibrant.core.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
+from calibrant.core.masks import masked_classes
+from calibrant.core.threads import one_blas_thread
+from calibrant.predictions.predictions import Predictions
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
@@ -222,7 +222,7 @@ class Calibrator(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator to a safetensors file; `calibrant.load` reads it."""
-        from calibrant.persistence import save
+        from calibrant.posthoc.loading import save
 
         save(self, path)
 

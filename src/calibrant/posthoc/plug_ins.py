@@ -18,7 +18,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
-from calibrant.errors import PlugInWarning
+from calibrant.core.errors import PlugInWarning
 from calibrant.posthoc.base import Calibrator
 
 GROUP = "calibrant.methods"

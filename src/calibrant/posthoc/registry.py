@@ -6,10 +6,12 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from calibrant.errors import InputError, UnknownMethodError
-from calibrant.key_values import split_settings
+from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.core.settings import split_settings
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
+from calibrant.posthoc.chains.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.confidence import (
     BayesianBinning,
     HistogramBinning,
@@ -18,8 +20,8 @@ from calibrant.posthoc.confidence import (
     SplineCalibration,
     VennAbers,
 )
-from calibrant.posthoc.consistency import ConsistencyCalibration
-from calibrant.posthoc.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.confidence.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.features import (
     BinMeanShift,
     DensityAwareCalibration,
@@ -27,7 +29,6 @@ from calibrant.posthoc.features import (
     GroupCalibration,
     ProximityDensityRatio,
 )
-from calibrant.posthoc.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.linear import (
     ClassTemperatureScaling,
     DirichletCalibration,
@@ -37,18 +38,17 @@ from calibrant.posthoc.linear import (
     StructuredVectorScaling,
     VectorScaling,
 )
-from calibrant.posthoc.logit_clipping import LogitClipping
-from calibrant.posthoc.multiclass_isotonic import MulticlassIsotonic
-from calibrant.posthoc.parameterised import ParameterisedTemperature
+from calibrant.posthoc.noise.consistency import ConsistencyCalibration
+from calibrant.posthoc.noise.probit import ProbitScaling
 from calibrant.posthoc.plug_ins import plugged_in
-from calibrant.posthoc.predicted_class import PredictedClassTemperature
-from calibrant.posthoc.probit import ProbitScaling
-from calibrant.posthoc.probit_top_rest import ProbitTopRestScaling
-from calibrant.posthoc.smart import SMART
-from calibrant.posthoc.svs_top_rest import StructuredTopRestScaling
-from calibrant.posthoc.temperature import TemperatureScaling
-from calibrant.posthoc.top_rest import TopRestScaling
-from calibrant.posthoc.uncalibrated import Uncalibrated
+from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
+from calibrant.posthoc.temperature.logit_clipping import LogitClipping
+from calibrant.posthoc.temperature.parameterised import ParameterisedTemperature
+from calibrant.posthoc.temperature.predicted_class import PredictedClassTemperature
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.smart import SMART
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 
 BUILT_IN: dict[str, type[Calibrator]] = {
     calibrator.method: calibrator

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import BinSums
+from calibrant.predictions.scoring import RowScores
 from calibrant.report.series import wilson_interval
-from calibrant.scoring import RowScores
-from calibrant.uncertainty import DEFAULT_LEVEL
 
 # Up to this many classes are all shown; of more, those that add most to the miscalibration.
 ALL_CLASSES = 60

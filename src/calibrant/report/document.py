@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant._version import __version__
-from calibrant.arrays import FloatArray, IntArray
-from calibrant.compared import Comparison
-from calibrant.evaluation import Evaluation, MetricResult, evaluate
+from calibrant.comparison.comparison import Comparison
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
 from calibrant.metrics.registry import Metric
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.row_temperature import RowTemperature
-from calibrant.predictions import Predictions
+from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.margins import (
     MarginTemperature,
@@ -38,7 +39,6 @@ from calibrant.report.series import (
     smoothed_reliability,
 )
 from calibrant.report.wording import method_title
-from calibrant.scoring import score_rows
 
 SMOOTH_POINTS = 101
 MARGIN_BINS = 48

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.compared import Comparison
-from calibrant.evaluation import Evaluation
+from calibrant.comparison.comparison import Comparison
+from calibrant.evaluation.evaluate import Evaluation
 from calibrant.files import StrPath, replacing
-from calibrant.posthoc.row_temperature import RowTemperature
-from calibrant.predictions import Predictions
+from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.predictions.predictions import Predictions
 from calibrant.report.figures import (
     AFTER,
     BEFORE,

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import InputError
-from calibrant.evaluation import Evaluation
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
+from calibrant.evaluation.evaluate import Evaluation
 from calibrant.metrics.bins import DEFAULT_BINS
-from calibrant.posthoc.row_temperature import RowTemperature
-from calibrant.predictions import Predictions
+from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.predictions.predictions import Predictions
 from calibrant.report import margins, series
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
 from calibrant.report.figures import AFTER, BEFORE
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy, working_dtype
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, FloatArray, namespace, row_chunks, to_numpy, working_dtype
+from calibrant.core.errors import InputError
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.row_temperature import RowTemperature
-from calibrant.predictions import Predictions
+from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import top_two
+from calibrant.predictions.scoring import RowScores
 from calibrant.report.series import Reliability, equal_mass_points, wilson_interval
-from calibrant.rows import top_two
-from calibrant.scoring import RowScores
-from calibrant.uncertainty import DEFAULT_LEVEL
 
 DEFAULT_GROUPS = 4
 POINTS_PER_GROUP = 6

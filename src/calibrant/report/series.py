@@ -12,11 +12,11 @@ from statistics import NormalDist
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.errors import InputError
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges
 from calibrant.metrics.top_label import TopLabel
-from calibrant.uncertainty import DEFAULT_LEVEL
 
 CURVE_POINTS = 200
 HISTOGRAM_BINS = 30

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from calibrant.compared import Comparison
-from calibrant.evaluation import Evaluation, MetricResult, show
+from calibrant.comparison.comparison import Comparison
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, show
 from calibrant.metrics.registry import Metric
 from calibrant.posthoc.base import Calibrator
 from calibrant.report.series import Gap

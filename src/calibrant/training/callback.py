@@ -9,7 +9,7 @@ import torch
 import torch.distributed
 from torch import Tensor, nn
 
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss

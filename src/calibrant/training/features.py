@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.base import CalibrationLoss
 
 

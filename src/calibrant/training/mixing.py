@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import CalibrationLoss, own_loss

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
-from calibrant.checks import refuse_infinite
-from calibrant.masks import masked_classes
+from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
+from calibrant.core.checks import refuse_infinite
+from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk
-from calibrant.scoring import score_top, top_confidence
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import map_rows, softmax_chunk
+from calibrant.predictions.scoring import score_top, top_confidence
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
 SEPARATION = 1e-6

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.metrics.bins import bin_edges, equal_mass_cuts
-from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
+from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm

@@ -9,13 +9,13 @@ from typing import ClassVar, Literal, Self, cast
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray, like, to_numpy
-from calibrant.masks import masked_classes
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, IntArray, like, to_numpy
+from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap
-from calibrant.predictions import Predictions
-from calibrant.rows import softmax
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 Form = Literal["top-label", "one-vs-rest"]
 # A class has a map of its own, so a block of rows must be long enough to be worth K calls.

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
-from calibrant.rows import softmax
+from calibrant.predictions.rows import softmax
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them.
 SAME_CONFIDENCE = 4e-7

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.posthoc.base import Calibrator
-from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, summarize
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import RowSummary, summarize
 
 
 @dataclass(eq=False)

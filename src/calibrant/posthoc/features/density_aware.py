@@ -7,16 +7,16 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray
-from calibrant.errors import ConvergenceWarning, InputError, warn_caller
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import ConvergenceWarning, InputError, warn_caller
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
-from calibrant.posthoc.minimizing import minimize
-from calibrant.posthoc.smart.objectives import brier, negative_log_likelihood
-from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, softmax
+from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import RowSummary, softmax
 
 # The temperature of no row falls below this share of the single one.
 LOWEST_SHARE = 0.05

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import NotApplicableError
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import NotApplicableError
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.features.neighbours import BLOCK_ELEMENTS
 from calibrant.posthoc.features.proximity import ProximityMap

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, like, namespace, to_numpy
-from calibrant.errors import CalibrationWarning
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, like, namespace, to_numpy
+from calibrant.core.errors import CalibrationWarning
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
-from calibrant.posthoc.temperature import fit_temperature, warn_of
-from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.posthoc.temperature.single import fit_temperature, warn_of
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import map_rows, softmax_chunk, summarize
 
 # Bounds that are tried first leave these shares of the features outside.
 FIRST_SHARES = np.geomspace(1e-5, 0.95, 40)

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
-from calibrant.posthoc.minimizing import minimize
-from calibrant.posthoc.predicted_class import fit_ratios
-from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, map_rows, softmax_chunk
+from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.temperature.predicted_class import fit_ratios
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import RowSummary, map_rows, softmax_chunk
 
 # While a partition is learnt, temperatures stay within this factor of the single one.
 LARGEST_RATIO = 8.0

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.errors import InputError, NotApplicableError
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.posthoc.features.base import FeatureCalibrator
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 Bank = NDArray[np.float32]
 

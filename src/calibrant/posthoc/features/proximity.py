@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from calibrant.arrays import (
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import (
     Array,
     FloatArray,
     IntArray,
@@ -17,16 +18,15 @@ from calibrant.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.checks import refuse_infinite
-from calibrant.masks import masked_classes
-from calibrant.posthoc.arguments import argument
+from calibrant.core.checks import refuse_infinite
+from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import rebuild_rows
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
-from calibrant.posthoc.temperature import fit_temperature, warn_of
-from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk
-from calibrant.scoring import top_confidence
+from calibrant.posthoc.temperature.single import fit_temperature, warn_of
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import map_rows, softmax_chunk
+from calibrant.predictions.scoring import top_confidence
 
 ProximityKind = Literal["paper", "released"]
 

@@ -8,15 +8,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, like, namespace, to_numpy
-from calibrant.errors import NotApplicableError
-from calibrant.masks import centred, remasked
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, like, namespace, to_numpy
+from calibrant.core.errors import NotApplicableError
+from calibrant.core.masks import centred, remasked
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
-from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
-from calibrant.rows import map_rows, softmax_chunk, summarize
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import map_rows, softmax_chunk, summarize
 
 
 @dataclass(eq=False)

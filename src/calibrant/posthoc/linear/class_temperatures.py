@@ -7,18 +7,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, to_numpy
-from calibrant.errors import ConvergenceWarning, warn_caller
-from calibrant.masks import centred_copy
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import FloatArray, to_numpy
+from calibrant.core.errors import ConvergenceWarning, warn_caller
+from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
-from calibrant.posthoc.minimizing import minimize
-from calibrant.posthoc.temperature import TemperatureFit, fit_temperature
-from calibrant.predictions import Predictions
-from calibrant.rows import summarize
+from calibrant.posthoc.temperature.single import TemperatureFit, fit_temperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import summarize
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12

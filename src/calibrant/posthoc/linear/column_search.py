@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.arrays import BoolArray, FloatArray, IntArray, row_chunks
-from calibrant.posthoc.binned_gap import binned_gaps
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray, row_chunks
+from calibrant.posthoc.fitting.binned_gap import binned_gaps
 
 
 class ColumnSearch:

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
-from calibrant.errors import ConvergenceWarning, warn_caller
-from calibrant.masks import centred
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
+from calibrant.core.errors import ConvergenceWarning, warn_caller
+from calibrant.core.masks import centred
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.minimizing import minimize
+from calibrant.posthoc.fitting.minimizing import minimize
 
 # Where the objective counts as flat: the largest slope in its own curvature's units.
 SMALL_SLOPE = 1e-6

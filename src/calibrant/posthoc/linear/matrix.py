@@ -7,18 +7,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import Array, FloatArray, namespace
-from calibrant.errors import BoundaryWarning
-from calibrant.masks import centred_copy, remasked
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, namespace
+from calibrant.core.errors import BoundaryWarning
+from calibrant.core.masks import centred_copy, remasked
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
-from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import Predictions
-from calibrant.rows import RowSummary, summarize
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import RowSummary, summarize
 
 FOLDS = 5
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
 
 # Ends of a search among penalties needn't be known as well as the final fit.

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.linear.base import PenalisedMap, refuse_many_classes
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 
 
 @dataclass(eq=False)

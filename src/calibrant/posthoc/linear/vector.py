@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.linear.base import PenalisedMap
 
 

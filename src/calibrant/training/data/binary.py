@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.files.keys import readable
 from calibrant.training.data.images import ByteArray, ImageSet
 

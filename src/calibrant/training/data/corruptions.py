@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.training.data.binary import SEVERITIES
 from calibrant.training.data.images import ImageSet, open_image, tensor
 

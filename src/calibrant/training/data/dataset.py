@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.data.binary import is_cifar, is_idx, read_cifar, read_idx_folder
 from calibrant.training.data.folders import read_aircraft, read_class_folders, read_cub

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.files.keys import readable
 from calibrant.training.data.images import ImageFiles
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.files.keys import readable
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.files.keys import optional, readable
 from calibrant.training.data.images import ImageSet, decode
 

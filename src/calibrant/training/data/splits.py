@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.data.images import tensor
 
 SHARE = 0.1

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrant.errors import InputError
-from calibrant.posthoc.arguments import argument, check_arguments
-from calibrant.predictions import check_labels
+from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.errors import InputError
+from calibrant.predictions.predictions import check_labels
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions import Predictions
-from calibrant.scoring import score_rows
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 from calibrant.training.heads.scaling import READ_ROWS
 from calibrant.training.heads.sources import FeatureRows
 from calibrant.training.heads.stage import head_logits

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.arrays import Array, to_numpy
-from calibrant.errors import InputError
+from calibrant.core.arrays import Array, to_numpy
+from calibrant.core.errors import InputError
 from calibrant.training.heads.held_out import Held, measure_logits
 from calibrant.training.heads.seeds import MASK, generator_for
 from calibrant.training.heads.sources import FeatureRows

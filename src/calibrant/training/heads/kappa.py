@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.arrays import FloatArray
+from calibrant.core.arrays import FloatArray
 from calibrant.training.heads.held_out import Held
 
 # Denser towards 1, where networks that generalise well have their kappa.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import InputError
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
 from calibrant.training.heads.masked import MaskedHeads
 from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource

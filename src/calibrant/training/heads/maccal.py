@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from calibrant.arrays import FloatArray
-from calibrant.errors import CalibrationWarning, InputError
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import CalibrationWarning, InputError
 from calibrant.training.heads.held_out import Held, measure_head
 from calibrant.training.heads.kappa import (
     KAPPAS,

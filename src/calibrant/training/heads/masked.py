@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrant.arrays import FloatArray
+from calibrant.core.arrays import FloatArray
 from calibrant.training.heads.seeds import INITIAL_WEIGHTS, MASK, generator_for
 from calibrant.training.heads.tensors import random_state_kept, tensor_of
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from calibrant.errors import InputError
-from calibrant.posthoc.arguments import argument, check_arguments
+from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.errors import InputError
 from calibrant.training.heads.learning import Tally
 from calibrant.training.heads.stage import EpochRecord, Progress
 from calibrant.training.heads.tensors import descend

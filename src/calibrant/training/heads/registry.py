@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from calibrant.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.training.heads.balcal import BalCAL
 from calibrant.training.heads.maccal import MaCCal
 from calibrant.training.heads.retraining import HeadRetraining

@@ -8,7 +8,7 @@ from typing import ClassVar, get_args
 import numpy as np
 from torch import nn
 
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
 from calibrant.training.heads.learning import MaskedLearner, check_finite, train, unchanged
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads
 from calibrant.training.heads.scaling import LINEAR_LENGTH, FeatureScaling

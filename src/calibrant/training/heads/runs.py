@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.run.folder import CONFIG
 
 TRAIN, VALIDATION, TEST = "train.npz", "val.npz", "test.npz"

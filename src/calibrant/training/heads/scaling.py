@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.training.heads.sources import FeatureSource

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from calibrant.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray, IntArray
 
 
 class SimulatedFeatures(NamedTuple):

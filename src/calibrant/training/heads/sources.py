@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.arrays import Array, as_array, to_numpy
-from calibrant.errors import InputError
-from calibrant.predictions import check_features, check_labels
+from calibrant.core.arrays import Array, as_array, to_numpy
+from calibrant.core.errors import InputError
+from calibrant.predictions.predictions import check_features, check_labels
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.heads.seeds import epoch_order
 from calibrant.training.heads.tensors import row_parts, tensor_of

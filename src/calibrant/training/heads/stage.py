@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.arrays import Array, as_array, is_numpy, to_numpy
-from calibrant.errors import InputError, NotFittedError
+from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.arrays import Array, as_array, is_numpy, to_numpy
+from calibrant.core.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
-from calibrant.posthoc.arguments import argument, check_arguments
-from calibrant.predictions import check_features
+from calibrant.predictions.predictions import check_features
 from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource, NetworkFeatures
 from calibrant.training.heads.tensors import row_parts, tensor_of
@@ -186,7 +186,7 @@ class SecondStage(ABC):
 
     def predict_proba(self, features: Array) -> Array:
         """Return (N, K) probabilities of (N, D) features, as an array of their kind."""
-        from calibrant.rows import softmax
+        from calibrant.predictions.rows import softmax
 
         return softmax(self.logits(features))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import CalibratorFileError, InputError, NotFittedError
+from calibrant.core.errors import CalibratorFileError, InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.training.heads.balcal import BalancedHead

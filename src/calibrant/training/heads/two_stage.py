@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrant.errors import InputError
-from calibrant.posthoc.arguments import argument
+from calibrant.core.arguments import argument
+from calibrant.core.errors import InputError
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,

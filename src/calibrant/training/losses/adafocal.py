@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 from calibrant.training.losses.collectives import world_size

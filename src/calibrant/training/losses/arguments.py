@@ -7,7 +7,7 @@ from math import inf, isfinite
 from numbers import Integral, Real
 from typing import TypeVar
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 
 Word = TypeVar("Word", bound=str)
 

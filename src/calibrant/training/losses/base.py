@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice
 from calibrant.training.losses.inputs import check_batch, check_features, check_range
 

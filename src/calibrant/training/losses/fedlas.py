@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 from calibrant.training.losses.collectives import moments_over_ranks

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import whole
 from calibrant.training.losses.collectives import sum_over_ranks
 from calibrant.training.losses.fedlas import FeDLaS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, own_loss
 from calibrant.training.losses.collectives import sum_over_ranks

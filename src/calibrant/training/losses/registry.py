@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from calibrant.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.batch import MDCA, MMCE

@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from calibrant.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.training.nets.base import ImageClassifier
 from calibrant.training.nets.densenet import densenet121
 from calibrant.training.nets.resnet import (

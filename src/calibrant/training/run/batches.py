@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.data.augment import random_crop, random_flip
 from calibrant.training.data.images import Images, Normalisation, tensor
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.nets import ImageClassifier
 from calibrant.training.run.outputs import Outputs

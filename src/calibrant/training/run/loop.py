@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.objective import Objective

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses import CalibrationLoss, FeDLaS, GateRecorder
 from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing

@@ -19,7 +19,7 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.errors import UnknownMethodError
+from calibrant.core.errors import UnknownMethodError
 
 MOMENTUM = 0.9
 WARM_UP = 0.2  # of a cycle

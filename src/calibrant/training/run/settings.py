@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.training.run.protocols import Protocol, protocol_named
 
 PRECISIONS = ("32", "bf16", "16")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from calibrant.errors import InputError
+from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
 from calibrant.training.data.images import Normalisation
 

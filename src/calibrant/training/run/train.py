@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.files.atomic import StrPath
-from calibrant.predictions import Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation

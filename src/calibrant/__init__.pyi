@@ -1,0 +1,137 @@
+"""The public names of the package and where they live, once: `__init__.py` reads this list.
+
+Type checkers and editors read it as a stub.
+"""
+
+from calibrant import synthetic as synthetic
+from calibrant import training as training
+from calibrant._version import __version__ as __version__
+from calibrant.comparison.compare import compare as compare
+from calibrant.comparison.comparison import Comparison as Comparison
+from calibrant.core.errors import CalibrantError as CalibrantError
+from calibrant.core.errors import CalibrationWarning as CalibrationWarning
+from calibrant.core.errors import InputError as InputError
+from calibrant.core.errors import NotApplicableError as NotApplicableError
+from calibrant.core.errors import NotFittedError as NotFittedError
+from calibrant.core.errors import PredictionsError as PredictionsError
+from calibrant.evaluation.evaluate import Evaluation as Evaluation
+from calibrant.evaluation.evaluate import MetricResult as MetricResult
+from calibrant.evaluation.evaluate import evaluate as evaluate
+from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
+from calibrant.evaluation.groups import evaluate_by as evaluate_by
+from calibrant.evaluation.power import SampleSize as SampleSize
+from calibrant.evaluation.power import rows_needed as rows_needed
+from calibrant.files import read_predictions as read_predictions
+from calibrant.files import write_predictions as write_predictions
+from calibrant.metrics.binned import BinSums as BinSums
+from calibrant.metrics.binned import adaptive_calibration_error as adaptive_calibration_error
+from calibrant.metrics.binned import expected_calibration_error as expected_calibration_error
+from calibrant.metrics.canonical import canonical_calibration_error as canonical_calibration_error
+from calibrant.metrics.canonical import (
+    squared_kernel_calibration_error as squared_kernel_calibration_error,
+)
+from calibrant.metrics.classwise import (
+    classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
+)
+from calibrant.metrics.classwise import classwise_bin_sums as classwise_bin_sums
+from calibrant.metrics.classwise import classwise_error as classwise_error
+from calibrant.metrics.classwise import (
+    classwise_expected_calibration_error as classwise_expected_calibration_error,
+)
+from calibrant.metrics.cox import calibration_in_the_large as calibration_in_the_large
+from calibrant.metrics.cox import calibration_slope_intercept as calibration_slope_intercept
+from calibrant.metrics.cumulative import ks_calibration_error as ks_calibration_error
+from calibrant.metrics.decomposition import ScoreDecomposition as ScoreDecomposition
+from calibrant.metrics.decomposition import corp_decomposition as corp_decomposition
+from calibrant.metrics.decomposition import murphy_decomposition as murphy_decomposition
+from calibrant.metrics.density import kde_calibration_error as kde_calibration_error
+from calibrant.metrics.detection import aupr as aupr
+from calibrant.metrics.detection import auroc as auroc
+from calibrant.metrics.detection import fpr_at_tpr as fpr_at_tpr
+from calibrant.metrics.detection import ood_scores as ood_scores
+from calibrant.metrics.gaps import average_calibration_error as average_calibration_error
+from calibrant.metrics.gaps import (
+    debiased_expected_calibration_error as debiased_expected_calibration_error,
+)
+from calibrant.metrics.gaps import debiased_rms_calibration_error as debiased_rms_calibration_error
+from calibrant.metrics.gaps import maximum_calibration_error as maximum_calibration_error
+from calibrant.metrics.gaps import overconfidence_error as overconfidence_error
+from calibrant.metrics.gaps import rms_calibration_error as rms_calibration_error
+from calibrant.metrics.gaps import underconfidence_error as underconfidence_error
+from calibrant.metrics.kernel import kernel_calibration_error as kernel_calibration_error
+from calibrant.metrics.mmce import maximum_mean_calibration_error as maximum_mean_calibration_error
+from calibrant.metrics.proper import accuracy as accuracy
+from calibrant.metrics.proper import brier_score as brier_score
+from calibrant.metrics.proper import negative_log_likelihood as negative_log_likelihood
+from calibrant.metrics.refit import RefinementSplit as RefinementSplit
+from calibrant.metrics.refit import refinement_split as refinement_split
+from calibrant.metrics.registry import CORE_METRICS as CORE_METRICS
+from calibrant.metrics.registry import METRICS as METRICS
+from calibrant.metrics.selective import RiskCoverage as RiskCoverage
+from calibrant.metrics.selective import area_under_risk_coverage as area_under_risk_coverage
+from calibrant.metrics.selective import coverage_at_risk as coverage_at_risk
+from calibrant.metrics.selective import (
+    excess_area_under_risk_coverage as excess_area_under_risk_coverage,
+)
+from calibrant.metrics.selective import risk_at_coverage as risk_at_coverage
+from calibrant.metrics.selective import risk_coverage as risk_coverage
+from calibrant.metrics.smooth import smooth_calibration_error as smooth_calibration_error
+from calibrant.metrics.streaming import MetricSums as MetricSums
+from calibrant.metrics.sweep import sweep_calibration_error as sweep_calibration_error
+from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
+from calibrant.posthoc.base import Calibrator as Calibrator
+from calibrant.posthoc.base import FitReport as FitReport
+from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling as ProbitTopRestScaling
+from calibrant.posthoc.chains.svs_top_rest import (
+    StructuredTopRestScaling as StructuredTopRestScaling,
+)
+from calibrant.posthoc.confidence import BayesianBinning as BayesianBinning
+from calibrant.posthoc.confidence import HistogramBinning as HistogramBinning
+from calibrant.posthoc.confidence import IsotonicRegression as IsotonicRegression
+from calibrant.posthoc.confidence import ScalingBinning as ScalingBinning
+from calibrant.posthoc.confidence import SplineCalibration as SplineCalibration
+from calibrant.posthoc.confidence import VennAbers as VennAbers
+from calibrant.posthoc.confidence.multiclass_isotonic import (
+    MulticlassIsotonic as MulticlassIsotonic,
+)
+from calibrant.posthoc.confidence.top_rest import TopRestScaling as TopRestScaling
+from calibrant.posthoc.features import BinMeanShift as BinMeanShift
+from calibrant.posthoc.features import DensityAwareCalibration as DensityAwareCalibration
+from calibrant.posthoc.features import FeatureClipping as FeatureClipping
+from calibrant.posthoc.features import GroupCalibration as GroupCalibration
+from calibrant.posthoc.features import ProximityDensityRatio as ProximityDensityRatio
+from calibrant.posthoc.linear import ClassTemperatureScaling as ClassTemperatureScaling
+from calibrant.posthoc.linear import DirichletCalibration as DirichletCalibration
+from calibrant.posthoc.linear import (
+    GradientClassTemperatureScaling as GradientClassTemperatureScaling,
+)
+from calibrant.posthoc.linear import MatrixScaling as MatrixScaling
+from calibrant.posthoc.linear import StructuredMatrixScaling as StructuredMatrixScaling
+from calibrant.posthoc.linear import StructuredVectorScaling as StructuredVectorScaling
+from calibrant.posthoc.linear import VectorScaling as VectorScaling
+from calibrant.posthoc.loading import load as load
+from calibrant.posthoc.noise.consistency import ConsistencyCalibration as ConsistencyCalibration
+from calibrant.posthoc.noise.probit import ProbitScaling as ProbitScaling
+from calibrant.posthoc.registry import make_calibrator as make_calibrator
+from calibrant.posthoc.temperature.ensemble import (
+    EnsembleTemperatureScaling as EnsembleTemperatureScaling,
+)
+from calibrant.posthoc.temperature.laplace import (
+    LaplaceTemperatureScaling as LaplaceTemperatureScaling,
+)
+from calibrant.posthoc.temperature.logit_clipping import LogitClipping as LogitClipping
+from calibrant.posthoc.temperature.parameterised import (
+    ParameterisedTemperature as ParameterisedTemperature,
+)
+from calibrant.posthoc.temperature.predicted_class import (
+    PredictedClassTemperature as PredictedClassTemperature,
+)
+from calibrant.posthoc.temperature.single import TemperatureScaling as TemperatureScaling
+from calibrant.posthoc.temperature.smart import SMART as SMART
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated as Uncalibrated
+from calibrant.predictions.last_layer import Head as Head
+from calibrant.predictions.predictions import Predictions as Predictions
+from calibrant.predictions.rows import RowSummary as RowSummary
+from calibrant.predictions.rows import softmax as softmax
+from calibrant.predictions.rows import summarize as summarize
+from calibrant.sample import load_sample as load_sample

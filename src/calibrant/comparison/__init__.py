@@ -1,0 +1,1 @@
+"""Methods fitted on one set and measured on another, side by side."""

@@ -1,0 +1,155 @@
+"""Fit several calibrators on one set and measure all on another, on the same resamples."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant.comparison.comparison import ComparedMethod, Comparison
+from calibrant.core.arrays import namespace, to_numpy
+from calibrant.core.errors import CalibrantError, CalibrationWarning, InputError, NotApplicableError
+from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.metrics.registry import metrics_named
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.registry import METHODS, calibrator_class
+from calibrant.predictions.predictions import Predictions
+
+
+def compare(
+    methods: Sequence[str | Calibrator] | str = "all",
+    *,
+    fit: Predictions,
+    test: Predictions,
+    metrics: Sequence[str] | str | None = None,
+    rank_by: str = "ece",
+    resamples: int | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Fit each method on `fit`, apply it to `test` and measure it there.
+
+    All methods are measured on the same bootstrap resamples, so their differences are paired.
+
+    Args:
+        methods: names or unfitted calibrators, or ``"all"``.
+        fit: rows to fit on. They should share no row with `test`.
+        test: rows to measure on.
+        metrics: as `evaluate` takes them.
+        rank_by: the metric to rank by.
+        resamples: bootstrap resamples; None for as many as `evaluate` takes.
+        level: nominal coverage of all intervals.
+        seed: of the resamples.
+        progress: called with the name of each method before it is fitted.
+
+    Raises:
+        InputError: no method, or sets that don't fit together.
+        UnknownMethodError: no such method or metric.
+        PredictionsError: sets in the top-label form, which can't be recalibrated.
+    """
+    if fit.classes != test.classes:
+        raise InputError(
+            f"{fit.source} has {fit.classes} classes, but {test.source} {test.classes}"
+        )
+    if _same_rows(fit, test):
+        message = "the rows to fit on and to measure on are the same: the results are too good"
+        warnings.warn(CalibrationWarning(message), stacklevel=2)
+    wanted = list(METHODS) if methods == "all" else methods
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    calibrators = [calibrator_class(m)() if isinstance(m, str) else m for m in wanted]
+    if not calibrators:
+        raise InputError("compare needs at least one method")
+    if metrics is not None:
+        metrics = [metrics] if isinstance(metrics, str) else list(metrics)
+        if "all" not in metrics and rank_by not in metrics:
+            metrics.append(rank_by)
+    metrics_named([rank_by])  # refuses an unknown one before anything is fitted
+    entries: list[ComparedMethod] = []
+    skipped: dict[str, str] = {}
+    fit_rows, test_logits = fit.as_logits(), test.logits
+    for name, calibrator in zip(_names(calibrators), calibrators, strict=True):
+        if progress is not None:
+            progress(name)
+        lacking = _lacking(calibrator, fit, test)
+        if lacking is not None:
+            skipped[name] = lacking
+            continue
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", CalibrationWarning)
+            started = time.perf_counter()
+            try:
+                calibrator.fit_predictions(fit_rows)
+            except NotApplicableError as reason:
+                skipped[name] = str(reason)
+                continue
+            fitted = time.perf_counter()
+        probs = calibrator.predict_proba(test_logits, test.features)
+        applied = time.perf_counter()
+        evaluation = evaluate(
+            Predictions.from_probs(probs, test.labels, source=test.source),
+            metrics=metrics,
+            resamples=resamples,
+            level=level,
+            seed=seed,
+        )
+        entries.append(
+            ComparedMethod(
+                name,
+                calibrator,
+                evaluation,
+                fitted - started,
+                applied - fitted,
+                _keeps_classes(evaluation, test_logits),
+                tuple(str(w.message) for w in caught if issubclass(w.category, CalibrationWarning)),
+            )
+        )
+    if not entries:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise CalibrantError(f"no method could be fitted: {reasons}")
+    entries.sort(key=lambda entry: entry.evaluation[rank_by].cost)
+    return Comparison(
+        fit.source,
+        test.source,
+        fit.n,
+        test.n,
+        rank_by,
+        entries,
+        skipped,
+    )
+
+
+def _lacking(calibrator: Calibrator, fit: Predictions, test: Predictions) -> str | None:
+    """Return what the rows lack of what a method needs, as a clause, or None."""
+    lacking = calibrator.lacks(fit) or calibrator.lacks(test, to_apply=True)
+    if lacking is None and "features" in calibrator.needs:
+        width, found = (int(rows.features.shape[1]) for rows in (fit, test))  # type: ignore[union-attr]
+        if width != found:
+            return f"{fit.source} has {width} features, but {test.source} {found}"
+    return lacking
+
+
+def _names(calibrators: Sequence[Calibrator]) -> list[str]:
+    """Return a name for each: its method, numbered where one method comes more than once."""
+    methods = [calibrator.method for calibrator in calibrators]
+    names: list[str] = []
+    for i, method in enumerate(methods):
+        repeats = methods.count(method) > 1
+        names.append(f"{method}-{methods[: i + 1].count(method)}" if repeats else method)
+    return names
+
+
+def _keeps_classes(evaluation: Evaluation, logits: Any) -> bool:
+    original = to_numpy(namespace(logits).argmax(logits, axis=1))
+    return bool((evaluation.scores.predicted == original).all())
+
+
+def _same_rows(fit: Predictions, test: Predictions) -> bool:
+    if fit.n != test.n or not np.array_equal(fit.labels, test.labels):
+        return False
+    return np.array_equal(to_numpy(fit.scores), to_numpy(test.scores))

@@ -1,0 +1,236 @@
+"""What a comparison found: methods ranked, told apart or not, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+from calibrant.core.text import format_table, wrap
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, show
+from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
+from calibrant.posthoc.base import Calibrator
+
+# What the printed table shows; everything is in `Comparison.as_dict`.
+TABLE_METRICS = ("ece", "adaece", "smce", "nll", "brier")
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedMethod:
+    """One calibrator's part in a comparison.
+
+    Attributes:
+        name: as it was asked for.
+        calibrator: fitted.
+        evaluation: of its probabilities on the test rows.
+        fit_seconds: wall-clock time of `fit`.
+        apply_seconds: wall-clock time of `predict_proba` on the test rows.
+        keeps_accuracy: whether every test row kept its predicted class.
+        warnings: what the fit warned of.
+    """
+
+    name: str
+    calibrator: Calibrator
+    evaluation: Evaluation
+    fit_seconds: float
+    apply_seconds: float
+    keeps_accuracy: bool
+    warnings: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        return {
+            "method": self.name,
+            "fit_seconds": self.fit_seconds,
+            "apply_seconds": self.apply_seconds,
+            "parameters": self.calibrator.n_parameters,
+            "keeps_accuracy": self.keeps_accuracy,
+            "warnings": list(self.warnings),
+            "notes": list(self.calibrator.fit_report_.notes),
+            "metrics": {n: r.as_dict() for n, r in self.evaluation.results.items()},
+        }
+
+
+@dataclass(frozen=True)
+class DifferenceToBest(PairedDifference):
+    """A method's paired difference to the best one; its interval is that of this pair alone.
+
+    Attributes:
+        p_adjusted: the p-value after Holm's correction for all pairs of methods.
+        significant: whether it is at most 1 - level, so that the two can be told apart.
+    """
+
+    p_adjusted: float
+    significant: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` found; prints as a table.
+
+    Attributes:
+        fit_source, test_source: where the rows came from.
+        fit_rows, test_rows: how many there were.
+        rank_by: the metric that ranks.
+        methods: sorted by it, best first.
+        skipped: method to the reason why it could not take part.
+    """
+
+    fit_source: str
+    test_source: str
+    fit_rows: int
+    test_rows: int
+    rank_by: str
+    methods: list[ComparedMethod]
+    skipped: dict[str, str]
+
+    def __getitem__(self, name: str) -> ComparedMethod:
+        """Return the part of one method.
+
+        Raises:
+            KeyError: it didn't take part.
+        """
+        return {method.name: method for method in self.methods}[name]
+
+    @cached_property
+    def differences(self) -> dict[str, DifferenceToBest]:
+        """Paired difference of each method to the best one by `rank_by`."""
+        return self.differences_by(self.rank_by)
+
+    def differences_by(self, metric: str) -> dict[str, DifferenceToBest]:
+        """Return the paired difference of each method to the best one by any metric, by name.
+
+        Holm's correction takes all pairs of methods into account.
+
+        Raises:
+            KeyError: the metric was not measured.
+        """
+        results = {method.name: method.evaluation[metric] for method in self.methods}
+        level = self.methods[0].evaluation.level
+
+        def difference(first: str, second: str) -> PairedDifference:
+            a, b = results[first], results[second]
+            return paired_difference(a.replicates, b.replicates, (a.value, b.value), level)
+
+        # The best one is chosen by the same data, so any pair might have been looked at.
+        pairs = {frozenset(pair): difference(*pair) for pair in combinations(results, 2)}
+        adjusted = dict(zip(pairs, holm([pair.p_value for pair in pairs.values()]), strict=True))
+        best = self.best_by(metric)
+        found: dict[str, DifferenceToBest] = {}
+        for name in results:
+            p = adjusted.get(frozenset({name, best}), 1.0)
+            found[name] = DifferenceToBest(
+                **vars(difference(name, best)),
+                p_adjusted=p,
+                significant=name != best and p <= 1 - level,
+            )
+        return found
+
+    @property
+    def best(self) -> str:
+        """Name of the method with the best value of `rank_by`."""
+        return self.methods[0].name
+
+    @property
+    def tied_with_best(self) -> list[str]:
+        """Names of the others that can't be told from the best, all comparisons considered."""
+        return [m.name for m in self.methods[1:] if not self.differences[m.name].significant]
+
+    def headline(self) -> str:
+        """Return the finding in one or two sentences."""
+        best = self.methods[0].evaluation[self.rank_by]
+        text = f"{best.metric.superlative}: {self.best}, {_with_interval(best)}"
+        text += ", not distinguishable from perfect" if best.at_floor else ""
+        tied = self.tied_with_best
+        if len(self.methods) == 1:
+            return text + "."
+        if not tied:
+            return text + ". No other method comes close enough to tie."
+        return text + f". Can't be told apart from it: {', '.join(tied)}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        results = self.methods[0].evaluation.results
+        return {
+            "fit": self.fit_source,
+            "test": self.test_source,
+            "fit_rows": self.fit_rows,
+            "test_rows": self.test_rows,
+            "methods": [
+                method.as_dict() | {"difference_to_best": vars(self.differences[method.name])}
+                for method in self.methods
+            ],
+            "rank_by": self.rank_by,
+            "best": self.best,
+            "tied_with_best": self.tied_with_best,
+            "best_by_metric": {name: self.best_by(name) for name in results},
+            "skipped": [{"method": m, "reason": reason} for m, reason in self.skipped.items()],
+        }
+
+    def best_by(self, metric: str) -> str:
+        """Return the name of the method with the best value of a metric."""
+        return min(self.methods, key=lambda method: method.evaluation[metric].cost).name
+
+    def __str__(self) -> str:
+        parts = [
+            wrap(self.headline()),
+            f"fit on {self.fit_source} ({self.fit_rows} rows), "
+            f"measured on {self.test_source} ({self.test_rows} rows)",
+            self._table(),
+            wrap(self._legend()),
+            _said_of_each(self.skipped.items(), " left out"),
+            _said_of_each((m.name, text) for m in self.methods for text in m.warnings),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+    def _table(self) -> str:
+        results = self.methods[0].evaluation.results
+        shown = [name for name in TABLE_METRICS if name in results]
+        if self.rank_by not in shown:
+            shown.insert(0, self.rank_by)
+        titles = [results[name].metric.title for name in shown]
+        rows: list[list[str]] = []
+        for method in self.methods:
+            mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
+            measured = [method.evaluation[name] for name in shown]
+            rows.append(
+                [
+                    method.name + mark,
+                    *[show(result.metric, result.value) for result in measured],
+                    "yes" if method.keeps_accuracy else "no",
+                    str(method.calibrator.n_parameters),
+                    f"{method.fit_seconds:.2f}",
+                ]
+            )
+        return format_table(["method", *titles, "kept", "params", "fit s"], rows)
+
+    def _legend(self) -> str:
+        best = self.methods[0].evaluation[self.rank_by]
+        text = (
+            f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
+            "correction for all pairs). kept: whether every row kept its predicted class. ECE-like "
+            "metrics in percent."
+        )
+        if best.floor is None:
+            return text
+        floor, floor_95 = show(best.metric, best.floor), show(best.metric, best.floor_95)
+        return (
+            f"{text} Honest confidences like those of {self.best} would show {floor} on average, "
+            f"and up to {floor_95} in 95 % of cases."
+        )
+
+
+def _with_interval(result: MetricResult) -> str:
+    unit = " %" if result.metric.percent else ""
+    low, high = show(result.metric, result.low), show(result.metric, result.high)
+    return f"{show(result.metric, result.value)}{unit} ({low} to {high})"
+
+
+def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:
+    """Return a paragraph for each text, with the names of all that it was said of."""
+    names: dict[str, list[str]] = {}
+    for name, text in said:
+        names.setdefault(text, []).append(name)
+    return "\n".join(wrap(f"{', '.join(group)}{verb}: {text}") for text, group in names.items())

@@ -1,0 +1,1 @@
+"""What everything else stands on: arrays, checks, errors, threads, settings, text."""

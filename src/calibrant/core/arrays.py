@@ -1,0 +1,171 @@
+"""The few array-API helpers that let row-wise code run on NumPy, torch, CuPy or JAX alike.
+
+Rows stay where they are: a function that takes a torch tensor on a GPU computes there and returns
+a tensor there. Everything per-row and small (a confidence, a margin) becomes float64 NumPy.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeGuard, cast
+
+import array_api_compat
+import array_api_compat.numpy
+import numpy as np
+from array_api_compat import array_namespace, is_torch_array
+from numpy.typing import NDArray
+
+from calibrant.core.threads import one_blas_thread, worker_count
+
+Array = Any
+"""An (N, K) array of any library that follows the array-API standard."""
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+# A chunk of rows and its temporaries should stay in the second-level cache of one core.
+CHUNK_ELEMENTS_CPU = 1 << 16
+# From this size on, starting threads costs less than they save.
+THREADED_ELEMENTS = 1 << 20
+# An accelerator wants few large launches; 64 Mi elements keep the temporaries under a gigabyte.
+CHUNK_ELEMENTS_ACCELERATOR = 1 << 26
+
+
+def as_array(values: Any) -> Array:
+    """Return `values` unchanged if it is an array already, else as a NumPy array.
+
+    A torch tensor that requires a gradient is detached: nothing here is differentiated by it.
+    """
+    if isinstance(values, (list, tuple)):
+        return np.asarray(cast(Any, values))
+    if is_torch_array(values) and values.requires_grad:
+        return values.detach()
+    return values
+
+
+def is_numpy(array: Array) -> TypeGuard[NDArray[Any]]:
+    """Return whether `array` is NumPy's."""
+    return isinstance(array, np.ndarray)
+
+
+def device_of(array: Array) -> Any:
+    """Return where `array` lives, as its library says it."""
+    return cast(Any, array_api_compat).device(array)
+
+
+def namespace(array: Array) -> Any:
+    """Return the array-API namespace of `array`."""
+    if is_numpy(array):  # the general look-up costs as much as a chunk's arithmetic
+        return array_api_compat.numpy
+    return array_namespace(array)
+
+
+def to_numpy(array: Array) -> NDArray[Any]:
+    """Return `array` as NumPy, copied from its device and detached from autograd if need be."""
+    if is_numpy(array):
+        return array
+    if is_torch_array(array):
+        if str(array.dtype) == "torch.bfloat16":  # NumPy has no such type
+            array = array.float()
+        return array.detach().cpu().numpy()
+    return np.asarray(array)
+
+
+def like(values: NDArray[Any], reference: Array, dtype: Any = None) -> Array:
+    """Return NumPy `values` as an array of `reference`'s kind, on its device."""
+    if is_numpy(reference):
+        return values if dtype is None else values.astype(dtype, copy=False)
+    if not values.flags.writeable:
+        values = values.copy()  # torch warns of sharing memory that it might write to
+    return namespace(reference).asarray(values, dtype=dtype, device=device_of(reference))
+
+
+def working_dtype(array: Array) -> Any:
+    """Return the dtype to compute in: float64 stays, narrower floats become float32.
+
+    Integers count as exact and become float64.
+    """
+    xp = namespace(array)
+    if xp.isdtype(array.dtype, "real floating"):
+        return xp.float64 if array.dtype == xp.float64 else xp.float32
+    return xp.float64
+
+
+def on_cpu(array: Array) -> bool:
+    """Return whether `array` lies in the memory of the processor."""
+    return is_numpy(array) or str(device_of(array)).startswith(("cpu", "Cpu", "TFRT"))
+
+
+def row_chunks(array: Array) -> Iterator[slice]:
+    """Yield slices that cover the rows of an (N, K) array, each small enough for the cache."""
+    rows, width = array.shape
+    budget = CHUNK_ELEMENTS_CPU if on_cpu(array) else CHUNK_ELEMENTS_ACCELERATOR
+    step = max(1, budget // max(1, width))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def for_row_chunks(array: Array, work: Callable[[slice], None]) -> None:
+    """Call `work` with every slice of `row_chunks(array)`, on all cores if the array is large.
+
+    NumPy lets go of the interpreter's lock inside its loops, so threads do help. Each call should
+    write to its own rows of the outputs; then the result doesn't depend on how many threads ran.
+    """
+    chunks = list(row_chunks(array))
+    threads = min(worker_count(), len(chunks))
+    if threads < 2 or not is_numpy(array) or array.size < THREADED_ELEMENTS:
+        for chunk in chunks:
+            work(chunk)
+        return
+
+    def share(first: int) -> None:
+        for chunk in chunks[first::threads]:
+            work(chunk)
+
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
+        # NumPy's error state lives in the context, which a new thread doesn't inherit.
+        running = [
+            pool.submit(contextvars.copy_context().run, share, first) for first in range(threads)
+        ]
+        for thread in running:
+            thread.result()
+
+
+def pick(rows: Array, columns: Array) -> Array:
+    """Return `rows[i, columns[i]]` for every row i of an (N, K) array."""
+    xp = namespace(rows)
+    return xp.take_along_axis(rows, columns[:, None], axis=1)[:, 0]
+
+
+def put(rows: Array, columns: Array, value: float) -> Array:
+    """Return (N, K) `rows` with `value` in place of `rows[i, columns[i]]` for every row i.
+
+    Where the library can write into an array, that is done in place: pass rows of your own.
+    """
+    xp = namespace(rows)
+    if is_numpy(rows):
+        rows[np.arange(len(rows)), columns] = value  # a mask of all entries takes 20 times as long
+        return rows
+    every = xp.arange(rows.shape[1], dtype=columns.dtype, device=getattr(rows, "device", None))
+    return xp.where(every[None, :] == columns[:, None], value, rows)
+
+
+def row_sums(rows: Array) -> Array:
+    """Return the (N,) sums of the rows of an (N, K) array of floats.
+
+    A dot product with ones takes half the time of a sum. That of a row doesn't depend on the other
+    rows, which a matrix product with ones wouldn't promise.
+    """
+    xp = namespace(rows)
+    if is_numpy(rows):
+        return xp.vecdot(rows, np.ones((1, rows.shape[1]), dtype=rows.dtype))
+    return xp.sum(rows, axis=1)
+
+
+def sigmoid(x: FloatArray) -> FloatArray:
+    """Return 1 / (1 + exp(-x)), to the last digits on both sides."""
+    small = np.exp(-np.abs(x))
+    return np.where(x < 0, small, 1.0) / (1 + small)

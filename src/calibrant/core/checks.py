@@ -1,0 +1,212 @@
+"""Checks of the arrays that a caller hands over: one sentence for whatever is unusable.
+
+Each raises `PredictionsError` that begins with the source of the rows and names the offending one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import (
+    Array,
+    IntArray,
+    as_array,
+    for_row_chunks,
+    like,
+    namespace,
+    pick,
+    row_chunks,
+    row_sums,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.core.errors import PredictionsError
+
+# Rounding may leave the sum of a row of K probabilities this far from 1.
+ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
+
+
+def check_scores(
+    scores: Array, kind: Literal["logits", "probs"], source: str, *, masks: bool = False
+) -> None:
+    """Raise `PredictionsError` unless `scores` is a usable (N, K) array of its kind.
+
+    With `masks`, -inf is fine where it leaves a row at least two classes.
+    """
+    shape = tuple(getattr(scores, "shape", ()))
+    if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
+        raise PredictionsError(
+            f"{source}: '{kind}' must have shape (N, K) with N >= 1 rows and K >= 2 classes, "
+            f"not {shape}"
+        )
+    xp = namespace(scores)
+    if not xp.isdtype(scores.dtype, ("real floating", "integral")):
+        raise PredictionsError(f"{source}: '{kind}' must hold real numbers, not {scores.dtype}")
+    if xp.isdtype(scores.dtype, "integral"):
+        if kind == "probs":
+            raise PredictionsError(f"{source}: 'probs' must be fractions, not {scores.dtype}")
+        return
+
+    def check(part: slice) -> None:
+        if not _surely_usable(scores[part], kind):
+            check_finite(scores[part], kind, source, part.start, masks=masks)
+            if kind == "probs":
+                _check_simplex(scores[part], source, part.start)
+
+    for_row_chunks(scores, check)
+
+
+def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
+    """Return whether the sums of the rows alone show that nothing is wrong with them.
+
+    NaN or infinity anywhere makes a sum so; a sum can also overflow, which decides nothing.
+    """
+    xp = namespace(chunk)
+    with np.errstate(over="ignore", invalid="ignore"):
+        totals = row_sums(xp.astype(chunk, working_dtype(chunk), copy=False))
+    if kind == "logits":
+        return bool(xp.all(xp.isfinite(totals)))
+    off = float(xp.max(xp.abs(totals - 1)))
+    return off <= _tolerance(chunk) / 2 and bool(xp.min(chunk) >= 0)
+
+
+def _tolerance(chunk: Array) -> float:
+    return ROW_SUM_TOLERANCE.get(str(chunk.dtype).removeprefix("torch."), 1e-4)
+
+
+def check_finite(chunk: Array, key: str, source: str, offset: int, *, masks: bool = False) -> None:
+    """Raise `PredictionsError` unless an (n, d) chunk is finite; its rows count from `offset`.
+
+    With `masks`, -inf is fine where it leaves a row at least two finite numbers.
+    """
+    xp = namespace(chunk)
+    finite = xp.isfinite(chunk)
+    if bool(xp.all(finite)):
+        return
+    usable = to_numpy(finite)
+    if masks:
+        left = usable.sum(axis=1)
+        usable = usable | to_numpy(chunk == -xp.inf)
+        if usable.all():
+            if left.min() < 2:
+                row = int(left.argmin())
+                raise PredictionsError(
+                    f"{source}: '{key}' must leave every row at least 2 classes that aren't -inf, "
+                    f"but row {offset + row} has {left[row]}"
+                )
+            return
+    row, column = (int(i[0]) for i in np.nonzero(~usable))
+    value = float(chunk[row, column])
+    raise PredictionsError(
+        f"{source}: '{key}' must be finite, but row {offset + row}, column {column} holds {value}"
+    )
+
+
+def refuse_infinite(usable: Array, offset: int = 0) -> None:
+    """Raise `PredictionsError` for the first of (n,) rows that isn't `usable`."""
+    rows = to_numpy(usable)
+    if not rows.all():
+        row = offset + int(rows.argmin())
+        raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+
+
+def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
+    """Raise `PredictionsError` where one of (N, K) logits masks the row's true class."""
+    masked = to_numpy(pick(logits, like(labels, logits)) == -np.inf)
+    if masked.any():
+        row = int(masked.argmax())
+        raise PredictionsError(
+            f"{source}: 'logits' must not mask the true class with -inf, but row {row} masks its "
+            f"class {labels[row]}"
+        )
+
+
+def _check_simplex(chunk: Array, source: str, offset: int) -> None:
+    xp = namespace(chunk)
+    if not bool(xp.all(chunk >= 0)):
+        row, column = (int(i[0]) for i in np.nonzero(to_numpy(chunk < 0)))
+        raise PredictionsError(
+            f"{source}: 'probs' must not be negative, but row {offset + row}, column {column} "
+            f"holds {float(chunk[row, column])}; name the array 'logits' if these are logits"
+        )
+    wide = xp.astype(chunk, xp.float64)
+    off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance(chunk)
+    if bool(xp.any(off)):
+        row = int(to_numpy(off).argmax())
+        raise PredictionsError(
+            f"{source}: every row of 'probs' must sum to 1, but row {offset + row} sums to "
+            f"{float(xp.sum(wide[row, :])):.6g}; name the array 'logits' if these are logits"
+        )
+
+
+def as_numbers(values: NDArray[Any], key: str, source: str) -> NDArray[Any]:
+    """Return `values`, or raise `PredictionsError` if they are no numbers."""
+    if values.dtype.kind not in "fiu":
+        raise PredictionsError(f"{source}: '{key}' must hold numbers, not {values.dtype}")
+    return values
+
+
+def check_labels(
+    labels: Array, rows: int, classes: int | None, source: str, key: str = "labels"
+) -> IntArray:
+    """Return `labels` as (rows,) int64, or raise `PredictionsError` naming the offending row."""
+    values = to_numpy(as_array(labels))
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise PredictionsError(
+            f"{source}: '{key}' must have shape (N,) with one class index a row, not {values.shape}"
+        )
+    if len(values) != rows:
+        raise PredictionsError(
+            f"{source}: '{key}' has {len(values)} entries, but there are {rows} rows of scores"
+        )
+    values = as_numbers(values, key, source)
+    with np.errstate(invalid="ignore"):
+        whole = values.astype(np.int64)
+    top = "" if classes is None else f" to {classes - 1}"
+    bad = (whole != values) | (whole < 0) | (whole >= (np.inf if classes is None else classes))
+    if bad.any():
+        row = int(bad.argmax())
+        raise PredictionsError(
+            f"{source}: '{key}' must be whole numbers from 0{top}, but row {row} holds "
+            f"{values[row]}"
+        )
+    return whole
+
+
+def check_features(features: Array, rows: int, source: str) -> None:
+    """Raise `PredictionsError` unless `features` is a finite (rows, D) array."""
+    shape = tuple(getattr(features, "shape", ()))
+    if len(shape) != 2 or shape[0] != rows or shape[1] == 0:
+        raise PredictionsError(
+            f"{source}: 'features' must have shape ({rows}, D), one row for each row of scores, "
+            f"not {shape}"
+        )
+    check_numbers(features, "features", source)
+
+
+def check_reference(reference: Array, features: Array | None, source: str) -> None:
+    """Raise `PredictionsError` unless `reference` is a finite (M, D) array, D as in `features`."""
+    shape = tuple(getattr(reference, "shape", ()))
+    width = "D" if features is None else int(features.shape[1])
+    if len(shape) != 2 or 0 in shape or (features is not None and shape[1] != width):
+        raise PredictionsError(
+            f"{source}: 'reference_features' must have shape (M, {width}), features of M >= 1 "
+            f"other rows, not {shape}"
+        )
+    check_numbers(reference, "reference_features", source)
+
+
+def check_numbers(array: Array, key: str, source: str) -> None:
+    """Raise `PredictionsError` unless `array`, (n, d) or (n,), holds finite real numbers."""
+    xp = namespace(array)
+    if not xp.isdtype(array.dtype, ("real floating", "integral")):
+        raise PredictionsError(f"{source}: '{key}' must hold real numbers, not {array.dtype}")
+    if xp.isdtype(array.dtype, "real floating"):
+        rows = array if len(array.shape) == 2 else array[:, None]
+        for part in row_chunks(rows):
+            check_finite(rows[part], key, source, part.start)

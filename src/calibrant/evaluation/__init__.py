@@ -1,0 +1,1 @@
+"""Metrics of one set of predictions, with intervals and floors."""

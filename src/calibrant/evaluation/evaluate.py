@@ -1,0 +1,315 @@
+"""Measure predictions: every metric with its interval and its floor, in one pass over the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import InputError
+from calibrant.core.text import format_table, wrap
+from calibrant.evaluation.uncertainty import (
+    DEFAULT_LEVEL,
+    FLOOR_QUANTILE,
+    bootstrap,
+    default_resamples,
+    floor,
+    interval,
+)
+from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric, metrics_named
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.scoring import RowScores, score_rows
+
+
+@dataclass(frozen=True, eq=False)
+class MetricResult:
+    """A measured number and how far to trust it. All values are fractions or nats.
+
+    Attributes:
+        metric: what was measured, with its convention.
+        value: the metric on all rows.
+        low: lower end of the bootstrap interval.
+        high: upper end.
+        floor: expected value if the confidences were perfectly honest; None for metrics that have
+            no floor.
+        floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
+        p_value: share of perfectly honest data sets that would show at least this value.
+        replicates: (R,) values on the resamples, paired over calibrators measured with one seed.
+    """
+
+    metric: Metric
+    value: float
+    low: float
+    high: float
+    floor: float | None = None
+    floor_95: float | None = None
+    p_value: float | None = None
+    replicates: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
+
+    @property
+    def cost(self) -> float:
+        """The value, turned so that lower is better."""
+        return self.metric.cost(self.value)
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether the value can't be told from perfect calibration."""
+        return self.floor_95 is not None and self.value <= self.floor_95
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return the numbers as JSON takes them."""
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "floor": self.floor,
+            "floor_95": self.floor_95,
+            "p_value": self.p_value,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What `evaluate` found; prints as a table, and `result["ece"].value` gives a number.
+
+    Attributes:
+        source: where the rows came from.
+        kind: what the scores were.
+        classes: number of classes K, None for the top-label form.
+        results: by metric name.
+        skipped: metric name to the reason why it could not be computed.
+        scores: the scored rows.
+        rows: the same, sorted by confidence.
+        level: nominal coverage of the intervals.
+    """
+
+    source: str
+    kind: str
+    classes: int | None
+    results: dict[str, MetricResult]
+    skipped: dict[str, str]
+    scores: RowScores
+    rows: TopLabel
+    level: float
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.rows.n
+
+    def __getitem__(self, name: str) -> MetricResult:
+        """Return the result of one metric.
+
+        Raises:
+            KeyError: it was not measured.
+        """
+        return self.results[name]
+
+    @property
+    def clipped_nll_rows(self) -> int:
+        """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
+        if self.kind != "probs":
+            return 0
+        return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
+
+    @property
+    def gap(self) -> tuple[float, float, float]:
+        """Mean confidence less accuracy, and the ends of its normal interval."""
+        residual = self.rows.confidence - self.rows.correct
+        half = NormalDist().inv_cdf((1 + self.level) / 2) * residual.std() / np.sqrt(self.n)
+        return float(residual.mean()), float(residual.mean() - half), float(residual.mean() + half)
+
+    def headline(self) -> str:
+        """Return the finding in one sentence."""
+        confidence, accuracy = self.rows.confidence.mean(), self.rows.correct.mean()
+        means = f"mean confidence {100 * confidence:.1f} %, accuracy {100 * accuracy:.1f} %"
+        judge = next((r for r in self.results.values() if r.floor_95 is not None), None)
+        if judge is None:
+            return f"{means[0].upper()}{means[1:]}."
+        if judge.at_floor:
+            return (
+                f"Not distinguishable from perfectly calibrated with {self.n} rows "
+                f"({judge.metric.title} {100 * judge.value:.2f} %, noise alone gives up to "
+                f"{100 * (judge.floor_95 or 0):.2f} %); {means}."
+            )
+        gap, low, high = self.gap
+        if abs(gap) < judge.value / 3:
+            direction = "Overconfident here and underconfident there"
+        else:
+            word = "Overconfident" if gap > 0 else "Underconfident"
+            ends = sorted((low, high) if gap > 0 else (-low, -high))
+            direction = (
+                f"{word} by {100 * abs(gap):.1f} points ({100 * self.level:.0f} % interval "
+                f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
+            )
+        return f"{direction}: {means}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        return {
+            "file": self.source,
+            "kind": self.kind,
+            "n": self.n,
+            "classes": self.classes,
+            "level": self.level,
+            "metrics": {name: result.as_dict() for name, result in self.results.items()}
+            | dict.fromkeys(self.skipped),
+            "clipped_nll_rows": self.clipped_nll_rows,
+            "skipped": [{"metric": m, "reason": reason} for m, reason in self.skipped.items()],
+        }
+
+    def __str__(self) -> str:
+        width = "" if self.classes is None else f", {self.classes} classes"
+        head = ["metric", "value", f"{100 * self.level:.0f} % interval", "floor", "floor 95 %"]
+        legend = (
+            "ECE-like metrics and accuracy in percent. Floor: what perfectly honest confidences "
+            "would show on as many rows, on average and in 95 % of cases; below it all is noise."
+        )
+        parts = [
+            wrap(self.headline()),
+            f"{self.source}: {self.n} rows{width}, {self.kind}",
+            format_table(head, [_table_row(r) for r in self.results.values()]),
+            "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
+            wrap(
+                f"{self.clipped_nll_rows} rows give the true class a probability of nearly 0; NLL "
+                "counts each of them as 87.3."
+            )
+            if self.clipped_nll_rows
+            else "",
+            wrap(legend),
+        ]
+        return "\n\n".join(part for part in parts if part)
+
+
+def show(metric: Metric, value: float | None) -> str:
+    """Return `value` as tables print it: percent with two digits, or four digits."""
+    if value is None:
+        return ""
+    return f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
+
+
+def _table_row(result: MetricResult) -> list[str]:
+    metric = result.metric
+    low, high = show(metric, result.low), show(metric, result.high)
+    return [
+        metric.title,
+        show(metric, result.value),
+        f"{low} .. {high}",
+        show(metric, result.floor),
+        show(metric, result.floor_95),
+    ]
+
+
+def evaluate(
+    predictions: Predictions | Array,
+    labels: Array | None = None,
+    *,
+    metrics: Sequence[str] | str | None = None,
+    resamples: int | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> Evaluation:
+    """Measure predictions: each metric with a bootstrap interval and, where it has one, the floor.
+
+    Args:
+        predictions: a `Predictions`, or an (N, K) array of probabilities (not logits; for those
+            pass ``Predictions.from_logits(logits, labels)``).
+        labels: (N,) true classes, with an array.
+        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
+        resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
+            for more than 100 000 rows, but at least 100.
+        level: nominal coverage of the intervals, in (0, 1).
+        seed: the same seed gives the same intervals, and pairs them over calibrators.
+
+    Raises:
+        PredictionsError: unusable arrays.
+        UnknownMethodError: no such metric.
+        InputError: resamples or level out of range.
+    """
+    if not isinstance(predictions, Predictions):
+        if labels is None:
+            raise InputError("evaluate needs labels with an array of probabilities")
+        predictions = Predictions.from_probs(predictions, labels)
+    if resamples is None:
+        resamples = default_resamples(predictions.n)
+    if resamples < 2:
+        raise InputError(f"resamples must be at least 2, not {resamples}")
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, not {level}")
+    if seed < 0:
+        raise InputError(f"seed must not be negative, but is {seed}")
+    scores = score_rows(predictions)
+    rows = TopLabel.sort(scores.confidence, scores.correct)
+    wanted, skipped = metrics_named(metrics), dict[str, str]()
+    if not scores.has_rows:
+        reason = "it needs a score for every class"
+        skipped = {metric.name: reason for metric in wanted if metric.needs_rows}
+        wanted = [metric for metric in wanted if not metric.needs_rows]
+    for metric in [metric for metric in wanted if predictions.n < metric.fewest_rows]:
+        skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
+        wanted.remove(metric)
+    values = _values(wanted, predictions, scores, rows, resamples, level, seed)
+    results = {metric.name: values[metric.name] for metric in wanted}
+    return Evaluation(
+        predictions.source,
+        predictions.kind,
+        predictions.classes,
+        results,
+        skipped,
+        scores,
+        rows,
+        level,
+    )
+
+
+def _values(
+    wanted: Sequence[Metric],
+    predictions: Predictions,
+    scores: RowScores,
+    rows: TopLabel,
+    resamples: int,
+    level: float,
+    seed: int,
+) -> dict[str, MetricResult]:
+    """Return the results of all metrics; those of one shape share their resamples."""
+    whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
+    others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
+    drawn = bootstrap(scores, rows, others, resamples, seed)
+    honest = floor(rows, others, resamples, seed)
+    results: dict[str, MetricResult] = {}
+    for metric in others:
+        if isinstance(metric, MeanMetric):
+            value = float(np.mean(metric.per_row(scores)))
+        else:
+            assert isinstance(metric, CurveMetric)
+            value = metric.value(rows)
+        name = metric.name
+        measured = Measured(value, drawn[name], honest.get(name), name in honest)
+        results[name] = _result(metric, measured, level)
+    for metric in whole:
+        found = metric.measure(predictions, resamples, seed)
+        results[metric.name] = _result(metric, found, level)
+    return results
+
+
+def _result(metric: Metric, found: Measured, level: float) -> MetricResult:
+    value, drawn, honest, biased = found
+    low, high = interval(value, drawn, level, biased=biased)
+    if honest is None:
+        return MetricResult(metric, value, low, high, replicates=drawn)
+    return MetricResult(
+        metric,
+        value,
+        low,
+        high,
+        floor=float(honest.mean()),
+        floor_95=float(np.quantile(honest, FLOOR_QUANTILE)),
+        p_value=float((1 + np.sum(honest >= value)) / (1 + len(honest))),
+        replicates=drawn,
+    )

@@ -1,0 +1,263 @@
+"""Measure within groups of rows: classes, quantiles of the margin, or whatever a column says.
+
+A classifier may be honest on the whole and wrong on every part of it: overconfident on one class,
+underconfident on another. Each group is measured on its own rows, with its own interval and floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import (
+    Array,
+    FloatArray,
+    IntArray,
+    as_array,
+    namespace,
+    row_chunks,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.text import format_table
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate, show
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, holm
+from calibrant.metrics.bins import equal_mass_cuts
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import top_two
+from calibrant.predictions.scoring import score_rows
+
+GroupKind = Literal["predicted", "label", "margin", "confidence"]
+
+# Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.
+GROUP_METRICS = ("ece", "adaece", "nll", "brier", "accuracy")
+MIN_ROWS = 20
+QUANTILES = 5
+# More groups than this are printed worst first, and only so many of them.
+PRINTED_GROUPS = 25
+FAMILY_LEVEL = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedEvaluation:
+    """What `evaluate_by` found; prints as a table, and `result["3"]` is the group's `Evaluation`.
+
+    Attributes:
+        source: where the rows came from.
+        by: what the groups are.
+        metric: name of the metric that leads: the first that was asked for.
+        groups: evaluation of each group, by name.
+        skipped: group name to the reason why it was not measured.
+    """
+
+    source: str
+    by: str
+    metric: str
+    groups: dict[str, Evaluation]
+    skipped: dict[str, str]
+
+    def __getitem__(self, name: str) -> Evaluation:
+        """Return the evaluation of one group.
+
+        Raises:
+            KeyError: it was not measured.
+        """
+        return self.groups[name]
+
+    def results(self, metric: str | None = None) -> dict[str, MetricResult]:
+        """Return one metric's result in every group, of the leading metric if None."""
+        return {name: group[metric or self.metric] for name, group in self.groups.items()}
+
+    @property
+    def worst(self) -> str:
+        """Name of the group with the worst value of the leading metric."""
+        return max(self.results().items(), key=lambda item: item[1].cost)[0]
+
+    @property
+    def miscalibrated(self) -> list[str]:
+        """Groups whose leading metric noise can't explain, at 5 % for all of them together (Holm).
+
+        Empty for groups by true label, where honest confidences have no such floor: a model doesn't
+        know the label. With many groups it takes as many more resamples: a p-value is at least
+        1 / (resamples + 1).
+        """
+        if self.by == "label":
+            return []
+        tested = {n: r.p_value for n, r in self.results().items() if r.p_value is not None}
+        adjusted = holm(list(tested.values()))
+        return [n for n, p in zip(tested, adjusted, strict=True) if p <= FAMILY_LEVEL]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        return {
+            "file": self.source,
+            "by": self.by,
+            "groups": {name: group.as_dict() for name, group in self.groups.items()},
+            "miscalibrated": self.miscalibrated,
+            "skipped": [{"group": n, "reason": reason} for n, reason in self.skipped.items()],
+        }
+
+    def __str__(self) -> str:
+        results = self.results()
+        names = list(results)
+        if len(names) > PRINTED_GROUPS:
+            names.sort(key=lambda n: results[n].cost, reverse=True)
+        marked = set(self.miscalibrated)
+        title = results[self.worst].metric.title
+        head = [self.by, "rows", "confidence", "accuracy", title, "interval", "floor 95 %"]
+        lines = [f"{self.source}: {len(names)} groups by {self.by}", ""]
+        rows = [_table_row(n, self.groups[n], results[n], n in marked) for n in names]
+        if self.by == "label":
+            head, rows = head[:-1], [row[:-1] for row in rows]
+        lines.append(format_table(head, rows[:PRINTED_GROUPS]))
+        if len(rows) > PRINTED_GROUPS:
+            lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups with lower values")
+        if marked:
+            lines.append(f"\n* more than noise, at 5 % for all {len(names)} groups together (Holm)")
+        if self.by == "label":
+            lines.append("\nNo floor: honest confidences need not fit within a true label.")
+        if len(self.skipped) > PRINTED_GROUPS:
+            lines.append(f"{len(self.skipped)} groups left out: too few rows")
+        else:
+            lines += [f"{name} left out: {reason}" for name, reason in self.skipped.items()]
+        return "\n".join(lines)
+
+
+def _table_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
+    metric = result.metric
+    return [
+        name,
+        str(group.n),
+        f"{100 * group.rows.confidence.mean():.1f}",
+        f"{100 * group.rows.correct.mean():.1f}",
+        show(metric, result.value) + ("*" if marked else ""),
+        f"{show(metric, result.low)} .. {show(metric, result.high)}",
+        show(metric, result.floor_95),
+    ]
+
+
+def evaluate_by(
+    predictions: Predictions | Array,
+    groups: GroupKind | Array,
+    labels: Array | None = None,
+    *,
+    metrics: Sequence[str] | str | None = None,
+    quantiles: int = QUANTILES,
+    min_rows: int = MIN_ROWS,
+    resamples: int | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> GroupedEvaluation:
+    """Measure predictions within groups of rows.
+
+    Args:
+        predictions: a `Predictions`, or an (N, K) array of probabilities (not logits).
+        groups: ``"predicted"`` or ``"label"``, a group for each class; ``"margin"`` (largest minus
+            second largest logit) or ``"confidence"``, a group for each quantile, rows of equal
+            value together; or an (N,) column, a group for each distinct value.
+        labels: (N,) true classes, with an array.
+        metrics: as `evaluate` takes them, the first one leads; None for `GROUP_METRICS`.
+        quantiles: number of groups by margin or confidence.
+        min_rows: smaller groups are left out.
+        resamples: bootstrap resamples in each group, and simulated honest data sets; None for as
+            many as `evaluate` takes.
+        level: nominal coverage of the intervals.
+        seed: of the resamples.
+        progress: called with the name of each group before it is measured.
+
+    Raises:
+        PredictionsError: unusable arrays, or a column of another length.
+        UnknownMethodError: no such metric.
+        InputError: unknown kind of group, or no group that is large enough.
+    """
+    if not isinstance(predictions, Predictions):
+        if labels is None:
+            raise InputError("evaluate_by needs labels with an array of probabilities")
+        predictions = Predictions.from_probs(predictions, labels)
+    names, member = _grouping(predictions, groups, quantiles)
+    sizes = np.bincount(member, minlength=len(names))
+    ends = np.cumsum(sizes)
+    order = np.argsort(member, kind="stable")
+    found: dict[str, Evaluation] = {}
+    skipped: dict[str, str] = {}
+    for name, size, end in zip(names, sizes.tolist(), ends.tolist(), strict=True):
+        if progress is not None:
+            progress(name)
+        if size < min_rows:
+            skipped[name] = f"{size} rows are fewer than {min_rows}"
+            continue
+        found[name] = evaluate(
+            predictions.take(order[end - size : end]),
+            metrics=GROUP_METRICS if metrics is None else metrics,
+            resamples=resamples,
+            level=level,
+            seed=seed,
+        )
+    if not found:
+        raise InputError(f"no group has {min_rows} rows or more; lower min_rows")
+    leading = next(iter(next(iter(found.values())).results))
+    by = groups if isinstance(groups, str) else "group"
+    return GroupedEvaluation(predictions.source, by, leading, found, skipped)
+
+
+def _grouping(
+    predictions: Predictions, groups: GroupKind | Array, quantiles: int
+) -> tuple[list[str], IntArray]:
+    """Return the groups' names and the (N,) index of each row's group."""
+    if not isinstance(groups, str):
+        column = to_numpy(as_array(groups))
+        if column.shape != (predictions.n,):
+            raise PredictionsError(
+                f"{predictions.source}: groups must have shape ({predictions.n},), "
+                f"not {column.shape}"
+            )
+        return _distinct(column)
+    if groups == "label":
+        return _distinct(predictions.labels)
+    if groups == "predicted":
+        return _distinct(score_rows(predictions).predicted)
+    if groups == "confidence":
+        return _quantiles(score_rows(predictions).confidence, quantiles)
+    if groups == "margin":
+        return _quantiles(_margins(predictions), quantiles)
+    raise InputError(
+        "groups must be 'predicted', 'label', 'margin', 'confidence' or an (N,) column, "
+        f"not '{groups}'"
+    )
+
+
+def _margins(predictions: Predictions) -> FloatArray:
+    """Return (N,) differences of the two largest logits."""
+    logits = predictions.logits
+    xp, dtype = namespace(logits), working_dtype(logits)
+    margins = np.empty(predictions.n)
+    for part in row_chunks(logits):
+        first, second, _ = top_two(xp.astype(logits[part], dtype))
+        margins[part] = to_numpy(first - second)
+    return margins
+
+
+def _distinct(column: NDArray[Any]) -> tuple[list[str], IntArray]:
+    values, member = np.unique(column, return_inverse=True)
+    return [str(value) for value in values.tolist()], member
+
+
+def _quantiles(values: FloatArray, quantiles: int) -> tuple[list[str], IntArray]:
+    """Cut rows into groups of equal size, but for runs of equal values, which stay whole."""
+    ordered = np.sort(values)
+    cuts = equal_mass_cuts(len(values), quantiles)[1:-1]
+    starts = np.unique(ordered[np.minimum(cuts, len(values) - 1)])
+    starts = starts[starts > ordered[0]]
+    firsts = np.concatenate([[0], np.searchsorted(ordered, starts)])
+    lasts = np.append(firsts[1:], len(values)) - 1
+    names = [
+        f"{i + 1}: {low:.4g} to {high:.4g}"
+        for i, (low, high) in enumerate(zip(ordered[firsts], ordered[lasts], strict=True))
+    ]
+    return names, np.searchsorted(starts, values, side="right")

@@ -1,0 +1,189 @@
+"""How sure a number is: bootstrap intervals, and the floor that noise alone would show.
+
+**Interval.** Rows are resampled with replacement. For a mean the percentile interval is right. A
+calibration error is biased upwards, and on a resample it is biased once more, so the percentiles of
+the resamples lie too high; they are moved down by that second bias (mean of the resamples minus the
+value). The interval then covers the *expected measured value at this N*: the very quantity that the
+floor states for a perfectly calibrated model, so the two may be compared.
+
+Near the floor it is on the safe side: wider than need be for honest confidences.
+
+**Floor.** If the confidences were perfectly honest, each row would be right with probability c.
+Drawing outcomes that way and measuring again gives the distribution of the metric under perfect
+calibration: its mean is the floor, and a value below its 95 % quantile can't be told from perfect
+at this N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+from calibrant.core.threads import one_blas_thread, worker_count
+from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.predictions.scoring import RowScores
+
+# Resamples when the caller doesn't say: this many, but no more than draw so many rows in all, and
+# never fewer than the least that an interval can rest on. A million rows get 100.
+MOST_RESAMPLES, ROWS_DRAWN, FEWEST_RESAMPLES = 1000, 10**8, 100
+DEFAULT_LEVEL = 0.95
+FLOOR_QUANTILE = 0.95
+# Resamples are worked on in batches of about this many rows in all: 2 MB an array.
+BATCH_ROWS = 1 << 18
+
+Replicates = dict[str, FloatArray]
+
+
+def default_resamples(rows: int) -> int:
+    """Return how many resamples of so many rows are affordable."""
+    return max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, ROWS_DRAWN // rows))
+
+
+def bootstrap(
+    scores: RowScores, rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int
+) -> Replicates:
+    """Return the (R,) values of every metric on R bootstrap resamples.
+
+    The same seed draws the same rows whatever the scores, so the values of two calibrators on one
+    test set are paired.
+
+    Args:
+        scores: N scored rows.
+        rows: the same, sorted by confidence.
+        metrics: what to compute; those of whole rows bring their own resamples.
+        resamples: R.
+        seed: of the random numbers.
+    """
+    if not metrics:
+        return {}
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    per_row = np.stack([metric.per_row(scores) for metric in means]) if means else None
+
+    def batch(rng: np.random.Generator, size: int) -> Replicates:
+        counts = np.stack(
+            [np.bincount(rng.integers(rows.n, size=rows.n), minlength=rows.n) for _ in range(size)]
+        )
+        found: Replicates = {}
+        if per_row is not None:
+            values = counts @ per_row.T / rows.n
+            found.update({metric.name: values[:, i] for i, metric in enumerate(means)})
+        if len(means) < len(metrics):
+            curves = ResidualCurves.resampled(rows, counts[:, rows.order].astype(np.float64))
+            found.update(_curve_metrics(metrics, curves))
+        return found
+
+    return _in_batches(batch, rows.n, resamples, seed)
+
+
+def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) -> Replicates:
+    """Return the (R,) values of every curve metric under perfect calibration.
+
+    Args:
+        rows: N sorted rows, of which only the confidences are used.
+        metrics: what to compute; metrics without a floor are passed over.
+        resamples: R.
+        seed: of the random numbers.
+    """
+
+    floored = [metric for metric in metrics if isinstance(metric, CurveMetric) and metric.has_floor]
+    if not floored:
+        return {}
+
+    def batch(rng: np.random.Generator, size: int) -> Replicates:
+        outcomes = rng.random((size, rows.n)) < rows.confidence
+        return _curve_metrics(floored, ResidualCurves.with_labels(rows, outcomes))
+
+    return _in_batches(batch, rows.n, resamples, seed)
+
+
+def _curve_metrics(metrics: Iterable[Metric], curves: ResidualCurves) -> Replicates:
+    return {m.name: m.of_curves(curves) for m in metrics if isinstance(m, CurveMetric)}
+
+
+def _in_batches(
+    batch: Callable[[np.random.Generator, int], Replicates], n: int, resamples: int, seed: int
+) -> Replicates:
+    """Run `batch` over all resamples on every core; the result depends on the seed alone."""
+    size = max(1, min(resamples, BATCH_ROWS // n))
+    sizes = [min(size, resamples - start) for start in range(0, resamples, size)]
+    generators = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(len(sizes))]
+    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
+        parts = list(pool.map(batch, generators, sizes))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def interval(
+    value: float, replicates: FloatArray, level: float = DEFAULT_LEVEL, *, biased: bool = False
+) -> tuple[float, float]:
+    """Return the ends of the bootstrap interval of `value`.
+
+    Args:
+        value: the metric, or a difference of two, on the rows themselves.
+        replicates: (R,) its values on resamples.
+        level: nominal coverage.
+        biased: whether to move the interval down by the resamples' bias (see the module's text);
+            its lower end then stops at 0.
+    """
+    tail = (1 - level) / 2
+    low, high = np.quantile(replicates, [tail, 1 - tail])
+    if biased:
+        bias = float(replicates.mean()) - value
+        low, high = max(low - bias, 0.0), high - bias
+    return min(float(low), value), max(float(high), value)
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How far apart two calibrators are in one metric on the same rows.
+
+    Attributes:
+        value: first minus second.
+        low: lower end of the bootstrap interval; high: upper end.
+        p_value: two-sided, of the hypothesis that the two have the same expected value.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+def paired_difference(
+    first: FloatArray, second: FloatArray, values: tuple[float, float], level: float = DEFAULT_LEVEL
+) -> PairedDifference:
+    """Return the difference of two metrics on the same rows, with interval and p-value.
+
+    Args:
+        first: (R,) values of one calibrator on resamples.
+        second: (R,) values of the other on the same resamples.
+        values: both values on the rows themselves.
+        level: nominal coverage.
+
+    The biases of the two largely cancel in the difference; what is left is taken off.
+    """
+    difference = values[0] - values[1]
+    replicates = first - second
+    noise = replicates - replicates.mean()
+    low, high = interval(difference, noise + difference, level)
+    beyond = int(np.sum(np.abs(noise) >= abs(difference)))
+    p_value = (1 + beyond) / (1 + len(noise))
+    spread = float(noise.std())
+    if beyond == 0 and spread > 0:  # resamples alone can't tell how far beyond all of them it is
+        p_value = min(p_value, math.erfc(abs(difference) / (spread * math.sqrt(2))))
+    return PairedDifference(difference, low, high, p_value)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for looking at all of them (Holm's step-down, family-wise)."""
+    order = np.argsort(p_values, kind="stable")
+    factors = len(p_values) - np.arange(len(p_values))
+    stepped = np.maximum.accumulate(np.asarray(p_values, dtype=np.float64)[order] * factors)
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted.tolist()

@@ -1,0 +1,275 @@
+"""The confidence and the rest of a row are recalibrated apart: what one temperature can't do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import (
+    Array,
+    FloatArray,
+    as_array,
+    for_row_chunks,
+    like,
+    namespace,
+    pick,
+    sigmoid,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.core.checks import refuse_infinite
+from calibrant.core.errors import (
+    ConvergenceWarning,
+    InputError,
+    NotIdentifiedWarning,
+    warn_caller,
+)
+from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.confidence import SEPARATION
+from calibrant.posthoc.fitting.smooth_logistic import (
+    LogisticFit,
+    Penalty,
+    fit_by_evidence,
+    fit_logistic,
+    spline_basis,
+    spline_knots,
+)
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.rows import map_rows, summarize, top_two
+
+# Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
+SMALLEST_MARGIN = 1e-3
+
+
+@dataclass(eq=False)
+class TopRestScaling(Calibrator):
+    """Recalibrates "is the top class right?" by the margin, and leaves the rest to temperature.
+
+    With q = softmax(z / T) at the temperature T of greatest likelihood, c = max q and the margin m
+    between the two largest logits in units of T,
+
+        logit(c') = s(log(m + 0.001)) + a logit(c)
+
+    where s is a cubic spline, and the other classes share 1 - c' in their proportions under q.
+    Slope a and spline are a logistic regression of correctness, so its log loss is a proper score
+    and, with that of the rest, adds up to the likelihood of the whole row. Before penalties
+    a = 1, s = 0 is temperature scaling, and the penalties pull there: one on second differences of
+    the spline's coefficients, one on a - 1 and the spline's straight part. Fits are averaged over
+    both penalties by their marginal likelihood (Laplace), so no number needs tuning from fifty rows
+    to many thousands, and no seed is involved. On the calibration rows the log loss of correctness
+    is never above that of temperature scaling.
+
+    Keeps the predicted class: a c' that would fall below the next class is raised to just above.
+    Outside the margins that the calibration rows cover, the spline is constant. Doubling the logits
+    changes nothing. It fails where the margin and c say too little of why a row is wrong, say if
+    classes are biased against each other; then a map that moves classes does better.
+
+    Args:
+        knots: quantiles of the margin that the spline bends at; the penalty, not their number, says
+            how smooth it is.
+        penalty: 0 weighs both penalties by evidence; a positive number is taken for both, in units
+            of one row's likelihood. A very large one is temperature scaling.
+
+    Attributes:
+        beta_: 1 / T. slope_: a. weights_: (B,) spline coefficients, in log odds; knots_: (B + 4,).
+        covariance_: (B + 1, B + 1) posterior covariance of slope and coefficients; beta_error_:
+            standard error of log beta; penalties_: (2,) those chosen, or 0 where correctness never
+            varied and nothing was fitted beyond T.
+    """
+
+    method: ClassVar[str] = "top-rest"
+    keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
+
+    knots: int = argument(16, at_least=1)
+    penalty: float = argument(0.0, at_least=0)
+
+    beta_: float = field(init=False, repr=False)
+    beta_error_: float = field(init=False, repr=False)
+    slope_: float = field(init=False, repr=False)
+    weights_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = field(init=False, repr=False)
+    covariance_: FloatArray = field(init=False, repr=False)
+    penalties_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """The temperature, the slope and the coefficients."""
+        return 2 + len(self.weights_)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        rows = summarize(predictions.scores, predictions.labels, curve="dense")
+        base = fit_temperature(rows)
+        curvature = base.beta**2 * float(rows.curve.evaluate(base.beta).curvature.sum())
+        self.beta_ = base.beta
+        self.beta_error_ = float(1 / np.sqrt(curvature + 1))  # a prior as vague as one e-fold
+        notes = base.report(rows.n).notes
+        log_odds, margin, _ = self._inputs(predictions.scores)
+        self.knots_ = spline_knots(margin, self.knots)
+        spline = spline_basis(margin, self.knots_)
+        scale = float(np.sqrt(np.mean(log_odds * log_odds))) or 1.0
+        columns = np.concatenate([log_odds[:, None] / scale, spline], axis=1)
+        correct = rows.correct.astype(np.float64)
+        penalty = Penalty.second_differences(spline.shape[1])
+        if not 0 < correct.sum() < rows.n:
+            # Either nothing or everything would be certain: the temperature has the last word.
+            if not rows.correct.any():
+                message = f"all {rows.n} calibration rows are wrong; took temperature scaling as is"
+                warn_caller(NotIdentifiedWarning(message))
+                notes += (f"NotIdentifiedWarning: {message}",)
+            size = int(columns.shape[1])
+            self._keep(scale, np.zeros(size), np.zeros((size, size)))
+            self.penalties_ = np.zeros(2)
+            loss = float(np.logaddexp(0.0, (1 - 2 * correct) * log_odds).mean())
+            return FitReport(rows.n, "top-label nll", loss, base.iterations, True, notes)
+        if self.penalty > 0:
+            strengths = (self.penalty, self.penalty)
+            found = fit_logistic(columns, log_odds, correct, penalty, strengths)
+        else:
+            found = fit_by_evidence(columns, log_odds, correct, penalty)
+        return self._report(found, scale, rows.n, notes)
+
+    def _report(
+        self, found: LogisticFit, scale: float, rows: int, notes: tuple[str, ...]
+    ) -> FitReport:
+        if not found.converged:
+            message = f"top-rest scaling stopped after {found.steps} steps"
+            warn_caller(ConvergenceWarning(message))
+        self._keep(scale, found.weights, found.covariance)
+        self.penalties_ = np.array(found.strengths)
+        loss = found.loss / rows
+        return FitReport(rows, "top-label nll", loss, found.steps, found.converged, notes)
+
+    def _keep(self, scale: float, weights: FloatArray, covariance: FloatArray) -> None:
+        units = np.ones(len(weights))
+        units[0] = 1 / scale
+        self.slope_, self.weights_ = 1.0 + float(weights[0] / scale), weights[1:]
+        self.covariance_ = covariance * units[:, None] * units
+
+    def _inputs(self, logits: Array) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return (N,) logit(c), log margin and d logit(c) / d log beta, at the fitted beta."""
+        logits = as_array(logits)
+        xp, dtype = namespace(logits), working_dtype(logits)
+        log_odds, margin, by_beta = (np.empty(int(logits.shape[0])) for _ in range(3))
+
+        def work(part: slice) -> None:
+            chunk = xp.astype(logits[part], dtype, copy=False)
+            log_odds[part], margin[part], by_beta[part] = _row_inputs(chunk, part, self.beta_)
+
+        for_row_chunks(logits, work)
+        return log_odds, margin, by_beta
+
+    def _log_odds(self, log_odds: FloatArray, margin: FloatArray) -> FloatArray:
+        """Return (N,) logit(c')."""
+        return self.slope_ * log_odds + spline_basis(margin, self.knots_) @ self.weights_
+
+    def _apply(self, logits: Array, features: Array | None) -> Array:
+        def split(chunk: Array, part: slice) -> Array:
+            xp = namespace(chunk)
+            log_odds, margin, _ = _row_inputs(chunk, part, self.beta_)
+            confidence = sigmoid(self._log_odds(log_odds, margin))
+            _, second, index = top_two(chunk)
+            # A row whose other classes are all masked has nothing to share.
+            alone = second == -xp.inf
+            second = xp.where(alone, 0.0, second)
+            columns = like(np.arange(int(chunk.shape[1])), chunk)
+            chosen = columns[None, :] == index[:, None]
+            below = xp.minimum(chunk - second[:, None], xp.zeros_like(chunk))
+            others = xp.exp(below * self.beta_)
+            others = xp.where(chosen, 0.0, others)
+            mass = xp.sum(others, axis=1, keepdims=True)
+            target = like(confidence[:, None], chunk, chunk.dtype)
+            # The second class has the share 1 / mass of the rest.
+            above = 1 + SEPARATION
+            target = xp.maximum(target, above / (above + xp.where(mass > 0, mass, 1.0)))
+            target = xp.where(alone[:, None], 1.0, target)
+            others = others * ((1 - target) / xp.where(mass > 0, mass, 1.0))
+            return xp.where(chosen, target, xp.minimum(others, target * (1 - SEPARATION / 2)))
+
+        return map_rows(logits, split)
+
+    def confidence_interval(
+        self, logits: Array, level: float = 0.95
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return (N,) lower and upper ends for the confidence of each row.
+
+        From the posterior of slope and spline and the standard error of the temperature, both
+        normal in log odds: how far the confidence would move with other calibration rows of the
+        same number. It doesn't know of a shift of the data, and where fifty rows can't show that
+        the truth differs from temperature scaling, it is too narrow. Nor does it know of a truth
+        that isn't of the model's form, logit(c) and the margin each with a part of their own: that
+        bias stays as the interval shrinks. On synthetic rows with
+        such a truth, 95 % intervals held it for 93, 96 and 91 % of the rows at 300, 1 000 and 5 000
+        calibration rows; with 8 knots instead of 16, where the spline can't bend enough, for 93, 95
+        and 86 % (`scripts/study_row_intervals.py`, 10 draws, standard errors 1 to 3 %).
+
+        Args:
+            logits: (N, K) logits.
+            level: probability of the interval, in (0, 1).
+
+        Raises:
+            InputError: `level` is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise InputError(f"level must lie between 0 and 1, but is {level}")
+        checked = self._checked(logits)
+        log_odds, margin, by_beta = self._inputs(checked)
+        spline = spline_basis(margin, self.knots_)
+        columns = np.concatenate([log_odds[:, None], spline], axis=1)
+        columns[~np.isfinite(log_odds), 0] = 0.0
+        variance = np.einsum("ij,jk,ik->i", columns, self.covariance_, columns)
+        variance += (self.slope_ * self.beta_error_ * by_beta) ** 2
+        reach = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.maximum(variance, 0.0))
+        middle = self._log_odds(log_odds, margin)
+        _, confidence = self.predict_confidence(checked)
+        low, high = sigmoid(middle - reach), sigmoid(middle + reach)
+        # Where the confidence was raised to keep the class, the interval moves up with it.
+        return np.minimum(low, confidence), np.maximum(high, confidence)
+
+
+def _row_inputs(
+    chunk: Array, part: slice, beta: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return logit(c), log margin and d logit(c) / d log beta of some rows.
+
+    logit(c) = -log sum_{k not top} exp(beta (z_k - max z)), summed from the second class down: it
+    stays exact where c rounds to 1. A row with one unmasked class has logit(c) = inf.
+
+    Raises:
+        PredictionsError: a row, counted from `part.start`, is not finite.
+    """
+    xp = namespace(chunk)
+    first, second, index = top_two(chunk)
+    lone = second == -xp.inf
+    # The top class itself, left out below, lies above the second and mustn't overflow.
+    below = xp.minimum(chunk - xp.where(lone, first, second)[:, None], xp.zeros_like(chunk)) * beta
+    weights = xp.exp(below)
+    columns = like(np.arange(int(chunk.shape[1])), chunk)
+    rest = columns[None, :] != index[:, None]
+    weights = xp.where(rest, weights, 0.0)
+    mass = xp.sum(weights, axis=1)
+    refuse_infinite(xp.isfinite(mass) & xp.isfinite(pick(chunk, index)), part.start)
+    margin = xp.where(lone, xp.inf, (first - second) * beta)
+    spread = xp.sum(weights * xp.where(weights > 0, below, 0.0), axis=1)
+    scales = (to_numpy(part_) for part_ in (mass, margin, spread))
+    total, gap, inner = (np.asarray(scale, dtype=np.float64) for scale in scales)
+    total = np.where(total > 0, total, 1.0)
+    known = np.where(np.isfinite(gap), gap, 0.0)
+    return gap - np.log(total), np.log(gap + SMALLEST_MARGIN), known - inner / total
+
+
+def log_probabilities(calibrator: Calibrator, logits: Array) -> Array:
+    """Return the logarithm of what `calibrator` gives: the logits of a step behind it.
+
+    Minus infinity for masked classes; no probability counts as less than the smallest that NLL
+    takes.
+    """
+    probs = calibrator.predict_proba(logits)
+    xp = namespace(probs)
+    scores = xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+    return xp.where(xp.asarray(logits) == -xp.inf, -xp.inf, scores)

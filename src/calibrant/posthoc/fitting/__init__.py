@@ -1,0 +1,1 @@
+"""How maps are fitted: optimisers, smooth regressions, cross-validation."""

@@ -1,0 +1,138 @@
+"""Cross-validation within the calibration rows, and how sure one is of a difference found by it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.errors import CalibrationWarning, InputError
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.temperature.per_row import SummaryTemperature
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
+from calibrant.predictions.scoring import score_rows
+
+Score = Literal["nll", "brier"]
+
+
+def fold_numbers(rows: RowSummary, folds: int, seed: int) -> IntArray:
+    """Return the (N,) fold of each row, drawn so that all folds are alike.
+
+    Rows are sorted into right and wrong ones and by their margin, and of every `folds` neighbours
+    each goes to another fold at random: few errors carry most of what a calibrator learns. The fold
+    depends on what a row holds and not on its place.
+    """
+    order = np.lexsort((rows.mean_gap, rows.label_gap, rows.labels, rows.margin, rows.correct))
+    blocks = -(-rows.n // folds)
+    shuffled = np.random.default_rng(seed).permuted(np.tile(np.arange(folds), (blocks, 1)), axis=1)
+    fold = np.empty(rows.n, dtype=np.int64)
+    fold[order] = shuffled.ravel()[: rows.n]
+    return fold
+
+
+class Trial(NamedTuple):
+    """How a calibrator did on rows that it was not fitted to.
+
+    Attributes:
+        losses: (N,) loss of each row, averaged over the repeats.
+        parameters: number of fitted parameters in the last fold.
+        keeps_prediction: whether it keeps the predicted class.
+    """
+
+    losses: FloatArray
+    parameters: int
+    keeps_prediction: bool
+
+
+class CrossValidation:
+    """Folds that serve several calibrators, so that their losses can be compared row by row.
+
+    Args:
+        predictions: logits and labels.
+        folds: parts of each repeat, at least 2.
+        repeats: how often the rows are divided anew.
+        score: the loss of a row: ``"nll"`` or ``"brier"``.
+        seed: of the folds.
+    """
+
+    def __init__(
+        self, predictions: Predictions, folds: int, repeats: int, score: Score, seed: int = 0
+    ) -> None:
+        self.predictions, self.folds, self.score = predictions, folds, score
+        rows = summarize(predictions.scores, predictions.labels, curve="dense")
+        seeds = np.random.SeedSequence(seed).generate_state(repeats)
+        self.assignments = [fold_numbers(rows, folds, int(s)) for s in seeds]
+        if rows.classes > DENSE_CLASSES:
+            # One table of the confidence curves serves every fit to rows of every fold.
+            rows = rows.tabulated(fit_temperature(rows).beta)
+        self._rows = rows
+
+    def trial(self, calibrator: Calibrator) -> Trial:
+        """Return how an unfitted `calibrator` does; it is left fitted to the last fold's rows.
+
+        Raises:
+            NotApplicableError: the method refuses the rows of a fold.
+        """
+        total = np.zeros(self.predictions.n)
+        with warnings.catch_warnings():
+            # What a fold lacks the whole set may have.
+            warnings.simplefilter("ignore", CalibrationWarning)
+            for fold in self.assignments:
+                for part in range(self.folds):
+                    unseen = np.flatnonzero(fold == part)
+                    total[unseen] += self._losses(calibrator, np.flatnonzero(fold != part), unseen)
+        return Trial(
+            total / len(self.assignments), calibrator.n_parameters, calibrator.keeps_prediction
+        )
+
+    def _losses(self, calibrator: Calibrator, seen: IntArray, unseen: IntArray) -> FloatArray:
+        """Return the losses of the rows in `unseen` after a fit to those in `seen`."""
+        held_out = self.predictions.take(unseen)
+        if not _fit_summary(calibrator, self._rows.take(seen)):
+            rows = self.predictions.take(seen)
+            calibrator.fit(rows.scores, rows.labels)
+        probs = calibrator.predict_proba(held_out.scores)
+        scores = score_rows(Predictions.from_probs(probs, held_out.labels))
+        return scores.nll if self.score == "nll" else scores.brier
+
+
+def _fit_summary(calibrator: Calibrator, rows: RowSummary) -> bool:
+    """Fit on a summary, and return whether the method can do with what that holds."""
+    if not isinstance(calibrator, SummaryTemperature):
+        return False
+    try:
+        calibrator.fit_rows(rows)
+    except InputError:
+        return False
+    return True
+
+
+class Difference(NamedTuple):
+    """A mean difference of losses and its standard error."""
+
+    value: float
+    error: float
+
+
+def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> Difference:
+    """Return the mean of (N,) losses `first` - `second` of the same rows, and its standard error.
+
+    Rows differ in difficulty far more than methods differ on a row, so the error is that of the
+    row-by-row differences d. All rows of a fold share a fit and all fits share rows, which makes
+    sd(d) / sqrt(N) too small; it is raised by sqrt(1 + V / (V - 1)) for V folds, the correction
+    of Nadeau and Bengio (Inference for the Generalization Error, Machine Learning 52, 2003): 1.5
+    for V = 5. Repeats are averaged in d before and are no further evidence.
+
+    Args:
+        first: (N,) losses, averaged over repeats; second: likewise.
+        folds: V, at least 2.
+    """
+    differences = first - second
+    rows = len(differences)
+    spread = float(differences.std(ddof=1)) if rows > 1 else 0.0
+    inflation = 1 + folds / (folds - 1)
+    return Difference(float(differences.mean()), spread * float(np.sqrt(inflation / rows)))

@@ -1,0 +1,210 @@
+"""Logistic regression that starts from an offset and leaves it only as far as evidence asks.
+
+Model: P(a = 1) = sigmoid(offset + X w), with w ~ N(0, (l_1 S_1 + l_2 S_2)^-1) a priori. The two
+penalties split the coefficients into orthogonal parts: how rough the correction is, and the rest.
+How strong each is, is read off the rows by the marginal likelihood in Laplace's approximation,
+and where they leave that open, the answers are averaged.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray, sigmoid
+
+DEGREE = 3
+MAX_STEPS, TOLERANCE = 50, 1e-9
+# Penalties in units of one row's likelihood.
+PENALTY_GRID = 10.0 ** np.arange(-2.0, 6.0)
+# A fit whose evidence is so many nats below the best weighs nothing.
+EVIDENCE_REACH = 6.0
+
+
+def spline_knots(values: FloatArray, inner: int) -> FloatArray:
+    """Return the knots of a cubic spline over `values`: fourfold ends, `inner` quantiles between.
+
+    Quantiles that coincide count once; if all values are equal, the spline spans one unit.
+    """
+    low, high = float(values.min()), float(values.max())
+    if not high > low:
+        high = low + 1.0
+    quantiles = np.unique(np.quantile(values, np.arange(1, inner + 1) / (inner + 1)))
+    # A knot next to an end would make a basis function that no row supports.
+    room = 1e-6 * (high - low)
+    middle = quantiles[(quantiles > low + room) & (quantiles < high - room)]
+    return np.concatenate([np.full(DEGREE + 1, low), middle, np.full(DEGREE + 1, high)])
+
+
+def spline_basis(values: FloatArray, knots: FloatArray) -> FloatArray:
+    """Return the (N, len(knots) - 4) cubic B-splines, constant beyond the outer knots.
+
+    Cox's and de Boor's recursion, for all rows at once.
+    """
+    x = np.clip(values, knots[0], knots[-1])[:, None]
+    last = len(knots) - DEGREE - 2  # the last span that is not empty, closed on the right
+    span = np.clip(np.searchsorted(knots, x[:, 0], side="right") - 1, DEGREE, last)
+    basis = (span[:, None] == np.arange(len(knots) - 1)).astype(np.float64)
+    for degree in range(1, DEGREE + 1):
+        count = len(knots) - 1 - degree
+        width = knots[degree:-1] - knots[:count]
+        rising = (x - knots[:count]) / np.where(width > 0, width, 1.0) * (width > 0)
+        width = knots[degree + 1 :] - knots[1 : count + 1]
+        falling = (knots[degree + 1 :] - x) / np.where(width > 0, width, 1.0) * (width > 0)
+        basis = rising * basis[:, :-1] + falling * basis[:, 1:]
+    return basis
+
+
+class Penalty(NamedTuple):
+    """l_1 S_1 + l_2 S_2 with orthogonal S_1, S_2 that together have full rank."""
+
+    rough: FloatArray
+    plain: FloatArray
+
+    @classmethod
+    def second_differences(cls, size: int) -> Penalty:
+        """Return the penalty of one slope, unsmoothed, followed by `size` spline coefficients.
+
+        S_1 is that of second differences of the coefficients; S_2 is 1 on what they don't see, a
+        straight line in the coefficients, and on the slope.
+        """
+        differences = np.diff(np.eye(size), 2, axis=0)
+        rough = np.zeros((size + 1, size + 1))
+        rough[1:, 1:] = differences.T @ differences
+        line = np.linalg.qr(np.stack([np.ones(size), np.arange(size)], axis=1))[0]
+        plain = np.zeros_like(rough)
+        plain[0, 0] = 1.0
+        plain[1:, 1:] = line @ line.T
+        return cls(rough, plain)
+
+    def at(self, strengths: tuple[float, float]) -> FloatArray:
+        """Return the prior precision at (l_1, l_2)."""
+        return strengths[0] * self.rough + strengths[1] * self.plain
+
+
+class LogisticFit(NamedTuple):
+    """Optimum of the penalised log loss, its Laplace posterior and evidence."""
+
+    weights: FloatArray
+    covariance: FloatArray
+    loss: float
+    log_evidence: float
+    steps: int
+    converged: bool
+    strengths: tuple[float, float]
+
+
+def fit_logistic(
+    columns: FloatArray,
+    offset: FloatArray,
+    correct: FloatArray,
+    penalty: Penalty,
+    strengths: tuple[float, float],
+    start: FloatArray | None = None,
+) -> LogisticFit:
+    """Minimise sum_i log loss + w' (l_1 S_1 + l_2 S_2) w / 2 by Newton with step halving.
+
+    Args:
+        columns: (N, d) X.
+        offset: (N,) log odds at w = 0.
+        correct: (N,) zeros and ones.
+        penalty: S_1 and S_2.
+        strengths: l_1 and l_2, positive.
+        start: (d,) where to begin; zero, if not given.
+    """
+    precision = penalty.at(strengths)
+    sign = 1.0 - 2.0 * correct
+
+    def losses(w: FloatArray) -> tuple[float, float, FloatArray]:
+        eta = offset + columns @ w
+        plain = float(np.logaddexp(0.0, sign * eta).sum())
+        return plain + 0.5 * float(w @ precision @ w), plain, eta
+
+    weights = np.zeros(columns.shape[1]) if start is None else start
+    value, plain, eta = losses(weights)
+    hessian, steps, converged = precision, 0, False
+    while True:
+        probability = sigmoid(eta)
+        gradient = columns.T @ (probability - correct) + precision @ weights
+        hessian = columns.T @ (columns * (probability * (1 - probability))[:, None]) + precision
+        if converged or steps == MAX_STEPS:
+            break
+        direction = np.linalg.solve(hessian, -gradient)
+        decrement, size = float(-gradient @ direction), 1.0
+        if decrement < TOLERANCE:
+            converged = True
+            continue
+        steps += 1
+        while size > 1e-8:
+            trial = losses(weights + size * direction)
+            if trial[0] <= value - 1e-4 * size * decrement:
+                break
+            size /= 2
+        else:
+            converged = decrement < 1e-6  # rounding
+            break
+        weights = weights + size * direction
+        value, plain, eta = trial
+    log_evidence = -value + 0.5 * (
+        float(np.linalg.slogdet(precision)[1]) - float(np.linalg.slogdet(hessian)[1])
+    )
+    covariance = np.linalg.inv(hessian).astype(np.float64)
+    return LogisticFit(weights, covariance, plain, log_evidence, steps, converged, strengths)
+
+
+def fit_by_evidence(
+    columns: FloatArray, offset: FloatArray, correct: FloatArray, penalty: Penalty
+) -> LogisticFit:
+    """Return the mean of the fits of all penalties on the grid, weighted by their evidence.
+
+    A single best penalty is noise where rows are few, and errors that take it for granted are too
+    small. Strengths and steps are those of the fit with the highest evidence; the covariance is
+    that of the mixture. Each fit's log loss is at most that at w = 0 and the loss is convex, so the
+    mean's is as well.
+
+    The grid is explored from its middle, always next to the best place not yet left, as long as
+    that is not hopelessly worse than the best of all.
+    """
+    grid, seen, left = PENALTY_GRID, dict[tuple[int, int], LogisticFit](), set[tuple[int, int]]()
+    place = len(grid) // 2, len(grid) // 2
+    strengths = float(grid[place[0]]), float(grid[place[1]])
+    best = seen[place] = fit_logistic(columns, offset, correct, penalty, strengths)
+    while True:
+        waiting = [p for p in seen if p not in left]
+        if not waiting:
+            break
+        place = max(waiting, key=lambda p: seen[p].log_evidence)
+        if seen[place].log_evidence < best.log_evidence - EVIDENCE_REACH:
+            break
+        left.add(place)
+        for step in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+            near = place[0] + step[0], place[1] + step[1]
+            if near in seen or min(near) < 0 or max(near) >= len(grid):
+                continue
+            strengths = float(grid[near[0]]), float(grid[near[1]])
+            start = seen[place].weights
+            fit = fit_logistic(columns, offset, correct, penalty, strengths, start)
+            seen[near] = fit
+            best = max(best, fit, key=lambda f: f.log_evidence)
+    return _mixture(list(seen.values()), best, columns, offset, correct)
+
+
+def _mixture(
+    fits: list[LogisticFit],
+    best: LogisticFit,
+    columns: FloatArray,
+    offset: FloatArray,
+    correct: FloatArray,
+) -> LogisticFit:
+    shares = np.exp([fit.log_evidence - best.log_evidence for fit in fits])
+    shares /= shares.sum()
+    weights = np.sum([s * f.weights for s, f in zip(shares, fits, strict=True)], axis=0)
+    covariance = np.zeros_like(best.covariance)
+    for share, fit in zip(shares, fits, strict=True):
+        away = fit.weights - weights
+        covariance += share * (fit.covariance + np.outer(away, away))
+    eta = offset + columns @ weights
+    loss = float(np.logaddexp(0.0, (1.0 - 2.0 * correct) * eta).sum())
+    converged = all(fit.converged for fit in fits)
+    return best._replace(weights=weights, covariance=covariance, loss=loss, converged=converged)

@@ -1,0 +1,148 @@
+"""Save and load fitted calibrators: safetensors with method, version and arguments in the header.
+
+A calibrator that is made of others holds each part's header within its own, and its arrays under
+the part's name. A file is data only. Loading never unpickles and never imports by name: it makes
+the calibrator that the registry knows by the method, and refuses anything that does not fit it.
+"""
+
+from __future__ import annotations
+
+import json
+from os import fspath
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arguments import check_arguments
+from calibrant.core.errors import CalibratorFileError, NotFittedError
+from calibrant.files.atomic import StrPath
+from calibrant.files.parameters import ParameterFormat
+from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.registry import METHODS
+
+FORMAT = ParameterFormat("calibrant", 1, "a calibrator", "numpy")
+
+
+def save(calibrator: Calibrator, path: StrPath) -> None:
+    """Write a fitted calibrator to `path`, which must end in ``.safetensors``.
+
+    Raises:
+        NotFittedError: it has not been fitted.
+        InputError: another extension, or a folder that doesn't exist.
+    """
+    FORMAT.check_extension(path)
+    if not hasattr(calibrator, "fit_report_"):
+        raise NotFittedError(f"this {type(calibrator).__name__} has not been fitted")
+    FORMAT.write(path, _described(calibrator), _all_state(calibrator))
+
+
+def _described(calibrator: Calibrator) -> dict[str, str]:
+    """Return what a header says of a calibrator, and within it of those that it is made of."""
+    described = {
+        "method": calibrator.method,
+        "classes": str(calibrator.classes_),
+        # NumPy's numbers are fine as arguments, and no numbers to `json`.
+        "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
+        "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
+    }
+    parts = {name: _described(part) for name, part in calibrator.parts().items()}
+    return described | ({"parts": json.dumps(parts)} if parts else {})
+
+
+def _all_state(calibrator: Calibrator) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a calibrator by name, those of its parts as ``part/name``."""
+    state = {
+        # safetensors writes memory as it lies, so it must lie in rows
+        name: np.ascontiguousarray(array) if array.ndim else array
+        for name, array in calibrator.state().items()
+    }
+    for part, inner in calibrator.parts().items():
+        state |= {f"{part}/{name}": array for name, array in _all_state(inner).items()}
+    return state
+
+
+def load(path: StrPath) -> Calibrator:
+    """Return the fitted calibrator that `save` wrote.
+
+    Raises:
+        CalibratorFileError: the file is missing, damaged, not a calibrator, of a newer format, of
+            an unknown method, or its parameters don't fit the method.
+    """
+    source = fspath(path)
+    header, state = FORMAT.read(path)
+    try:
+        calibrator = _rebuilt(header, state, source)
+    except RecursionError as error:
+        raise CalibratorFileError(f"{source}: the header is damaged (too deep)") from error
+    _try_out(calibrator, source)
+    return calibrator
+
+
+def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str) -> Calibrator:
+    """Return the calibrator that a header describes, with its parts, once all of it fits."""
+    method = METHODS.get(header.get("method", ""))
+    if method is None:
+        raise CalibratorFileError(
+            f"{source}: holds a calibrator of the unknown method '{header.get('method')}'; this "
+            f"version knows: {', '.join(METHODS)}"
+        )
+    try:
+        arguments = cast(dict[str, Any], json.loads(header["arguments"]))
+        report = cast(dict[str, Any], json.loads(header["fit_report"]))
+        report["notes"] = tuple(report["notes"])
+        classes, fit_report = int(header["classes"]), FitReport(**report)
+        calibrator = method().set_params(**arguments)
+        check_arguments(calibrator)
+        headers = cast(dict[str, dict[str, str]], json.loads(header.get("parts", "{}")))
+        described = {
+            name: {key: str(value) for key, value in part.items()} for name, part in headers.items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
+    if set(described) != set(method.part_names):
+        raise CalibratorFileError(
+            f"{source}: a '{method.method}' calibrator is made of "
+            f"{', '.join(method.part_names) or 'no others'}, but the file of "
+            f"{', '.join(sorted(described)) or 'no others'}"
+        )
+    prefixes = tuple(f"{name}/" for name in described)
+    own = {name: array for name, array in state.items() if not name.startswith(prefixes)}
+    if set(own) != set(method.state_names()):
+        raise CalibratorFileError(
+            f"{source}: a '{method.method}' calibrator holds {', '.join(method.state_names())}, "
+            f"but the file {', '.join(sorted(own)) or 'nothing'}"
+        )
+    for name, array in own.items():
+        if array.dtype.kind not in "fi" or not np.isfinite(array).all():
+            raise CalibratorFileError(f"{source}: parameter '{name}' is not made of finite numbers")
+    for name, inner in described.items():
+        prefix = f"{name}/"
+        of_part = {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}
+        part = _rebuilt(inner, of_part, source)
+        if part.classes_ != classes:
+            raise CalibratorFileError(
+                f"{source}: its part '{name}' was fitted for {part.classes_} classes, not {classes}"
+            )
+        setattr(calibrator, name, part)
+    return calibrator.restore(own, classes, fit_report)
+
+
+def _try_out(calibrator: Calibrator, source: str) -> None:
+    """Refuse parameters whose shapes or values give no probabilities for the plainest of rows."""
+    reason = "what it gives are no probabilities"
+    try:
+        rows = np.zeros((2, calibrator.classes_))
+        rows[1, 0] = 1e3
+        width = calibrator.feature_width
+        features = None if width is None else np.eye(2, width)
+        with np.errstate(all="ignore"):
+            if np.allclose(calibrator.predict_proba(rows, features).sum(axis=1), 1):
+                return
+    # Arrays of unexpected shapes may fail in any way.
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+    raise CalibratorFileError(
+        f"{source}: its parameters don't fit a '{calibrator.method}' calibrator for "
+        f"{calibrator.classes_} classes ({reason})"
+    )

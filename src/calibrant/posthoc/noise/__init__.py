@@ -1,0 +1,1 @@
+"""Maps that take the network to see the logits through noise."""

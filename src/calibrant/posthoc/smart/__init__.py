@@ -1,5 +1,0 @@
-"""SMART, the margin-aware temperature: calibrator, objectives, indicators and theory."""
-
-from calibrant.posthoc.smart.calibrator import SMART
-
-__all__ = ["SMART"]

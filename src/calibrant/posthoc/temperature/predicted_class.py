@@ -1,0 +1,111 @@
+"""A temperature for each predicted class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.temperature.per_row import SummaryTemperature
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
+
+# No class's temperature leaves the single one by more than this factor.
+LARGEST_RATIO = 8.0
+STEPS, SMALLEST_STEP = 60, 1e-8
+
+
+@dataclass(eq=False)
+class PredictedClassTemperature(SummaryTemperature):
+    """softmax(beta_M z), where M is the predicted class: K temperatures, drawn to the single one.
+
+    With beta_0 of temperature scaling and r_k = beta_k / beta_0, each class minimises
+
+        sum over rows predicted as k of NLL(beta_0 r_k) + shrinkage / 2 * (r_k - 1)^2,
+
+    a convex function of one number, by safeguarded Newton for all classes at once; r_k stays
+    within a factor of 8. A class that was never predicted keeps beta_0, one that was seldom
+    predicted stays near it. Unlike a temperature for each logit it keeps the order of the classes
+    within every row and doesn't depend on the origin of the logits. It helps where classes differ
+    in how overconfident they are, and can't see anything else. Where the single temperature isn't
+    identified, all classes take it as it is.
+
+    Args:
+        shrinkage: see above; 100 takes r_k to differ from 1 by a tenth or so. On the validation
+            rows of the sample (10 classes), fitted to a random part and tested on the rest, mean
+            NLL minus that of the single temperature, in 1e-4, over 10 draws:
+
+            =============  ====  ====  ====  ====  ====
+            shrinkage         3    10    30   100   300
+            500 rows        +20    +0   -11   -12    -7
+            2 500 rows      -26   -28   -30   -30   -23
+            =============  ====  ====  ====  ====  ====
+
+    Attributes:
+        beta_: the single inverse temperature beta_0.
+        class_betas_: (K,) inverse temperatures beta_k.
+
+    References:
+        The variant by predicted class of Frenkel & Goldberger: Network Calibration by Class-based
+        Temperature Scaling. EUSIPCO 2021. Likelihood and shrinkage are this package's.
+    """
+
+    method: ClassVar[str] = "predicted-class"
+
+    shrinkage: float = argument(100.0, above=0)
+
+    beta_: float = field(init=False, repr=False)
+    class_betas_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """One for each class."""
+        return len(self.class_betas_)
+
+    def _fit_rows(self, rows: RowSummary) -> FitReport:
+        """Learn from a row summary."""
+        start = fit_temperature(rows)
+        self.beta_ = start.beta
+        if start.warning is not None:
+            self.class_betas_ = np.full(rows.classes, self.beta_)
+            return start.report(rows.n)
+        if rows.classes > DENSE_CLASSES:
+            rows = rows.tabulated(self.beta_)
+        ratios, steps = fit_ratios(rows, self.beta_, self.shrinkage)
+        self.class_betas_ = self.beta_ * ratios
+        betas = self.class_betas_[rows.predicted]
+        nll = float(np.mean(rows.curve.evaluate(betas).value + betas * rows.label_gap))
+        return FitReport(rows.n, "nll and shrinkage", nll, steps, steps < STEPS)
+
+    def inverse_temperatures(self, logits: Array) -> FloatArray:
+        """See `RowTemperature.inverse_temperatures`."""
+        xp = namespace(logits)
+        parts = [to_numpy(xp.argmax(logits[part], axis=1)) for part in row_chunks(logits)]
+        predicted = np.concatenate(parts) if parts else np.empty(0)
+        return self.class_betas_[predicted.astype(np.int64)]
+
+
+def fit_ratios(rows: RowSummary, beta: float, shrinkage: float) -> tuple[FloatArray, int]:
+    """Return the (K,) best ratios to `beta` by predicted class, and the number of passes."""
+    classes, predicted = rows.classes, rows.predicted
+    ratio = np.ones(classes)
+    span = rows.curve.span
+    low = np.full(classes, max(1 / LARGEST_RATIO, min(1.0, span[0] / beta)))
+    high = np.full(classes, min(LARGEST_RATIO, max(1.0, span[1] / beta)))
+    for step in range(1, STEPS + 1):
+        point = rows.curve.evaluate(beta * ratio[predicted])
+        slope = np.bincount(predicted, beta * (point.slope + rows.label_gap), classes)
+        curvature = np.bincount(predicted, beta * beta * point.curvature, classes)
+        gradient = slope + shrinkage * (ratio - 1)
+        low, high = np.where(gradient < 0, ratio, low), np.where(gradient < 0, high, ratio)
+        proposal = ratio - gradient / (np.maximum(curvature, 0.0) + shrinkage)
+        inside = (low <= proposal) & (proposal <= high)
+        proposal = np.where(inside, proposal, (low + high) / 2)
+        if np.abs(proposal - ratio).max() < SMALLEST_STEP:
+            return proposal, step
+        ratio = proposal
+    return ratio, STEPS

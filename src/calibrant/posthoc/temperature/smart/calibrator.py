@@ -1,0 +1,197 @@
+"""SMART: Sample Margin-Aware Recalibration of Temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_caller
+from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.temperature.per_row import SummaryTemperature
+from calibrant.posthoc.temperature.single import fit_temperature
+from calibrant.posthoc.temperature.smart.fitting import (
+    LARGEST_RELATIVE_TEMPERATURE,
+    Penalised,
+    fit_network,
+)
+from calibrant.posthoc.temperature.smart.indicators import (
+    INDICATORS,
+    IndicatorName,
+    indicator_values,
+)
+from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
+from calibrant.posthoc.temperature.smart.objectives import (
+    ObjectiveName,
+    SoftBins,
+    objective_named,
+    objective_names,
+)
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
+
+
+@dataclass(eq=False)
+class SMART(SummaryTemperature):
+    """Each row gets its own temperature, a learned function of its logit margin; 49 parameters.
+
+    T(m) = T0 * (softplus(w2 . relu(W1 x + b1) + b2) + 0.1), with T0 the single temperature of
+    temperature scaling and x the margin in units of T0, standardised on the calibration rows and
+    clamped to the range seen there. Measuring in units of T0 makes the result independent of the
+    logits' scale (for indicators that are logits; entropy and confidence are taken at T = 1). Keeps
+    the predicted class of every row.
+
+    The fit starts at temperature scaling exactly and minimises, on all rows at once by L-BFGS with
+    the analytic gradient,
+
+        objective + likelihood_weight * NLL + shrinkage / N * mean((log T / T0)^2).
+
+    The first term is the paper's (see `smart.objectives`). It is a binned gap,
+    no proper score: alone it buys calibration with runaway temperatures. The second term bounds
+    that, the third holds a fit on few rows near temperature scaling. Few steps are part of the
+    design, too: run to the end, the fit follows the noise of its soft bins. For the paper's
+    objective alone set ``likelihood_weight=0, shrinkage=0, max_iterations=2000``.
+
+    Measured by `scripts/study_smart_defaults.py` on a CIFAR-100 WideResNet, mean and standard error
+    over 20 splits into 5 000 rows to fit and 5 000 to test:
+
+    =============================  ============  ============
+    ..                             ECE in %      NLL
+    =============================  ============  ============
+    temperature scaling            4.28 +- 0.05  .948 +- .003
+    this method                    1.40 +- 0.06  .949 +- .003
+    ... with 200 steps             1.57 +- 0.05  .951 +- .003
+    ... paper's objective alone    1.64 +- 0.08  .986 +- .008
+    =============================  ============  ============
+
+    With 50 rows to fit (40 draws): uncalibrated 5.81, temperature scaling 4.96 +- 0.18, this method
+    4.50 +- 0.30, without shrinkage 5.22 +- 0.42.
+
+    Args:
+        objective: ``"charbonnier"`` (default), ``"soft-ece"``, ``"nll"``, ``"label-smoothing"``,
+            ``"brier"``, ``"mse"``, or ``"charbonnier-eq6"``, the paper's Eq. 6 to the letter, which
+            damages calibration and warns.
+        indicator: ``"margin"`` (default), ``"entropy"``, ``"confidence"``, ``"max"``,
+            ``"max-mean"`` or ``"logits"``, which reads all K logits (16 K + 33 parameters).
+        likelihood_weight: see above.
+        shrinkage: see above.
+        bins: soft bins B of the calibration objectives.
+        width: kernel width sigma of the soft bins (the paper's lambda is 1 / (2 sigma^2)).
+        delta: smoothing of the Charbonnier penalty sqrt(r^2 + delta^2).
+        smoothing: alpha of ``"label-smoothing"``.
+        hidden: hidden units H.
+        max_iterations: L-BFGS steps at most; see above for why they are few.
+        seed: of the places where the hidden units start to bend; the same seed gives the same fit.
+
+    Attributes:
+        reference_: 1 / T0.
+        mean_, deviation_: (d,) standardisation of the indicator (population deviation).
+        low_, high_: (d,) range that standardised values are clamped to.
+        w1_, b1_, w2_, b2_: weights of the network.
+
+    References:
+        Sample Margin-Aware Recalibration of Temperature (2025), Section 3 and Algorithm 1.
+    """
+
+    method: ClassVar[str] = "smart"
+
+    objective: ObjectiveName = argument("charbonnier", choices=objective_names())
+    indicator: IndicatorName = argument("margin", choices=tuple(INDICATORS))
+    likelihood_weight: float = argument(0.3, at_least=0)
+    shrinkage: float = argument(30.0, at_least=0)
+    bins: int = argument(15, at_least=1)
+    width: float = argument(0.05, above=0)
+    delta: float = argument(1e-3, at_least=0)
+    smoothing: float = argument(0.005, at_least=0, at_most=1)
+    hidden: int = argument(16, at_least=1)
+    max_iterations: int = argument(20, at_least=1)
+    seed: int = argument(0, at_least=0)
+
+    reference_: float = field(init=False, repr=False)
+    mean_: FloatArray = field(init=False, repr=False)
+    deviation_: FloatArray = field(init=False, repr=False)
+    low_: FloatArray = field(init=False, repr=False)
+    high_: FloatArray = field(init=False, repr=False)
+    w1_: FloatArray = field(init=False, repr=False)
+    b1_: FloatArray = field(init=False, repr=False)
+    w2_: FloatArray = field(init=False, repr=False)
+    b2_: FloatArray = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """3 H + 1 = 49 for one input, (d + 2) H + 1 for d."""
+        return self._network().size
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        logits, labels = predictions.scores, predictions.labels
+        if self.indicator == "logits":
+            self._refuse_masks(logits)
+        rows = summarize(logits, labels, curve="dense")
+        start = fit_temperature(rows)
+        if rows.classes > DENSE_CLASSES:
+            # T >= T0 / 10 ends within four octaves; the Brier score needs one more, at 2 beta.
+            squares = self.objective in ("brier", "mse")
+            rows = rows.tabulated(start.beta, above=5 if squares else 4)
+        if self.indicator == "margin":  # the summary holds it already
+            indicator = rows.margin[:, None] * start.beta
+        else:
+            indicator = self._indicator(logits, start.beta)
+        return self._fit_network(rows, indicator, start.beta, start.report(rows.n).notes)
+
+    def _fit_rows(self, rows: RowSummary) -> FitReport:
+        """Fit on a row summary, for the indicator ``"margin"`` only.
+
+        Raises:
+            InputError: another indicator, which the summary doesn't hold.
+        """
+        if self.indicator != "margin":
+            raise InputError("a row summary holds the margin only; fit other indicators on logits")
+        start = fit_temperature(rows)
+        indicator = rows.margin[:, None] * start.beta
+        return self._fit_network(rows, indicator, start.beta, start.report(rows.n).notes)
+
+    def _fit_network(
+        self, rows: RowSummary, indicator: FloatArray, reference: float, notes: tuple[str, ...]
+    ) -> FitReport:
+        if self.objective == "charbonnier-eq6":
+            message = "Eq. 6 is not a proper score: expect a worse calibration than before the fit"
+            warn_caller(ImproperObjectiveWarning(message))
+        self.reference_ = reference
+        self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
+        self.deviation_ = np.where(deviation > 0, deviation, 1.0)
+        inputs = (indicator - self.mean_) / self.deviation_
+        self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
+        bins = SoftBins(self.bins, self.width)
+        objective = objective_named(
+            self.objective, bins=bins, delta=self.delta, smoothing=self.smoothing
+        )
+        fit = fit_network(
+            TemperatureNetwork.constant(1.0, inputs, self.seed, self.hidden),
+            inputs,
+            Penalised(rows, reference, objective, self.likelihood_weight, self.shrinkage),
+            self.max_iterations,
+        )
+        network = fit.network
+        self.w1_, self.b1_, self.w2_, self.b2_ = network.w1, network.b1, network.w2, network.b2
+        return FitReport(rows.n, self.objective, fit.value, fit.iterations, fit.converged, notes)
+
+    def _indicator(self, logits: Array, reference: float) -> FloatArray:
+        values = indicator_values(self.indicator, logits)
+        # Probabilities and their entropy have no scale; logits are measured in units of T0.
+        return values if self.indicator in ("confidence", "entropy") else values * reference
+
+    def _network(self) -> TemperatureNetwork:
+        return TemperatureNetwork(self.w1_, self.b1_, self.w2_, self.b2_)
+
+    def inverse_temperatures(self, logits: Array) -> FloatArray:
+        """See `RowTemperature.inverse_temperatures`."""
+        return self.inverse_temperatures_at(self._indicator(logits, self.reference_))
+
+    def inverse_temperatures_at(self, indicator: FloatArray) -> FloatArray:
+        """Return (N,) inverse temperatures for (N, d) indicators in units of T0."""
+        inputs = np.clip((indicator - self.mean_) / self.deviation_, self.low_, self.high_)
+        temperatures, _ = self._network().forward(inputs)
+        return self.reference_ / np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)

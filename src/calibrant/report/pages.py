@@ -1,0 +1,73 @@
+"""Write the page of an evaluation or a comparison."""
+
+from __future__ import annotations
+
+from calibrant.comparison.comparison import Comparison
+from calibrant.core.errors import InputError
+from calibrant.evaluation.evaluate import Evaluation
+from calibrant.files import StrPath
+from calibrant.predictions.predictions import Predictions
+from calibrant.report.document import (
+    comparison_document,
+    evaluation_document,
+    uncalibrated,
+    unique_titles,
+)
+from calibrant.report.render import render, write_page
+from calibrant.report.wording import (
+    comparison_deck,
+    comparison_headline,
+    evaluation_deck,
+    evaluation_headline,
+)
+
+
+def write_comparison_report(
+    path: StrPath, comparison: Comparison, fit: Predictions, test: Predictions
+) -> None:
+    """Write the page of a comparison.
+
+    Args:
+        path: the HTML file; an old one is replaced.
+        comparison: what `calibrant.compare` found.
+        fit: the rows that the methods were fitted on.
+        test: the rows that they were measured on.
+
+    Raises:
+        InputError: other rows than those of the comparison, or a path that can't be written.
+    """
+    _check_rows(test, comparison.test_rows)
+    _check_rows(fit, comparison.fit_rows)
+    before = uncalibrated(comparison, test)
+    document = comparison_document(comparison, before, fit, test)
+    titles = unique_titles(comparison)
+    headline = comparison_headline(comparison, before, titles)
+    deck = comparison_deck(comparison, titles)
+    write_page(path, render(document, headline, deck))
+
+
+def write_evaluation_report(
+    path: StrPath, evaluation: Evaluation, predictions: Predictions
+) -> None:
+    """Write the page of one evaluation. What its kind of scores can't show is left out.
+
+    Args:
+        path: the HTML file; an old one is replaced.
+        evaluation: what `calibrant.evaluate` found.
+        predictions: the rows that it was measured on.
+
+    Raises:
+        InputError: other rows than those of the evaluation, or a path that can't be written.
+    """
+    _check_rows(predictions, evaluation.n)
+    document = evaluation_document(evaluation, predictions)
+    html = render(document, evaluation_headline(evaluation), evaluation_deck(evaluation))
+    write_page(path, html)
+
+
+def _check_rows(predictions: Predictions, rows: int) -> None:
+    if predictions.n != rows:
+        raise InputError(
+            f"{predictions.source} has {predictions.n} rows, but {rows} were measured; the report "
+            "needs the same ones"
+        )

@@ -14,7 +14,7 @@ from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
 from calibrant.core.errors import InputError, PredictionsError, UnknownMethodError
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.metrics.registry import METRICS
+from calibrant.metrics.registry import CORE_METRICS, METRICS
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import HistogramBinning
 from calibrant.posthoc.registry import METHODS
@@ -95,6 +95,22 @@ def test_ranking_by_another_metric(sets):
     # The metric that ranks is measured even if it was not asked for.
     few = compare(["none"], metrics=["nll"], rank_by="smce", resamples=20, **sets)
     assert set(few["none"].evaluation.results) == {"nll", "smce"}
+    by_ks = compare(["none", "temperature"], rank_by="ks", resamples=20, **sets)
+    assert set(by_ks["none"].evaluation.results) == {*CORE_METRICS, "ks"}
+    values = [m.evaluation["ks"].value for m in by_ks.methods]
+    assert values == sorted(values)
+    assert by_ks.headline().startswith("Lowest KS error: ")
+
+
+def test_what_can_not_rank_is_refused_before_anything_is_fitted(sets):
+    def unwanted(name: str) -> None:
+        pytest.fail(f"{name} was fitted")
+
+    with pytest.raises(InputError, match="one metric ranks"):
+        compare(["none"], rank_by="all", progress=unwanted, **sets)
+    single = sets["test"].take(np.arange(1))
+    with pytest.raises(InputError, match="ranking by skce needs at least 2 rows, not 1"):
+        compare(["none"], rank_by="skce", progress=unwanted, fit=sets["fit"], test=single)
 
 
 def test_kept_classes_are_counted(everything, sets):

@@ -14,6 +14,7 @@ from calibrant.training.losses import (
     CRL,
     MMCE,
     AdaFocal,
+    CalibrationLoss,
     CrossEntropy,
     RankMixup,
     SoftECE,
@@ -228,7 +229,29 @@ def test_mmce_by_pairs(batch, form):
     square = sums["right"] / m**2 + sums["wrong"] / n**2 - 2 * sums["mixed"] / (m * n)
     penalty = 2 * np.sqrt(square) if form == "weighted" else sums["all"] / (m + n) ** 2
     expected = CrossEntropy()(logits, target).item() + penalty
-    assert MMCE(form)(logits, target).item() == pytest.approx(expected, rel=1e-8)
+    loss = MMCE(form, 2.0 if form == "weighted" else None, norm="paper")
+    assert loss(logits, target).item() == pytest.approx(expected, rel=1e-8)
+
+
+def test_the_weight_of_mmce_that_is_published_goes_with_the_norm_of_its_code():
+    """A published weight of 2 nudges cross-entropy; with the paper's norm it would rule it."""
+    torch.manual_seed(0)
+    logits = (2 * torch.randn(128, 10, dtype=torch.float64)).requires_grad_()
+    target = torch.distributions.Categorical(logits=logits.detach() / 2).sample()
+
+    def gradient(loss: CalibrationLoss) -> float:
+        (found,) = torch.autograd.grad(loss(logits, target), logits)
+        return (found - plain).norm().item()
+
+    (plain,) = torch.autograd.grad(CrossEntropy()(logits, target), logits)
+    losses = (MMCE(), MMCE(weight=2, norm="paper"))
+    shares = [gradient(loss) / plain.norm().item() for loss in losses]
+    assert shares[0] < 0.2
+    assert shares[1] > 10 * shares[0]
+    assert MMCE().weight == 2
+    with pytest.raises(InputError, match="needs a weight: the published 2 belongs to norm='publ"):
+        MMCE(norm="paper")
+    assert MMCE("unweighted", norm="paper").weight == 1
 
 
 def test_mmce_of_a_large_batch_takes_some_rows_that_count(batch):

@@ -48,7 +48,7 @@ def value_and_gradient(loss: CalibrationLoss, **arguments: object) -> tuple[floa
         ("focal", {"gamma": 3.0}, 3.1354154187, 0.3846611617),
         ("flsd", {}, 3.1353871003, 0.3846946348),
         ("dual-focal", {"gamma": 5.0}, 3.0975470352, 0.3630438883),
-        ("mmce", {"weight": 2.0, "legacy_norm": True}, 3.9946627606, 0.5502029885),
+        ("mmce", {}, 3.9946627606, 0.5502029885),
         ("cpc", {"discrimination": 0.1, "exclusion": 1.0}, 5.3965175292, 0.4730317360),
         ("confidence-penalty", {"beta": 0.1}, 3.3185230214, 0.4202823201),
         (
@@ -80,8 +80,8 @@ class _Nothing(CalibrationLoss):
     ("name", "arguments", "value", "gradient"),
     [
         ("mmce", {"form": "unweighted"}, 0.1050645934, 0.0651434654),
-        ("mmce", {"legacy_norm": True, "weight": 1.0}, 0.3241362844, 0.1004875198),
-        ("mmce", {"weight": 1.0}, 0.6482733788, None),
+        ("mmce", {"norm": "published", "weight": 1.0}, 0.3241362844, 0.1004875198),
+        ("mmce", {"norm": "paper", "weight": 1.0}, 0.6482733788, None),
         ("mdca", {}, 0.1712866163, 0.0342097236),
         ("soft-ece", {}, 0.4110956260, 0.1056523405),
         ("soft-avuc", {}, 0.5404829812, 0.1387868994),

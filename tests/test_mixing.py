@@ -81,10 +81,29 @@ def test_mixup_moves_the_state_of_a_loss_once(batch):
 def test_regmixup_is_both_halves(batch):
     inputs, target = batch
     network, loss = linear(), BrierLoss()
-    found = RegMixup(alpha=20.0, weight=0.7, seed=5)(network, inputs, target, loss)
+    found = {
+        total: RegMixup(20.0, 0.7, total, seed=5)(network, inputs, target, loss)
+        for total in ("mean", "sum")
+    }
     mixed = Mixup(alpha=20.0, seed=5)(inputs, target)
-    blended = mixed.loss(loss, network(mixed.inputs))
-    torch.testing.assert_close(found, loss(network(inputs), target) + 0.7 * blended)
+    both = loss(network(inputs), target) + 0.7 * mixed.loss(loss, network(mixed.inputs))
+    torch.testing.assert_close(found["sum"], both)
+    torch.testing.assert_close(found["mean"], both / 1.7)
+    with pytest.raises(InputError, match="total must be one of mean, sum"):
+        RegMixup(total="product")
+
+
+def test_regmixup_is_one_mean_over_all_rows_as_in_the_official_code(batch):
+    inputs, target = batch
+    network, mixed = linear(), Mixup(alpha=20.0, seed=5)(*batch)
+    logits = network(torch.cat([inputs, mixed.inputs]))
+    ours, theirs = torch.cat([target, target]), torch.cat([target, mixed.partner_target])
+    entropy = torch.nn.functional.cross_entropy
+    # The first half goes with itself, whatever the share.
+    official = mixed.share * entropy(logits, ours) + (1 - mixed.share) * entropy(logits, theirs)
+    found, raw = RegMixup(seed=5).with_logits(network, inputs, target, CrossEntropy())
+    torch.testing.assert_close(found, official)
+    torch.testing.assert_close(raw, network(inputs))
 
 
 def test_regmixup_with_features(batch):
@@ -100,7 +119,7 @@ def test_regmixup_with_features(batch):
         # The state moves by the unmixed half, and both halves are weighed by it.
         expected = theirs(network(inputs), target, tap.features)
         blended = mixed.loss(theirs.eval(), network(mixed.inputs), tap.features)
-    torch.testing.assert_close(found, expected + 0.7 * blended)
+    torch.testing.assert_close(found, (expected + 0.7 * blended) / 1.7)
     for left, right in zip(ours.buffers(), theirs.buffers(), strict=True):
         torch.testing.assert_close(left, right)
 

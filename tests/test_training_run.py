@@ -24,6 +24,7 @@ from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.files import read_predictions  # noqa: E402
 from calibrant.training.data import CIFAR10_STATISTICS, DataSet, ImageSet  # noqa: E402
 from calibrant.training.losses import make_loss  # noqa: E402
+from calibrant.training.mixing import Mixup  # noqa: E402
 from calibrant.training.nets import build  # noqa: E402
 from calibrant.training.run import (  # noqa: E402
     PROTOCOLS,
@@ -34,6 +35,7 @@ from calibrant.training.run import (  # noqa: E402
     train,
 )
 from calibrant.training.run.batches import TrainingBatches  # noqa: E402
+from calibrant.training.run.objective import Objective  # noqa: E402
 from calibrant.training.run.protocols import Protocol, rate_at  # noqa: E402
 from calibrant.training.run.state import Progress, read_checkpoint  # noqa: E402
 
@@ -226,6 +228,32 @@ def test_only_fedlas_on_plain_images_adds_to_the_history(data: DataSet, tmp_path
     assert row["gate_flip_rate"] is None
     with (tmp_path / "c/history.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["gate_flip_rate"] == "nan"
+
+
+@pytest.mark.parametrize("mixing", ["mit", "mit-a"])
+def test_a_training_accuracy_that_means_nothing_is_left_blank(
+    mixing: str, data: DataSet, tmp_path: Path
+) -> None:
+    train(settings(mixing=mixing, epochs=1), tmp_path / "run", data=data)
+    row = json.loads((tmp_path / "run/history.json").read_text())[0]
+    assert row["train_accuracy"] is None
+    assert row["validation_accuracy"] >= 0
+
+
+def test_the_training_accuracy_of_regmixup_is_that_of_the_images_as_they_are(
+    data: DataSet, tmp_path: Path
+) -> None:
+    # Without the mixed half's weight only batch norm can tell the two from one another.
+    changes = {"epochs": 3, "mixing": "regmixup", "mixing_arguments": {"weight": 0.0}}
+    mixed = train(settings(**changes), tmp_path / "mixed", data=data).history
+    assert mixed[-1]["train_accuracy"] > 1 / CLASSES
+    network, loss = build("resnet8", CLASSES), make_loss("cross-entropy", CLASSES)
+    objective = Objective(network, loss, "regmixup", samples=70)
+    inputs = CIFAR10_STATISTICS(data.train.images)
+    _, right = objective(inputs, data.train.labels, torch.arange(70), 3)
+    mixture = Mixup(20.0, seed=3)(inputs, data.train.labels)
+    logits = objective.network(torch.cat([inputs, mixture.inputs]))[:70]
+    assert 0 < right == (logits.argmax(1) == data.train.labels).sum()
 
 
 def test_rates_of_the_long_protocols_fall_where_the_papers_code_lets_them() -> None:

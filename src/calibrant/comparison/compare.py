@@ -65,11 +65,7 @@ def compare(
     calibrators = [calibrator_class(m)() if isinstance(m, str) else m for m in wanted]
     if not calibrators:
         raise InputError("compare needs at least one method")
-    if metrics is not None:
-        metrics = [metrics] if isinstance(metrics, str) else list(metrics)
-        if "all" not in metrics and rank_by not in metrics:
-            metrics.append(rank_by)
-    metrics_named([rank_by])  # refuses an unknown one before anything is fitted
+    measured = _with_the_ranking(metrics, rank_by, test)
     entries: list[ComparedMethod] = []
     skipped: dict[str, str] = {}
     fit_rows, test_logits = fit.as_logits(), test.logits
@@ -93,7 +89,7 @@ def compare(
         applied = time.perf_counter()
         evaluation = evaluate(
             Predictions.from_probs(probs, test.labels, source=test.source),
-            metrics=metrics,
+            metrics=measured,
             resamples=resamples,
             level=level,
             seed=seed,
@@ -122,6 +118,25 @@ def compare(
         entries,
         skipped,
     )
+
+
+def _with_the_ranking(
+    metrics: Sequence[str] | str | None, rank_by: str, test: Predictions
+) -> list[str]:
+    """Return the names of the metrics to measure, that which ranks among them.
+
+    Raises `UnknownMethodError` or `InputError` before anything is fitted.
+    """
+    if rank_by == "all":
+        raise InputError("one metric ranks; name it instead of 'all'")
+    (ranking,) = metrics_named([rank_by])
+    if test.n < ranking.fewest_rows:
+        raise InputError(
+            f"{test.source}: ranking by {rank_by} needs at least {ranking.fewest_rows} rows, "
+            f"not {test.n}"
+        )
+    names = [metric.name for metric in metrics_named(metrics)]
+    return names if rank_by in names else [*names, rank_by]
 
 
 def _lacking(calibrator: Calibrator, fit: Predictions, test: Predictions) -> str | None:

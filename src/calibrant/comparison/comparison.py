@@ -142,7 +142,9 @@ class Comparison:
         """Return the finding in one or two sentences."""
         best = self.methods[0].evaluation[self.rank_by]
         text = f"{best.metric.superlative}: {self.best}, {_with_interval(best)}"
-        text += ", not distinguishable from perfect" if best.at_floor else ""
+        if best.at_floor:
+            judges = best.metric.judges
+            text += ", not distinguishable from perfect" if judges else ", no more than noise gives"
         tied = self.tied_with_best
         if len(self.methods) == 1:
             return text + "."

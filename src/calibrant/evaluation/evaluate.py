@@ -12,6 +12,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, wrap
+from calibrant.evaluation import verdict
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FLOOR_QUANTILE,
@@ -59,7 +60,11 @@ class MetricResult:
 
     @property
     def at_floor(self) -> bool:
-        """Whether the value can't be told from perfect calibration."""
+        """Whether the value is no more than noise would give honest confidences.
+
+        That says that confidences can't be told from perfect ones if `metric.judges`; any other
+        metric sees a part of what may be wrong.
+        """
         return self.floor_95 is not None and self.value <= self.floor_95
 
     def as_dict(self) -> dict[str, float | None]:
@@ -126,29 +131,8 @@ class Evaluation:
         return float(residual.mean()), float(residual.mean() - half), float(residual.mean() + half)
 
     def headline(self) -> str:
-        """Return the finding in one sentence."""
-        confidence, accuracy = self.rows.confidence.mean(), self.rows.correct.mean()
-        means = f"mean confidence {100 * confidence:.1f} %, accuracy {100 * accuracy:.1f} %"
-        judge = next((r for r in self.results.values() if r.floor_95 is not None), None)
-        if judge is None:
-            return f"{means[0].upper()}{means[1:]}."
-        if judge.at_floor:
-            return (
-                f"Not distinguishable from perfectly calibrated with {self.n} rows "
-                f"({judge.metric.title} {100 * judge.value:.2f} %, noise alone gives up to "
-                f"{100 * (judge.floor_95 or 0):.2f} %); {means}."
-            )
-        gap, low, high = self.gap
-        if abs(gap) < judge.value / 3:
-            direction = "Overconfident here and underconfident there"
-        else:
-            word = "Overconfident" if gap > 0 else "Underconfident"
-            ends = sorted((low, high) if gap > 0 else (-low, -high))
-            direction = (
-                f"{word} by {100 * abs(gap):.1f} points ({100 * self.level:.0f} % interval "
-                f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f})"
-            )
-        return f"{direction}: {means}."
+        """Return the finding in one sentence, or two; see `calibrant.evaluation.verdict`."""
+        return verdict.headline(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""

@@ -26,6 +26,8 @@ class Metric:
         needs_rows: whether it needs a score for every class.
         ideal: the best value where that is no end of the range, as for a slope; else None.
         fewest_rows: with fewer it can't be computed.
+        judges: whether a value at its floor means that confidences can't be told from perfect ones.
+            It counts every row and both directions, and a few rows can't decide it.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Metric:
     needs_rows: bool = False
     ideal: float | None = None
     fewest_rows: int = 1
+    judges: bool = False
 
     @property
     def superlative(self) -> str:

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from calibrant.comparison.comparison import Comparison
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, show
+from calibrant.evaluation.verdict import judge, state_of
 from calibrant.metrics.registry import Metric
 from calibrant.posthoc.base import Calibrator
 from calibrant.report.series import Gap
 
-State = Literal["honest", "overconfident", "underconfident", "both ways", "unknown"]
 # A sentence names no more methods than this.
 NAMED = 5
 AT_THIS_SIZE = "not distinguishable from perfect at this sample size"
-
-
-def judge(evaluation: Evaluation, preferred: str | None = None) -> MetricResult | None:
-    """Return the result that decides on perfection: the preferred metric if it has a floor."""
-    results = evaluation.results
-    if preferred in results and results[preferred].floor_95 is not None:
-        return results[preferred]
-    return next((r for r in results.values() if r.floor_95 is not None), None)
-
-
-def state_of(evaluation: Evaluation, preferred: str | None = None) -> State:
-    """Return in which way the confidences are off, by the rules of `Evaluation.headline`."""
-    result, gap = judge(evaluation, preferred), Gap.of(evaluation.rows, evaluation.level)
-    if result is not None:
-        if result.at_floor:
-            return "honest"
-        if abs(gap.value) < result.value / 3:
-            return "both ways"
-    elif gap.low <= 0 <= gap.high:
-        return "unknown"
-    return "overconfident" if gap.value > 0 else "underconfident"
 
 
 def finding(evaluation: Evaluation, preferred: str | None = None) -> str:

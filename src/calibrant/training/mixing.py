@@ -99,17 +99,27 @@ class Mixup:
 class RegMixup:
     """Mixup as a regulariser beside the unmixed batch (Pinto et al. 2022).
 
-    loss(x, y) + weight * mixup loss, from one forward pass over both halves.
+    (loss(x, y) + weight * mixup loss) / (1 + weight), from one forward pass over both halves: with
+    the weight of 1 the mean over all 2 N rows, as in the official code.
 
     Args:
         alpha: of Beta(alpha, alpha). Large here, unlike in mixup: mixtures near one half, which
             lie far from the data.
         weight: of the mixed half.
+        total: "mean" as above, or "sum": loss(x, y) + weight * mixup loss, the paper's formula,
+            which is 1 + weight times as large and so learns at a higher rate.
         seed: of shares and permutations.
     """
 
-    def __init__(self, alpha: float = 20.0, weight: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        alpha: float = 20.0,
+        weight: float = 1.0,
+        total: Literal["mean", "sum"] = "mean",
+        seed: int = 0,
+    ) -> None:
         self.weight = number("weight", weight, at_least=0)
+        self.total = choice("total", total, ("mean", "sum"))
         self._mixup = Mixup(alpha, seed=seed)
 
     def __call__(
@@ -132,6 +142,20 @@ class RegMixup:
         Raises:
             InputError: `loss` compares rows, or needs features and there is no tap.
         """
+        return self.with_logits(network, inputs, target, loss, tap)[0]
+
+    def with_logits(
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        target: Tensor,
+        loss: CalibrationLoss,
+        tap: PenultimateFeatures | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch, and the (N, K) logits of its unmixed half.
+
+        Takes and refuses what calling the object does.
+        """
         refuse_mixing(loss, features=tap is not None)
         mixed = self._mixup(inputs, target)
         logits = network(torch.cat([inputs, mixed.inputs]))
@@ -141,7 +165,8 @@ class RegMixup:
             features = tap.features[: len(inputs)], tap.features[len(inputs) :]
         value = loss(raw, target, features[0])
         with loss.frozen():
-            return value + self.weight * mixed.loss(loss, blended, features[1])
+            value = value + self.weight * mixed.loss(loss, blended, features[1])
+        return value / (1 + self.weight if self.total == "mean" else 1), raw
 
 
 class MIT:

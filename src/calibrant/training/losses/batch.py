@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 from calibrant.training.losses.collectives import gather_rows
 from calibrant.training.losses.focal import Focal
 from calibrant.training.losses.likelihood import LabelSmoothing
 from calibrant.training.losses.penalised import PenalisedLoss
+
+Norm = Literal["published", "paper"]
 
 # Keeps the gradient of a square root finite at 0, as in the authors' code.
 _UNDER_ROOT = 1e-10
@@ -33,12 +36,14 @@ class MMCE(PenalisedLoss):
     Args:
         form: "weighted" or "unweighted".
         weight: of the penalty. None takes the published 2 for the weighted, 1 for the unweighted.
+            The weighted form with ``norm="paper"`` has no published weight and must be given one.
         width: of the kernel.
         squared: whether the unweighted form is left squared, as in the code whose weight of 1 is
             published; False takes the paper's square root. The weighted form is always a root.
-        legacy_norm: divide A, B and X by their numbers of pairs twice, as the code behind published
-            tables does; the penalty then fades as the batch grows. Off, since the paper divides
-            once.
+        norm: of the weighted form. "published": A, B and X are divided by their numbers of pairs
+            twice, as in the code whose weights are published; the penalty then fades as the batch
+            grows. "paper": once, as the formula says, which at 128 rows makes the penalty twenty
+            to fifty times as large. So a weight belongs to its norm.
         max_rows: larger batches (pixels) are represented by that many rows at random, since memory
             grows with the square.
         base: loss per row to add to, cross-entropy if None.
@@ -53,7 +58,7 @@ class MMCE(PenalisedLoss):
         weight: float | None = None,
         width: float = 0.4,
         squared: bool = True,
-        legacy_norm: bool = False,
+        norm: Norm = "published",
         max_rows: int = 4096,
         *,
         base: CalibrationLoss | None = None,
@@ -61,18 +66,24 @@ class MMCE(PenalisedLoss):
         reduction: Reduction = "mean",
         ignore_index: int = -100,
     ) -> None:
-        usual_weight = (2.0 if form == "weighted" else 1.0) if weight is None else weight
+        form_ = choice("form", form, ("weighted", "unweighted"))
+        if weight is None and form_ == "weighted" and norm == "paper":
+            raise InputError(
+                "MMCE(norm='paper') needs a weight: the published 2 belongs to norm='published', "
+                "whose penalty is many times smaller"
+            )
+        usual_weight = 2.0 if form_ == "weighted" else 1.0
         super().__init__(
             base,
-            usual_weight,
+            usual_weight if weight is None else weight,
             synchronise=synchronise,
             reduction=reduction,
             ignore_index=ignore_index,
         )
-        self.form = choice("form", form, ("weighted", "unweighted"))
+        self.form = form_
         self.width = number("width", width, above=0)
         self.squared = squared
-        self.legacy_norm = legacy_norm
+        self.norm: Norm = choice("norm", norm, Norm.__args__)
         self.max_rows = whole("max_rows", max_rows, at_least=2)
 
     def penalty(self, rows: Rows) -> Tensor:
@@ -103,7 +114,7 @@ class MMCE(PenalisedLoss):
 
     def _mean(self, total: Tensor, pairs: Tensor) -> Tensor:
         mean = total / pairs.clamp_min(1)
-        return mean / (pairs + 1e-5) if self.legacy_norm else mean
+        return mean / (pairs + 1e-5) if self.norm == "published" else mean
 
 
 class MDCA(PenalisedLoss):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from typing import Any, cast
 
@@ -174,7 +175,7 @@ class Loop:
                 "epoch": progress.epoch + 1,
                 "rate": self._optimizer.param_groups[0]["lr"],
                 "train_loss": loss / rows,
-                "train_accuracy": right / rows,
+                "train_accuracy": right / rows if self.objective.knows_accuracy else nan,
                 "validation_loss": outputs.cross_entropy,
                 "validation_accuracy": outputs.accuracy,
                 "validation_confidence": outputs.confidence,

@@ -76,8 +76,9 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and how many images were classified rightly, both ().
 
-        Of a mixed batch, the second is how often the network gave the label with the larger share;
-        where the mixing does the forward pass itself it is 0.
+        Of a batch under mixup, the second is how often the network gave the label with the larger
+        share; under RegMixup that of the unmixed half; under MIT, whose outputs answer to no image
+        (`knows_accuracy` is False), 0.
 
         Args:
             images: (B, 3, H, W), normalised.
@@ -100,10 +101,14 @@ class Objective(nn.Module):
             major = batch.target if batch.share >= 0.5 else batch.partner_target
             return batch.loss(self.loss, logits.float(), features.float()), _right(logits, major)
         if isinstance(mixer, RegMixup):
-            value = mixer(self.network, images, target, self.loss, self._tap)
-        else:
-            value = mixer(self.network, images, target, self.loss)
-        return value, target.new_zeros(())
+            value, raw = mixer.with_logits(self.network, images, target, self.loss, self._tap)
+            return value, _right(raw, target)
+        return mixer(self.network, images, target, self.loss), target.new_zeros(())
+
+    @property
+    def knows_accuracy(self) -> bool:
+        """Whether the network answers to single images, so that right answers can be counted."""
+        return not self.mixing.startswith("mit")
 
     def gate_columns(self) -> dict[str, float]:
         """Return the columns of the history that FeDLaS adds, and end the recorder's epoch.

@@ -1,0 +1,96 @@
+"""Who may say that confidences can't be told from perfect ones, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.comparison.compare import compare
+from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.verdict import judge, state_of
+from calibrant.metrics.registry import METRICS
+from calibrant.predictions.predictions import Predictions
+from calibrant.report.wording import comparison_headline, evaluation_headline
+
+JUDGES = {"ece", "adaece", "smce", "smece", "ks"}
+SHOWS_NO_MORE = (
+    "no more than noise would, which alone does not make confidences honest; measure ece as well."
+)
+
+
+def measured(metrics: Any, shift: float, rows: int = 4000, spread: float = 0.0) -> Evaluation:
+    """Measure confidences in [0.5, 0.9] that are right with c - shift, a tenth more or less."""
+    rng = np.random.default_rng(5)
+    c = rng.uniform(0.5, 0.9, rows)
+    chance = c - shift + spread * np.where(np.arange(rows) % 2 == 0, 1, -1)
+    wrong = (rng.random(rows) >= chance).astype(int)
+    predictions = Predictions.from_confidence(c, np.zeros(rows, int), wrong)
+    return evaluate(predictions, metrics=metrics, resamples=100)
+
+
+def test_only_metrics_of_all_rows_and_both_directions_decide():
+    assert {name for name, metric in METRICS.items() if metric.judges} == JUDGES
+
+
+@pytest.mark.parametrize(
+    "metric", sorted(name for name, m in METRICS.items() if not m.needs_rows and not m.judges)
+)
+def test_no_other_metric_calls_an_overconfident_model_perfect(metric: str):
+    found = measured([metric], shift=0.14)
+    assert judge(found) is None
+    assert state_of(found) == "overconfident"
+    gap, low, high = found.gap
+    for text in (found.headline(), evaluation_headline(found), str(found)):
+        assert "istinguishable" not in text
+        assert f"Overconfident by {100 * gap:.1f} points" in " ".join(text.split())
+    assert f"{100 * low:.1f} to {100 * high:.1f}" in found.headline()
+
+
+def test_a_metric_that_does_not_decide_is_named():
+    over = measured(["underconfidence"], shift=0.14)
+    assert over["underconfidence"].at_floor
+    assert over.headline().endswith(f". ECE, under shows {SHOWS_NO_MORE}")
+    both = measured(["underconfidence", "mce"], shift=0)
+    assert both["mce"].at_floor
+    assert both["underconfidence"].at_floor
+    assert both.headline().startswith("Mean confidence and accuracy agree within noise (")
+    assert both.headline().endswith(f". ECE, under and MCE show {SHOWS_NO_MORE}")
+    many = measured(["underconfidence", "overconfidence", "mce"], shift=0)
+    assert many.headline().endswith(f". 3 of the metrics below show {SHOWS_NO_MORE}")
+    assert measured(["slope"], shift=0.14).headline().endswith(" %.")
+
+
+def test_the_first_that_may_decide_does_or_the_preferred_one():
+    found = measured(["underconfidence", "mce", "ks", "ece"], shift=0)
+    assert found.headline().startswith(
+        "Not distinguishable from perfectly calibrated with 4000 rows (KS error "
+    )
+    deciding = [judge(found, name) for name in ("ece", "mce", None)]
+    assert [result and result.metric.name for result in deciding] == ["ece", "ks", "ks"]
+
+
+def test_errors_in_both_directions_are_called_so():
+    rng = np.random.default_rng(0)
+    c = rng.uniform(0.2, 0.9, 4000)
+    labels = (rng.random(4000) >= 0.55).astype(int)
+    rows = Predictions.from_confidence(c, np.zeros(4000, int), labels)
+    found = evaluate(rows, metrics=["mce", "ece"], resamples=50)
+    assert found.headline().startswith("Overconfident here and underconfident there: mean conf")
+
+
+def test_a_comparison_ranked_by_one_direction_calls_nothing_perfect(labelled_logits):
+    sets = {
+        name: Predictions.from_logits(*labelled_logits(1000, 4, seed=seed))
+        for seed, name in enumerate(("fit", "test"))
+    }
+    options: Any = {"metrics": ["underconfidence"], "resamples": 50} | sets
+    found = compare(["none"], rank_by="underconfidence", **options)
+    assert found["none"].evaluation["underconfidence"].at_floor
+    assert found.headline().endswith(", no more than noise gives.")
+    page = comparison_headline(found, found["none"].evaluation, {"none": "uncalibrated"})
+    assert page.startswith("Overconfident by ")
+    by_ece = compare(["temperature"], rank_by="ece", **options)
+    assert by_ece["temperature"].evaluation["ece"].at_floor
+    assert by_ece.headline().endswith(", not distinguishable from perfect.")

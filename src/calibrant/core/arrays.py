@@ -7,7 +7,7 @@ a tensor there. Everything per-row and small (a confidence, a margin) becomes fl
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeGuard, cast
 
@@ -99,22 +99,29 @@ def on_cpu(array: Array) -> bool:
     return is_numpy(array) or str(device_of(array)).startswith(("cpu", "Cpu", "TFRT"))
 
 
-def row_chunks(array: Array) -> Iterator[slice]:
-    """Yield slices that cover the rows of an (N, K) array, each small enough for the cache."""
-    rows, width = array.shape
+def row_chunks(array: Array, width: int = 0) -> Iterator[slice]:
+    """Yield slices that cover the rows of an (N, K) array, each small enough for the cache.
+
+    `width` counts the numbers that a row takes on the way, where that is more than K.
+    """
+    rows, classes = array.shape
     budget = CHUNK_ELEMENTS_CPU if on_cpu(array) else CHUNK_ELEMENTS_ACCELERATOR
-    step = max(1, budget // max(1, width))
+    step = max(1, budget // max(1, classes, width))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
 
 def for_row_chunks(array: Array, work: Callable[[slice], None]) -> None:
-    """Call `work` with every slice of `row_chunks(array)`, on all cores if the array is large.
+    """Call `work` with every slice of `row_chunks(array)`, on all cores if the array is large."""
+    share_chunks(array, list(row_chunks(array)), work)
+
+
+def share_chunks(array: Array, chunks: Sequence[slice], work: Callable[[slice], None]) -> None:
+    """Call `work` with every one of these chunks of `array`, on all cores if the array is large.
 
     NumPy lets go of the interpreter's lock inside its loops, so threads do help. Each call should
     write to its own rows of the outputs; then the result doesn't depend on how many threads ran.
     """
-    chunks = list(row_chunks(array))
     threads = min(worker_count(), len(chunks))
     if threads < 2 or not is_numpy(array) or array.size < THREADED_ELEMENTS:
         for chunk in chunks:

@@ -9,6 +9,7 @@ confidence; how that is applied to any kind of array, saved and exported is the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,6 +31,7 @@ from calibrant.core.checks import check_features
 from calibrant.core.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
 from calibrant.core.masks import masked_classes
 from calibrant.core.threads import one_blas_thread
+from calibrant.posthoc.applying import apply_map
 from calibrant.predictions.predictions import Predictions
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
@@ -189,9 +191,47 @@ class Calibrator(ABC):
         """
         checked = self._checked(logits)
         known = self._checked_features(features, int(checked.shape[0]))
-        # A row that isn't finite is refused by its number; NumPy needn't speak of it before that.
-        with np.errstate(invalid="ignore"):
-            return self._apply(checked, known)
+        return apply_map(self.transform, checked, known, self.learnt(), self.widest())
+
+    @abstractmethod
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return (n, K) probabilities: the map as one pure function of arrays.
+
+        Written against the array-API standard, so that NumPy, torch (eager, compiled, exported) and
+        graph tracers run the same code. Of `self` it reads the arguments of the constructor and
+        which parts there are, never a learnt number. It checks nothing.
+
+        Args:
+            xp: array namespace of all arrays.
+            logits: (n, K) floats.
+            features: (n, D), for methods that need them.
+            learnt: what `learnt()` returns, as float64 (or integer) arrays of this kind. What is
+                combined with (n, K) rows is cast to their type, so that these aren't widened.
+            masks: whether a logit may be minus infinity. A caller who knows that none is saves
+                passes over the rows.
+
+        Returns:
+            Probabilities in the type of `logits`.
+        """
+
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that `transform` reads, by name; those of parts as ``part/name``."""
+        found = self.state()
+        for name, part in self.parts().items():
+            found |= {f"{name}/{inner}": array for inner, array in part.learnt().items()}
+        return found
+
+    def widest(self) -> int:
+        """Return how many numbers `transform` holds a row, where that is more than K; else 0."""
+        return 0
 
     def apply_predictions(self, predictions: Predictions) -> Predictions:
         """Return the same rows with calibrated probabilities for scores.
@@ -234,10 +274,6 @@ class Calibrator(ABC):
     @abstractmethod
     def _fit(self, predictions: Predictions) -> FitReport:
         """Learn from checked predictions."""
-
-    @abstractmethod
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        """Map checked logits to probabilities."""
 
     def _refuse_masks(self, logits: Array) -> None:
         for part in row_chunks(logits):

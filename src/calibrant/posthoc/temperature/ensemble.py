@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, ClassVar, Literal
@@ -9,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.posthoc.temperature.single import fit_temperature
@@ -58,10 +59,10 @@ class EnsembleTemperatureScaling(Mixture):
             self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), of_label.mean(0))
         return fit.report(rows.n)
 
-    def mixture_weights(self) -> tuple[float, float, float]:
-        """See `Mixture.mixture_weights`."""
-        sharp, plain, even = (float(weight) for weight in self.weights_)
-        return sharp, plain, even
+    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+        """Return all three weights."""
+        weights = learnt["weights_"]
+        return weights[0], weights[1], weights[2]
 
 
 def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:

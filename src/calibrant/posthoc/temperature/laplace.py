@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from calibrant.core.arrays import Array
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.posthoc.temperature.single import fit_temperature
@@ -44,6 +46,6 @@ class LaplaceTemperatureScaling(Mixture):
         self.beta_, self.uniform_ = fit.beta, 1 / (predictions.n + 1)
         return fit.report(predictions.n)
 
-    def mixture_weights(self) -> tuple[float, float, float]:
-        """See `Mixture.mixture_weights`."""
-        return 1 - self.uniform_, 0.0, self.uniform_
+    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+        """Return 1 - w, nothing, and w."""
+        return 1 - learnt["uniform_"], None, learnt["uniform_"]

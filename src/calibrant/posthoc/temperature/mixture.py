@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from calibrant.core.arrays import Array, namespace
+from calibrant.core.arrays import Array
 from calibrant.core.masks import uniform
 from calibrant.posthoc.base import Calibrator
-from calibrant.predictions.rows import map_rows, softmax_chunk
+from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 
 
 @dataclass(eq=False)
@@ -31,18 +32,23 @@ class Mixture(Calibrator):
         return 1.0 / self.beta_
 
     @abstractmethod
-    def mixture_weights(self) -> tuple[float, float, float]:
-        """Return w1, w2 and w3."""
+    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+        """Return w1, w2 (None where there is no such part) and w3 from what is learnt."""
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        sharp, plain, even = self.mixture_weights()
-
-        def mix(chunk: Array, part: slice) -> Array:
-            shifted = chunk - namespace(chunk).max(chunk, axis=1, keepdims=True)
-            mixture = sharp * softmax_chunk(shifted * self.beta_, part)
-            if plain > 0:
-                mixture += plain * softmax_chunk(shifted, part)
-            mixture += even * uniform(chunk)
-            return mixture
-
-        return map_rows(logits, mix)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return the mixture."""
+        gaps = below_top(xp, logits)
+        sharp, plain, even = self.mixture_weights(learnt)
+        beta = as_type(xp, learnt["beta_"], logits)
+        mixture = softmax_of_gaps(xp, gaps * beta) * as_type(xp, sharp, logits)
+        if plain is not None:
+            mixture = mixture + softmax_of_gaps(xp, gaps) * as_type(xp, plain, logits)
+        return mixture + as_type(xp, even, logits) * uniform(xp, logits, masks)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from calibrant.core.arguments import check_arguments
-from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, softmax, summarize
+from calibrant.predictions.rows import RowSummary, summarize
 
 
 @dataclass(eq=False)
@@ -24,15 +27,35 @@ class RowTemperature(Calibrator):
     fits_masked: ClassVar[bool] = True
 
     @abstractmethod
-    def inverse_temperatures(self, logits: Array) -> FloatArray:
-        """Return the (N,) inverse temperatures of fitted-width logits."""
+    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return the (n,) or () inverse temperatures of (n, K) logits; see `transform`."""
 
     def temperatures(self, logits: Array) -> FloatArray:
         """Return the (N,) temperatures that `predict_proba` uses."""
-        return 1.0 / self.inverse_temperatures(self._checked(logits))
+        return 1.0 / self.inverse_temperatures(logits)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        return softmax(logits, self.inverse_temperatures(logits))
+    def inverse_temperatures(self, logits: Array) -> FloatArray:
+        """Return the (N,) inverse temperatures that `predict_proba` uses."""
+
+        def betas(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
+            one = xp.ones(int(rows.shape[0]), dtype=xp.float64, device=rows.device)
+            return one * self.betas(xp, rows, learnt, masks)
+
+        return to_numpy(apply_map(betas, self._checked(logits), None, self.learnt()))
+
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return softmax(beta_i z_i)."""
+        beta = as_type(xp, self.betas(xp, logits, learnt, masks), logits)
+        column = beta if len(beta.shape) == 0 else beta[:, None]
+        return softmax_of_gaps(xp, below_top(xp, logits) * column)
 
 
 @dataclass(eq=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
@@ -81,12 +82,9 @@ class PredictedClassTemperature(SummaryTemperature):
         nll = float(np.mean(rows.curve.evaluate(betas).value + betas * rows.label_gap))
         return FitReport(rows.n, "nll and shrinkage", nll, steps, steps < STEPS)
 
-    def inverse_temperatures(self, logits: Array) -> FloatArray:
-        """See `RowTemperature.inverse_temperatures`."""
-        xp = namespace(logits)
-        parts = [to_numpy(xp.argmax(logits[part], axis=1)) for part in row_chunks(logits)]
-        predicted = np.concatenate(parts) if parts else np.empty(0)
-        return self.class_betas_[predicted.astype(np.int64)]
+    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return the inverse temperature of each row's predicted class."""
+        return xp.take(learnt["class_betas_"], xp.argmax(logits, axis=1), axis=0)
 
 
 def fit_ratios(rows: RowSummary, beta: float, shrinkage: float) -> tuple[FloatArray, int]:

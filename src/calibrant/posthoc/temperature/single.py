@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.arrays import Array
 from calibrant.core.errors import (
     BoundaryWarning,
     CalibrationWarning,
@@ -239,6 +239,6 @@ class TemperatureScaling(SummaryTemperature):
         self.beta_ = fit.beta
         return fit.report(rows.n)
 
-    def inverse_temperatures(self, logits: Array) -> FloatArray:
-        """See `RowTemperature.inverse_temperatures`."""
-        return np.full(int(logits.shape[0]), self.beta_)
+    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return the one inverse temperature."""
+        return learnt["beta_"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from calibrant.core.arrays import Array
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.pieces import softmax
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import softmax
 
 
 @dataclass(eq=False)
@@ -27,5 +28,14 @@ class Uncalibrated(Calibrator):
     def _fit(self, predictions: Predictions) -> FitReport:
         return FitReport(predictions.n, "none")
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        return softmax(logits)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return softmax(z)."""
+        return softmax(xp, logits)

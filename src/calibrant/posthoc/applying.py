@@ -1,0 +1,107 @@
+"""Around every map: rows are checked, cut into chunks that fit the cache and shared by threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from array_api_compat import is_torch_array
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import (
+    Array,
+    is_numpy,
+    like,
+    namespace,
+    row_chunks,
+    share_chunks,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.core.checks import refuse_infinite
+from calibrant.core.errors import NotApplicableError
+
+RowMap = Callable[..., Array]
+"""`transform` of a calibrator, or another pure function of its arguments: (xp, logits, features,
+learnt, *, masks) to an array of as many rows."""
+
+
+def apply_map(
+    function: RowMap,
+    logits: Array,
+    features: Array | None,
+    learnt: Mapping[str, NDArray[Any]],
+    width: int = 0,
+) -> Array:
+    """Return what `function` makes of checked rows, computed where they live.
+
+    Args:
+        function: a pure function of arrays, see `Calibrator.transform`; it gives (n, ...) rows.
+        logits: (N, K) of any array kind.
+        features: (N, D) of any array kind, or None.
+        learnt: arrays by name, as NumPy.
+        width: numbers that a row takes on the way, where that is more than K.
+
+    Raises:
+        PredictionsError: a row holds NaN, infinity, or nothing but masked classes.
+        NotApplicableError: torch's tracer is recording.
+    """
+    refuse_tracing(logits)
+    xp, dtype = namespace(logits), working_dtype(logits)
+    placed = {name: like(array, logits) for name, array in learnt.items()}
+
+    def mapped(part: slice) -> Array:
+        chunk = xp.astype(logits[part], dtype, copy=False)
+        masks = _has_masks(xp, chunk, part.start)
+        beside = None if features is None else _beside(features[part], chunk)
+        return function(xp, chunk, beside, placed, masks=masks)
+
+    # A row that isn't finite is refused by its number; NumPy needn't speak of it before that.
+    with np.errstate(all="ignore"):
+        chunks = list(row_chunks(logits, width))
+        first = mapped(chunks[0] if chunks else slice(0, 0))
+        if len(chunks) < 2:
+            return first
+        if not is_numpy(logits):
+            return xp.concat([first, *(mapped(part) for part in chunks[1:])], axis=0)
+        out = np.empty((len(logits), *first.shape[1:]), dtype=first.dtype)
+        out[chunks[0]] = first
+
+        def work(part: slice) -> None:
+            out[part] = mapped(part)
+
+        share_chunks(logits, chunks[1:], work)
+        return out
+
+
+def refuse_tracing(logits: Array) -> None:
+    """Raise `NotApplicableError` where torch's tracer would record the checks of one input."""
+    if is_torch_array(logits):
+        import torch
+
+        if torch.jit.is_tracing():
+            raise NotApplicableError(
+                "torch.jit.trace can't record predict_proba, whose checks look at values; trace, "
+                "export or compile the pure map instead: calibrator.transform(xp, logits, "
+                "features, learnt)"
+            )
+
+
+def _has_masks(xp: Any, chunk: Array, start: int) -> bool:
+    """Return whether a class is masked; refuse what isn't finite. Rows are counted from `start`."""
+    if 0 in chunk.shape:
+        return False
+    highest, masks = float(xp.max(chunk)), float(xp.min(chunk)) == -math.inf
+    # NaN is neither below infinity nor is it found among the largest of each row by a fast look.
+    if masks or not -math.inf < highest < math.inf:
+        refuse_infinite(xp.isfinite(xp.max(chunk, axis=1)), start)
+    return masks
+
+
+def _beside(features: Array, chunk: Array) -> Array:
+    """Return features as the kind of array that the logits are, where those live."""
+    if namespace(features) is namespace(chunk):
+        return features
+    return like(to_numpy(features), chunk)

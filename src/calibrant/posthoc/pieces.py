@@ -1,0 +1,103 @@
+"""Pieces of maps, written against the array-API standard: every engine runs and traces them.
+
+No NumPy and no Python branch on values in here: what holds for a NumPy row holds for a traced
+graph.
+`xp` is the array namespace of the arrays, n a number of rows, K of classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.core.arrays import Array, row_sums
+
+
+def columns(xp: Any, rows: Array) -> Array:
+    """Return the (1, K) indices of the columns of (n, K) `rows`, on their device."""
+    return xp.arange(int(rows.shape[1]), device=rows.device)[None, :]
+
+
+def top(xp: Any, rows: Array) -> tuple[Array, Array]:
+    """Return the (n, 1) index and the (n, 1) value of the largest entry of each row.
+
+    Of tied entries the first is taken. NumPy finds where the maximum is sooner than what it is.
+    """
+    index = xp.argmax(rows, axis=1, keepdims=True)
+    return index, xp.take_along_axis(rows, index, axis=1)
+
+
+def below_top(xp: Any, rows: Array) -> Array:
+    """Return (n, K) rows less their largest entries."""
+    return rows - top(xp, rows)[1]
+
+
+def softmax_of_gaps(xp: Any, gaps: Array) -> Array:
+    """Return the softmax of (n, K) rows whose largest entry is 0."""
+    weights = xp.exp(gaps)
+    return weights / row_sums(weights)[:, None]
+
+
+def softmax(xp: Any, rows: Array) -> Array:
+    """Return the softmax of (n, K) rows."""
+    return softmax_of_gaps(xp, below_top(xp, rows))
+
+
+def as_type(xp: Any, value: Array, rows: Array) -> Array:
+    """Return a learnt `value` in the type of the `rows` that it is combined with.
+
+    What is learnt is float64; left so it would widen (n, K) float32 rows.
+    """
+    return xp.astype(value, rows.dtype, copy=False)
+
+
+def sigmoid(xp: Any, x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)), to the last digits on both sides."""
+    small = xp.exp(-xp.abs(x))
+    return xp.where(x < 0, small, xp.ones_like(small)) / (1 + small)
+
+
+def softplus(xp: Any, x: Array) -> Array:
+    """Return log(1 + exp(x)), to the last digits on both sides."""
+    return xp.maximum(x, xp.zeros_like(x)) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+def steps(xp: Any, x: Array, edges: Array, values: Array) -> Array:
+    """Return (n,) values of a map that is constant between edges.
+
+    Args:
+        x: (n,) where to read it.
+        edges: (B - 1,) inner edges in ascending order; a piece holds its upper edge.
+        values: (B,) of the pieces.
+    """
+    return xp.take(values, xp.searchsorted(edges, x), axis=0)
+
+
+def lines(xp: Any, x: Array, knots: Array, values: Array) -> Array:
+    """Return (n,) values of the broken line through (knots, values); constant beyond its ends.
+
+    Args:
+        x: (n,) where to read it.
+        knots: (P,) in ascending order, P >= 1.
+        values: (P,) at the knots.
+    """
+    last = int(knots.shape[0]) - 1
+    if last == 0:
+        return xp.zeros_like(x) + values[0]
+    inside = xp.clip(x, knots[0], knots[last])
+    right = xp.clip(xp.searchsorted(knots, inside), 1, last)
+    low, high = xp.take(knots, right - 1, axis=0), xp.take(knots, right, axis=0)
+    start, end = xp.take(values, right - 1, axis=0), xp.take(values, right, axis=0)
+    return start + (inside - low) / (high - low) * (end - start)
+
+
+def unmasked(xp: Any, logits: Array) -> Array:
+    """Return (n, K) ones and, where minus infinity masks a class, zeros."""
+    return xp.astype(logits > -xp.inf, logits.dtype)
+
+
+def uniform(xp: Any, logits: Array, masks: bool) -> Array | float:
+    """Return the uniform distribution over the classes that (n, K) logits leave unmasked."""
+    if not masks:
+        return 1 / int(logits.shape[1])
+    free = unmasked(xp, logits)
+    return free / row_sums(free)[:, None]

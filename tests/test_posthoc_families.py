@@ -306,30 +306,31 @@ def test_mixture_of_equal_parts(loss):
 # --- vector scaling
 
 
-def vector_objective(
-    logits: np.ndarray, labels: np.ndarray, beta: float, ridge: float, vector: np.ndarray
-) -> float:
+def vector_objective(x: np.ndarray, labels: np.ndarray, ridge: float, vector: np.ndarray) -> float:
     """The penalised objective, of w in units of beta and b, written out once more."""
-    n, classes = logits.shape
-    centred = logits - logits.mean(axis=1, keepdims=True)
-    probs = softmax(centred * vector[:classes] * beta + vector[classes:])
+    n, classes = x.shape
+    probs = softmax(x * vector[:classes] + vector[classes:])
     penalty = ((vector[:classes] - 1) ** 2).sum() + (vector[classes:] ** 2).sum()
     return float(-np.log(probs[np.arange(n), labels]).mean() + ridge / n * penalty)
 
 
+@pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
 @pytest.mark.parametrize("classes", [2, 3, 6])
 @pytest.mark.parametrize("ridge", [0.1, 1.0, 30.0])
-def test_vector_scaling_finds_the_optimum(classes, ridge, labelled_logits):
+def test_vector_scaling_finds_the_optimum(classes, ridge, inputs, labelled_logits):
     logits, labels = labelled_logits(120, classes, seed=9)
     logits = logits * np.linspace(0.5, 1.5, classes) + np.linspace(-1, 1, classes)
-    calibrator = fitted("vector", logits, labels, ridge=ridge)
+    calibrator = fitted("vector", logits, labels, ridge=ridge, inputs=inputs)
     temperature = TemperatureScaling().fit(logits, labels)
     beta = temperature.beta_
+    x = beta * (logits - logits.mean(axis=1, keepdims=True))
+    if inputs == "log-probabilities":
+        x = np.log(softmax(beta * logits))
     ours = np.concatenate([calibrator.weight_ / beta, calibrator.bias_])
-    value = vector_objective(logits, labels, beta, ridge, ours)
+    value = vector_objective(x, labels, ridge, ours)
     start = np.repeat([1.0, 0.0], classes)
     brute = minimize(
-        lambda v: vector_objective(logits, labels, beta, ridge, v),
+        lambda v: vector_objective(x, labels, ridge, v),
         start,
         method="BFGS",
         options={"gtol": 1e-9},
@@ -338,7 +339,7 @@ def test_vector_scaling_finds_the_optimum(classes, ridge, labelled_logits):
     np.testing.assert_allclose(ours, brute.x, atol=2e-3)
     np.testing.assert_allclose(calibrator.fit_report_.value, value, rtol=1e-9)
     assert calibrator.fit_report_.converged
-    assert value <= vector_objective(logits, labels, beta, ridge, start)
+    assert value <= vector_objective(x, labels, ridge, start)
     assert value <= temperature.fit_report_.value + 1e-12
 
 

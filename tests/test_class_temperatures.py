@@ -144,15 +144,18 @@ def test_a_class_without_a_label_keeps_the_single_temperature():
     assert (calibrator.temperatures_ != base).any()
 
 
+@pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
 @pytest.mark.parametrize("shrinkage", [0.1, 1.0, 50.0])
 @pytest.mark.parametrize("classes", [2, 4])
-def test_likelihood_is_that_of_another_optimiser(shrinkage, classes):
+def test_likelihood_is_that_of_another_optimiser(shrinkage, classes, inputs):
     logits, labels = skewed(200, classes, 3)
-    calibrator = GradientClassTemperatureScaling(shrinkage=shrinkage).fit(logits, labels)
+    calibrator = GradientClassTemperatureScaling(shrinkage=shrinkage, inputs=inputs)
+    calibrator.fit(logits, labels)
     single = TemperatureScaling().fit(logits, labels).temperature_
+    x = log_softmax(logits / single, axis=1) if inputs != "centred" else centred(logits) / single
 
     def objective(logs):
-        scores = centred(logits) / (single * np.exp(logs))
+        scores = x / np.exp(logs)
         nll = -log_softmax(scores, axis=1)[np.arange(200), labels].mean()
         return nll + shrinkage * classes / 200 * (logs @ logs)
 
@@ -160,6 +163,8 @@ def test_likelihood_is_that_of_another_optimiser(shrinkage, classes):
     ours = np.log(calibrator.temperatures_ / single)
     np.testing.assert_allclose(ours, brute.x, atol=1e-4)
     np.testing.assert_allclose(calibrator.fit_report_.value, brute.fun, rtol=1e-9)
+    wanted = softmax(x / np.exp(ours), axis=1)
+    np.testing.assert_allclose(calibrator.predict_proba(logits), wanted, rtol=1e-9)
 
 
 def test_known_temperatures_are_recovered():
@@ -185,7 +190,10 @@ def test_masked_classes_leave_the_others_their_map(kind):
     logits, labels = skewed(300, 4, 6)
     calibrator = fitted(kind(), logits, labels)
     probs = calibrator.predict_proba(np.array([[1.0, 2.0, 0.0, -np.inf]]))
-    wanted = softmax(np.array([0.0, 1.0, -1.0]) / calibrator.temperatures_[:3])
+    x = np.array([0.0, 1.0, -1.0])
+    if kind is GradientClassTemperatureScaling:
+        x = log_softmax(x * calibrator.beta_) / calibrator.beta_
+    wanted = softmax(x / calibrator.temperatures_[:3])
     np.testing.assert_allclose(probs[0], [*wanted, 0.0], rtol=1e-12)
 
 

@@ -50,10 +50,11 @@ def numpy_gradients(weights, biases, features, labels):
     return [back.T @ features, error.T @ hidden], [back.sum(axis=0), error.sum(axis=0)]
 
 
+@pytest.mark.parametrize("momentum", ["dropped", "kept"])
 @pytest.mark.parametrize("mode", ["zeroing", "last_mask"])
 @pytest.mark.parametrize(("restrict", "strict"), [(True, True), (True, False), (False, False)])
-def test_steps_equal_the_equations_written_out_in_numpy(mode, restrict, strict):
-    descent = MaskedDescent(mode, restrict, strict, momentum=0.9, weight_decay=0.01)
+def test_steps_equal_the_equations_written_out_in_numpy(mode, restrict, strict, momentum):
+    descent = MaskedDescent(mode, restrict, strict, 0.9, 0.01, momentum)
     model = heads(descent)
     weights = [weight[0].numpy().copy() for weight in model.weights]
     biases = [bias[0, 0].numpy().copy() for bias in model.biases]
@@ -64,6 +65,8 @@ def test_steps_equal_the_equations_written_out_in_numpy(mode, restrict, strict):
         assert all(0 < mask.mean() < 1 for mask in masks)
         if mode == "zeroing":
             weights = [weight * mask for weight, mask in zip(weights, masks, strict=True)]
+        if restrict and strict and momentum == "dropped":
+            velocity[:2] = [v * mask for v, mask in zip(velocity, masks, strict=False)]
         for features, labels in batches(4, seed=epoch):
             model.step(features, labels, RATE)
             used = weights
@@ -104,6 +107,25 @@ def test_masked_weights_stay_bit_for_bit_within_an_epoch(mode):
     for weight, old, mask in zip(model.weights, before, masks, strict=True):
         assert torch.equal(weight[mask == 0], old[mask == 0])
         assert not torch.isclose(weight[mask == 1], old[mask == 1]).any()
+
+
+def test_revived_weights_start_from_rest_unless_momentum_is_kept():
+    moved = {}
+    for momentum in ("dropped", "kept"):
+        model = heads(MaskedDescent(weight_decay=0.0, masked_momentum=momentum))
+        for features, labels in batches(5):  # all weights gain speed
+            model.step(features, labels, RATE)
+        model.draw_masks(np.array([0.5]), 1)
+        masked = model.masks[0] == 0
+        for features, labels in batches(2, seed=1):
+            model.step(features, labels, RATE)
+        model.draw_masks(np.array([1.0]), 2)
+        before = model.weights[0].clone()
+        # All weights are zero that were masked, and there is nothing to learn from such rows.
+        model.step(torch.zeros(4, WIDTHS[0], dtype=torch.float64), torch.tensor([0, 1, 2, 0]), RATE)
+        moved[momentum] = (model.weights[0] - before)[masked].abs()
+    assert bool((moved["dropped"] == 0).all())
+    assert bool((moved["kept"] > 1e-4).all())
 
 
 def test_without_strict_freezing_momentum_and_decay_move_masked_weights():

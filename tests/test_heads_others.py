@@ -122,13 +122,50 @@ def test_balance_makes_confidence_meet_accuracy():
     def confidence(share: float) -> float:
         return float(functional.softmax(share * linear + (1 - share) * simplex, 1).amax(1).mean())
 
-    share = find_balance(linear, simplex, labels, 0.9)
+    share = find_balance(linear, simplex, labels, 0.9, "linear")
     assert confidence(share) == pytest.approx(0.9 * 0.75, abs=1e-3)
     grid = np.linspace(0, 1, 10_001)
     nearest = grid[np.argmin([abs(confidence(s) - 0.9 * 0.75) for s in grid[::10]]) * 10]
     assert share == pytest.approx(nearest, abs=2e-3)
     # Not confident enough on its own: the linear head alone.
+    assert find_balance(linear / 100, simplex, labels, 1.0, "linear") == 1.0
     assert find_balance(linear / 100, simplex, labels, 1.0) == 1.0
+
+
+def test_balance_follows_the_accuracy_of_the_mixture():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 4, 2000)
+    truth = np.eye(4)[labels]
+    linear = 4 * truth + rng.normal(size=(2000, 4)) * 3
+    simplex = 1.2 * truth + rng.normal(size=(2000, 4)) / 3  # less sure, and right more often
+    tensors = torch.from_numpy(linear), torch.from_numpy(simplex), torch.from_numpy(labels)
+
+    def gap(share: float, accuracy_of: float) -> float:
+        """Return wanted minus actual confidence."""
+
+        def right(part: float) -> float:
+            return float((mixed(part).argmax(axis=1) == labels).mean())
+
+        probs = np.exp(mixed(share))
+        probs /= probs.sum(axis=1, keepdims=True)
+        return 0.9 * right(accuracy_of) - float(probs.max(axis=1).mean())
+
+    def mixed(share: float) -> np.ndarray:
+        return share * linear + (1 - share) * simplex
+
+    share = find_balance(*tensors, 0.9)
+    assert gap(share, share) == pytest.approx(0, abs=2e-3)
+    other = find_balance(*tensors, 0.9, "linear")
+    assert gap(other, 1.0) == pytest.approx(0, abs=2e-3)
+    assert share - other > 0.01  # the mixture is right more often, and may be surer
+
+
+def test_batch_norm_of_balcal_moves_as_the_authors_have_it(rows):
+    norms = [m for m in BalancedHead(6, 3).modules() if isinstance(m, nn.BatchNorm2d)]
+    assert [norm.momentum for norm in norms] == [0.01] * 3
+    stage = BalCAL(epochs=1, norm_momentum=0.1).fit(*rows[0])
+    norms = [m for m in stage.head_.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert [norm.momentum for norm in norms] == [0.1] * 3
 
 
 def test_balanced_head_mixes_its_two_heads():

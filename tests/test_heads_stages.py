@@ -300,6 +300,10 @@ def test_files_that_are_no_heads_are_refused(rows, tmp_path):
     refused("doesn't fit", [["os.system", 12, 5]])
     refused("sizes", [["linear", 1 << 20, 1 << 20]])
     refused("sizes", [["balanced", 200, 1, 1]])
+    refused("601 layers", [["linear", 12, 16]] * 601)
+    refused("ask for 832 numbers", [["linear", 12, 16]] * 4)
+    refused("no finite logits", good, {name: 1e300 * value for name, value in state.items()},
+            dtype="float32")  # fmt: skip
     refused("version '2'", good, format_version="2")
     refused("not a head", good, format="calibrant")
     broken = {name: value * np.nan for name, value in state.items()}
@@ -307,6 +311,36 @@ def test_files_that_are_no_heads_are_refused(rows, tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(CalibratorFileError, match="not a readable"):
         load_head(path)
+
+
+def test_no_header_reserves_memory_for_more_than_the_file_holds(monkeypatch, rows):
+    from calibrant.training.heads import storage
+
+    made = []
+    for name, maker in storage.MAKERS.items():
+        recorded = lambda *sizes, maker=maker: made.append(sizes) or maker(*sizes)  # noqa: E731
+        monkeypatch.setitem(storage.MAKERS, name, recorded)
+    for layers in ([["linear", 100, 100]] * 2, [["relu"]] * 17, [["variational", 100, 20, 3, 10]]):
+        with pytest.raises(ValueError, match=r"sizes of the layers|17 layers"):
+            storage.build(layers, 10_100)
+    assert not made
+    for method in HEADS:  # a head asks for just what its file holds
+        stage = quick(method).fit(*rows[0])
+        elements = sum(value.numel() for value in stage.head_.state_dict().values())
+        storage.build(storage.describe(stage.head_), elements)
+        with pytest.raises(ValueError, match="sizes of the layers"):
+            storage.build(storage.describe(stage.head_), elements - 1)
+
+
+def test_layers_that_do_not_fit_one_another_are_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2))
+    header = {"format": "calibrant-head", "format_version": "1", "dtype": "float32"}
+    header["architecture"] = json.dumps([["linear", 3, 4], ["linear", 5, 2]])
+    save_file(layers.state_dict(), tmp_path / "bad.safetensors", header)
+    with pytest.raises(CalibratorFileError, match="the header doesn't fit the parameters"):
+        load_head(tmp_path / "bad.safetensors")
 
 
 # --- through the network -----------------------------------------------------------------------
@@ -360,6 +394,16 @@ def test_frozen_network_keeps_parameters_buffers_and_modes(rows):
         expected = stage.head_(features)
         assert replace_head(network, stage.head_) is network
         torch.testing.assert_close(network(data.tensors[0]), expected)
+
+
+def test_a_network_with_nan_among_its_weights_is_refused(rows):
+    network = network_of(12, 5)
+    with torch.no_grad():
+        network[0].weight[0, 0] = torch.nan
+    features = torch.from_numpy(rows[0].features).float()
+    loader = DataLoader(TensorDataset(features, torch.from_numpy(rows[0].labels)), batch_size=50)
+    with pytest.raises(InputError, match="layer '4' is given NaN or infinity as features"):
+        quick("retrain").fit_network(network, loader)
 
 
 def test_augmenting_loader_gives_new_features_in_every_epoch(rows):

@@ -24,14 +24,18 @@ def drawn(shape, rows=50, seed=0):
 
 def written_out(rows: LinearLikelihood, change, bias) -> float:
     centred = BETA * (rows.logits - rows.logits.mean(axis=1, keepdims=True))
+    if rows.inputs == "log-probabilities":
+        centred = log_softmax(BETA * rows.logits, axis=1)
     matrix = np.diag(change) if change.ndim == 1 else change
     scores = centred + centred @ matrix.T + bias
     return -log_softmax(scores, 1)[np.arange(len(scores)), rows.labels].sum()
 
 
 @both_shapes
-def test_value_and_gradient(shape):
+@pytest.mark.parametrize("inputs", ["centred", "log-probabilities"])
+def test_value_and_gradient(shape, inputs):
     rows, change, bias = drawn(shape)
+    rows = replace(rows, inputs=inputs)
     value, by_change, by_bias = rows.nll(change, bias)
     np.testing.assert_allclose(value, written_out(rows, change, bias), rtol=1e-12)
     step = 1e-6
@@ -113,9 +117,9 @@ def test_a_fit_that_begins_at_the_optimum_stays_there(shape):
 def test_inputs_as_they_are_and_some_rows(shape):
     rows, change, bias = drawn(shape)
     centred = rows.logits - rows.logits.mean(axis=1, keepdims=True)
-    as_they_are = replace(rows, logits=centred, centre=False)
+    as_they_are = replace(rows, logits=centred, inputs="given")
     np.testing.assert_allclose(as_they_are.nll(change, bias)[1], rows.nll(change, bias)[1])
-    moved = replace(rows, logits=rows.logits + 1, centre=False)
+    moved = replace(rows, logits=rows.logits + 1, inputs="given")
     assert abs(moved.nll(change, bias)[0] - rows.nll(change, bias)[0]) > 0.1
     some = np.arange(50) % 3 == 0
     parts = [rows.take(some).nll(change, bias)[0], rows.take(~some).nll(change, bias)[0]]

@@ -93,7 +93,7 @@ def test_strengths_are_those_of_plain_cross_validation(method):
         penalties = np.append(penalties, np.full(3, pull / 80))
         held_out = 0.0
         for i in range(5):
-            seen = LinearLikelihood(x[fold != i], labels[fold != i], 1.0, True, centre=False)
+            seen = LinearLikelihood(x[fold != i], labels[fold != i], 1.0, True, inputs="given")
             fit = fit_linear(seen, penalties, 500)
             left = x[fold == i] + x[fold == i] @ fit.change.T + fit.bias
             held_out -= log_softmax(left, 1)[np.arange(len(left)), labels[fold == i]].sum()

@@ -28,10 +28,11 @@ from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.temperature.smart.indicators import INDICATORS
 from calibrant.posthoc.temperature.smart.objectives import objective_names
 
+INPUTS = st.sampled_from(["log-probabilities", "centred"])
 ARGUMENTS = {
     "ets": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
     "vector": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
-    "svs": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
+    "svs": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3), "inputs": INPUTS}),
     "sms": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
     "matrix": st.fixed_dictionaries({"penalty": st.sampled_from([0.0, 0.1, 10.0])}),
     "dirichlet": st.fixed_dictionaries({"bias_penalty": st.sampled_from([0.0, 0.1, 10.0])}),
@@ -68,7 +69,7 @@ ARGUMENTS = {
         {"scaling": st.sampled_from(["none", "temperature"]), "accuracy": st.floats(0, 1)}
     ),
     "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
-    "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "ridge": st.floats(0.1, 9)}),
+    "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "inputs": INPUTS}),
     "auto": st.fixed_dictionaries(
         {
             "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "smart"]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -306,30 +307,31 @@ def test_mixture_of_equal_parts(loss):
 # --- vector scaling
 
 
-def vector_objective(
-    logits: np.ndarray, labels: np.ndarray, beta: float, ridge: float, vector: np.ndarray
-) -> float:
+def vector_objective(x: np.ndarray, labels: np.ndarray, ridge: float, vector: np.ndarray) -> float:
     """The penalised objective, of w in units of beta and b, written out once more."""
-    n, classes = logits.shape
-    centred = logits - logits.mean(axis=1, keepdims=True)
-    probs = softmax(centred * vector[:classes] * beta + vector[classes:])
+    n, classes = x.shape
+    probs = softmax(x * vector[:classes] + vector[classes:])
     penalty = ((vector[:classes] - 1) ** 2).sum() + (vector[classes:] ** 2).sum()
     return float(-np.log(probs[np.arange(n), labels]).mean() + ridge / n * penalty)
 
 
+@pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
 @pytest.mark.parametrize("classes", [2, 3, 6])
 @pytest.mark.parametrize("ridge", [0.1, 1.0, 30.0])
-def test_vector_scaling_finds_the_optimum(classes, ridge, labelled_logits):
+def test_vector_scaling_finds_the_optimum(classes, ridge, inputs, labelled_logits):
     logits, labels = labelled_logits(120, classes, seed=9)
     logits = logits * np.linspace(0.5, 1.5, classes) + np.linspace(-1, 1, classes)
-    calibrator = fitted("vector", logits, labels, ridge=ridge)
+    calibrator = fitted("vector", logits, labels, ridge=ridge, inputs=inputs)
     temperature = TemperatureScaling().fit(logits, labels)
     beta = temperature.beta_
+    x = beta * (logits - logits.mean(axis=1, keepdims=True))
+    if inputs == "log-probabilities":
+        x = np.log(softmax(beta * logits))
     ours = np.concatenate([calibrator.weight_ / beta, calibrator.bias_])
-    value = vector_objective(logits, labels, beta, ridge, ours)
+    value = vector_objective(x, labels, ridge, ours)
     start = np.repeat([1.0, 0.0], classes)
     brute = minimize(
-        lambda v: vector_objective(logits, labels, beta, ridge, v),
+        lambda v: vector_objective(x, labels, ridge, v),
         start,
         method="BFGS",
         options={"gtol": 1e-9},
@@ -338,7 +340,7 @@ def test_vector_scaling_finds_the_optimum(classes, ridge, labelled_logits):
     np.testing.assert_allclose(ours, brute.x, atol=2e-3)
     np.testing.assert_allclose(calibrator.fit_report_.value, value, rtol=1e-9)
     assert calibrator.fit_report_.converged
-    assert value <= vector_objective(logits, labels, beta, ridge, start)
+    assert value <= vector_objective(x, labels, ridge, start)
     assert value <= temperature.fit_report_.value + 1e-12
 
 
@@ -408,10 +410,14 @@ def test_isotonic_regression_is_the_least_squares_one(pairs):
     mean = np.array([correct[confidence == p].mean() for p in points])
     pooled = np.array(pool_adjacent_violators(mean.tolist(), count.tolist()))
     np.testing.assert_allclose(isotonic_regression(mean, weights=count).x, pooled, atol=1e-12)
-    # Each block is mixed with 1 / K at weight 1 / (rows + 1), and pooled again.
+    # Two more rows in each block, of which the same share is right, and pooled again.
     rows = np.array([count[np.isclose(pooled, level)].sum() for level in pooled])
-    mixed = pooled + (1 / 4 - pooled) / (rows + 1)
-    expected = pool_adjacent_violators(mixed.tolist(), count.tolist())
+    _, first = np.unique(pooled.round(9), return_index=True)
+    share = rows[first] / (rows[first] + 2)
+    centre = share @ pooled[first] / share.sum()
+    drawn = (rows * pooled + 2 * centre) / (rows + 2)
+    drawn = (len(pairs) * drawn + 1 / 4) / (len(pairs) + 1)
+    expected = pool_adjacent_violators(drawn.tolist(), count.tolist())
     found = calibrator.map_confidence(points)
     np.testing.assert_allclose(found, expected, atol=1e-9)
     everywhere = calibrator.map_confidence(np.linspace(0, 1, 301))
@@ -422,27 +428,76 @@ def test_isotonic_regression_is_the_least_squares_one(pairs):
     assert everywhere.max() < 1
 
 
-def test_blocks_that_mixing_tilts_are_pooled_by_their_rows():
-    # 90 of 100 right, then one right row: mixed with 1 / 4, the single row falls below the others.
+def test_blocks_that_shrinking_tilts_are_pooled_by_their_rows():
+    # Nothing right of 10 rows, 90 of 100, then one right row: with two more rows in each block at
+    # the common centre, the single row falls below the others.
     calibrator = IsotonicRegression()
     calibrator.classes_ = 4
-    confidence = np.append(np.full(100, 0.5), 0.9)
-    calibrator._fit_map(confidence, np.append(np.repeat([1.0, 0.0], [90, 10]), 1.0))
-    many, one = 0.9 + (0.25 - 0.9) / 101, 1.0 + (0.25 - 1.0) / 2
+    confidence = np.repeat([0.3, 0.5, 0.9], [10, 100, 1])
+    calibrator._fit_map(confidence, np.repeat([0.0, 0, 1, 1], [10, 10, 90, 1]))
+    weight = np.array([10 / 12, 100 / 102, 1 / 3])
+    centre = weight @ [0, 0.9, 1] / weight.sum()
+    drawn = weight * [0, 0.9, 1] + (1 - weight) * centre
+    none, many, one = (111 * drawn + 1 / 4) / 112  # at last mixed with 1 / K, as all maps are
     assert one < many
+    both = (100 * many + one) / 101
     np.testing.assert_allclose(
-        calibrator.map_confidence(np.array([0.5, 0.9])), (100 * many + one) / 101
+        calibrator.map_confidence(np.array([0.3, 0.5, 0.9])), [none, both, both]
     )
+
+
+@pytest.mark.parametrize(
+    "kind", [HistogramBinning, lambda: HistogramBinning(binning="equal-width"), IsotonicRegression]
+)
+@pytest.mark.parametrize("strength", [0.3, 2.0, 50.0])
+def test_shrinking_leaves_the_mean_confidence_at_the_accuracy(kind, strength):
+    rng = np.random.default_rng(3)
+    confidence = np.sort(1 - 0.6 * rng.beta(0.4, 2.0, 300))
+    correct = (rng.random(300) < confidence - 0.05).astype(float)
+    calibrator = kind().set_params(prior_strength=strength)
+    calibrator.classes_ = 10
+    calibrator._fit_map(confidence, correct)
+    found = calibrator.map_confidence(confidence)
+    np.testing.assert_allclose(found.mean(), (correct.sum() + 1 / 10) / 301, atol=1e-12)
+    assert found.std() > 0.02
+
+
+def test_no_shrinking_is_the_published_map():
+    confidence, correct = np.repeat([0.3, 0.5, 0.9], 4), np.repeat([0.0, 1, 0, 1], [4, 3, 1, 4])
+    for kind in (HistogramBinning, IsotonicRegression):
+        calibrator = kind(prior_strength=0)
+        calibrator.classes_ = 3
+        calibrator._fit_map(confidence, correct)
+        np.testing.assert_allclose(calibrator.map_confidence(confidence[::4]), [0, 0.75, 1])
+
+
+def test_few_rows_do_not_bias_the_confidence(labelled_logits):
+    # 200 rows and 15 bins leave 13 rows a bin.
+    gaps = {method: [] for method in ("histogram", "isotonic")}
+    for seed in range(40):
+        logits, labels = labelled_logits(200 + 5000, 10, seed=seed, spread=4.0)
+        for method, gap in gaps.items():
+            calibrator = fitted(method, logits[:200], labels[:200])
+            probs = calibrator.predict_proba(logits[200:])
+            gap.append(probs.max(axis=1).mean() - (probs.argmax(axis=1) == labels[200:]).mean())
+    for gap in gaps.values():
+        error = np.std(gap) / np.sqrt(len(gap))
+        assert error < 0.006
+        assert abs(np.mean(gap)) < 0.01
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_lower_bin():
     calibrator = HistogramBinning(bins=4, binning="equal-width")
     calibrator.classes_ = 2
     calibrator._fit_map(np.array([0.3, 0.5, 0.6, 0.75, 0.8]), np.array([0, 0, 1.0, 1, 1]))
-    # (1/4, 1/2] holds two wrong rows, (1/2, 3/4] two right ones, (3/4, 1] one right one.
-    expected = [0.5 / 3, 0.5 / 3, 2.5 / 3, 2.5 / 3, 1.5 / 2]
+    # (1/4, 1/2] holds two wrong rows, (1/2, 3/4] two right ones, (3/4, 1] one right one. With two
+    # more rows in each bin, 1/2 of two and 1/3 of one are their own.
+    centre = (1 / 2 + 1 / 3) / (1 / 2 + 1 / 2 + 1 / 3)
+    drawn = np.array([centre / 2, (1 + centre) / 2, (1 + 2 * centre) / 3])
+    low, middle, high = (5 * drawn + 1 / 2) / 6
     np.testing.assert_allclose(
-        calibrator.map_confidence(np.array([0.3, 0.5, 0.6, 0.75, 0.8])), expected
+        calibrator.map_confidence(np.array([0.3, 0.5, 0.6, 0.75, 0.8])),
+        [low, low, middle, middle, high],
     )
     np.testing.assert_allclose(calibrator.map_confidence(np.array([0.0, 0.25])), 0.125)
 
@@ -466,12 +521,16 @@ def test_histogram_values_are_the_accuracies_of_the_bins(binning, bins, labelled
     edges = calibrator.edges_
     assert (edges[0], edges[-1]) == (0.0, 1.0)
     assert len(edges) == bins + 1
+    of_bin = [(confidence > low) & (confidence <= high) for low, high in pairwise(edges)]
+    # Each bin has two more rows, of which the same share is right, such that the mean stays.
+    used = [(inside.sum(), hits[inside].sum()) for inside in of_bin if inside.any()]
+    centre = sum(h / (n + 2) for n, h in used) / sum(n / (n + 2) for n, _ in used)
     sizes = []
-    for b in range(bins):
-        inside = (confidence > edges[b]) & (confidence <= edges[b + 1])
+    for b, inside in enumerate(of_bin):
         sizes.append(inside.sum())
         if inside.any():
-            expected = (hits[inside].sum() + 1 / 3) / (inside.sum() + 1)
+            drawn = (hits[inside].sum() + 2 * centre) / (inside.sum() + 2)
+            expected = (1000 * drawn + 1 / 3) / 1001
             np.testing.assert_allclose(calibrator.map_confidence(confidence[inside]), expected)
         else:
             assert calibrator.values_[b] == (edges[b] + edges[b + 1]) / 2
@@ -488,8 +547,9 @@ def test_equal_mass_bins_do_not_part_ties():
     calibrator = fitted("histogram", logits, labels, bins=10)
     assert calibrator.n_parameters == 2
     _, confidence = calibrator.predict_confidence(logits)
-    np.testing.assert_allclose(confidence[:30], (15 + 1 / 3) / 31)
-    np.testing.assert_allclose(confidence[30:], (3 + 1 / 3) / 4)
+    centre = (15 / 32 + 3 / 5) / (30 / 32 + 3 / 5)
+    drawn = np.repeat([(15 + 2 * centre) / 32, (3 + 2 * centre) / 5], [30, 3])
+    np.testing.assert_allclose(confidence, (33 * drawn + 1 / 3) / 34)
 
 
 def test_more_bins_than_rows():

@@ -26,9 +26,12 @@ def irm_by_hand(probs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.n
     points, index, count = np.unique(probs.ravel(), return_inverse=True, return_counts=True)
     fit = isotonic_regression(np.bincount(index, hit) / count, weights=count)
     blocks = np.repeat(np.arange(len(fit.blocks) - 1), np.diff(fit.blocks))
-    mass = np.bincount(blocks, count)[blocks]
-    mixed = fit.x + (1 / classes - fit.x) / (mass + 1)
-    return points, np.asarray(isotonic_regression(mixed, weights=count).x)
+    mass, level = np.bincount(blocks, count), fit.x[fit.blocks[:-1]]
+    # Two more pairs in each block, their hits such that the mean over all pairs stays 1 / K.
+    centre = np.sum(level * mass / (mass + 2)) / np.sum(mass / (mass + 2))
+    drawn = (level * mass + 2 * centre) / (mass + 2)
+    drawn = (drawn * probs.size + 1 / classes) / (probs.size + 1)
+    return points, np.asarray(isotonic_regression(drawn[blocks], weights=count).x)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 20])

@@ -28,12 +28,22 @@ from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
 both = pytest.mark.parametrize("method", ["svs", "sms"])
+both_inputs = pytest.mark.parametrize("inputs", ["log-probabilities", "centred"])
 
 
 def fitted(method: str, logits, labels, **arguments):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         return make_calibrator(method, **arguments).fit(logits, labels)
+
+
+def inputs_of(inputs: str, logits, beta: float):
+    """beta x of rows that may mask classes, 0 there: log-probabilities or centred logits."""
+    free = np.isfinite(logits)
+    if inputs == "log-probabilities":
+        return np.where(free, log_softmax(beta * logits, axis=1), 0.0)
+    mean = np.where(free, logits, 0.0).sum(axis=1, keepdims=True) / free.sum(axis=1, keepdims=True)
+    return np.where(free, beta * (logits - mean), 0.0)
 
 
 def drawn(rows: int, weight, bias, seed: int = 0):
@@ -46,19 +56,27 @@ def drawn(rows: int, weight, bias, seed: int = 0):
 
 
 @both
+@both_inputs
+@pytest.mark.parametrize("masks", [False, True], ids=["whole rows", "masked rows"])
 @pytest.mark.parametrize("ridge", [0.1, 1.0, 30.0])
-def test_optimum_is_that_of_the_objective_written_out(method, ridge):
+def test_optimum_is_that_of_the_objective_written_out(method, inputs, masks, ridge):
     rows, classes = 60, 3
     logits, labels, _ = drawn(rows, np.diag([0.3, 0, -0.4]), np.array([0.5, 0, 0]), seed=1)
-    calibrator = fitted(method, logits, labels, ridge=ridge)
+    masked = np.zeros(logits.shape, dtype=bool)
+    if masks:  # in a third of the rows, a class that is not the label
+        some = np.arange(0, rows, 3)
+        masked[some, (labels[some] + 1 + some % 2) % classes] = True
+    logits[masked] = -np.inf
+    calibrator = fitted(method, logits, labels, ridge=ridge, inputs=inputs)
     beta = TemperatureScaling().fit(logits, labels).beta_
-    scaled = beta * (logits - logits.mean(axis=1, keepdims=True))
+    scaled = inputs_of(inputs, logits, beta)
 
     def objective(vector):
         v, b = vector[:classes], vector[classes : 2 * classes]
         matrix = np.zeros((classes, classes))
         matrix[~np.eye(classes, dtype=bool)] = vector[2 * classes :]
         scores = scaled * (1 + v) + scaled @ matrix.T + b
+        scores[masked] = -np.inf
         nll = -log_softmax(scores, 1)[np.arange(rows), labels].mean()
         off = classes * (classes - 1) * (matrix**2).sum()
         return nll + ridge / rows * (classes * (v @ v + b @ b) + off)
@@ -79,6 +97,14 @@ def test_optimum_is_that_of_the_objective_written_out(method, ridge):
     np.testing.assert_allclose(ours, brute.x, atol=2e-4)
     assert padded(ours) <= brute.fun + 1e-8
     np.testing.assert_allclose(calibrator.fit_report_.value, padded(ours), rtol=1e-9)
+    # What comes out is the map written out, of these rows and of others with other masks.
+    others = np.vstack([logits, [[1.0, -np.inf, 2.0], [-np.inf, -np.inf, 2.0], [30.0, 0.0, -9.0]]])
+    x = inputs_of(inputs, others, beta)
+    square = np.diag(change) if change.ndim == 1 else change
+    scores = np.where(np.isfinite(others), x + x @ square.T + bias, -np.inf)
+    probs = np.exp(log_softmax(scores, axis=1))
+    np.testing.assert_allclose(calibrator.predict_proba(others), probs, rtol=1e-9)
+    assert (calibrator.predict_proba(others)[~np.isfinite(others)] == 0).all()
 
 
 @both
@@ -87,7 +113,7 @@ def test_a_known_map_is_recovered(method):
     if method == "sms":
         weight = weight + 0.3 * np.eye(4)[[1, 2, 3, 0]]
     logits, labels, truth = drawn(30_000, weight, np.array([0.5, 0, 0, -0.5]))
-    probs = fitted(method, logits, labels).predict_proba(logits)
+    probs = fitted(method, logits, labels, inputs="centred").predict_proba(logits)
     base = fitted("temperature", logits, labels).predict_proba(logits)
     assert np.abs(base - np.exp(truth)).mean() > 0.02
     assert np.abs(probs - np.exp(truth)).mean() < 0.006
@@ -97,11 +123,12 @@ def test_a_known_map_is_recovered(method):
 def test_few_rows_beside_classes_are_temperature_scaling(method):
     rng = np.random.default_rng(2)
     logits, labels = rng.normal(size=(20, 60)), rng.integers(60, size=20)
-    probs = fitted(method, logits, labels).predict_proba(logits)
+    probs = fitted(method, logits, labels, inputs="centred").predict_proba(logits)
     base = fitted("temperature", logits, labels).predict_proba(logits)
     np.testing.assert_allclose(probs, base, rtol=0.02)
-    tight = fitted(method, logits, labels, ridge=1e9).predict_proba(logits)
-    np.testing.assert_allclose(tight, base, atol=1e-8)
+    for inputs in ("centred", "log-probabilities"):
+        tight = fitted(method, logits, labels, ridge=1e9, inputs=inputs).predict_proba(logits)
+        np.testing.assert_allclose(tight, base, atol=1e-8)
 
 
 @both
@@ -125,17 +152,29 @@ def test_scale_and_origin_of_the_logits_do_not_matter(method, seed, scale, shift
     np.testing.assert_allclose(fitted(method, moved, labels).predict_proba(moved), plain, atol=1e-4)
 
 
-@both
-def test_masked_classes_leave_the_others_their_map(method):
-    logits, labels, _ = drawn(500, 0.2 * np.ones((4, 4)), np.zeros(4))
-    calibrator = fitted(method, logits, labels)
-    row = np.array([[1.0, 2.0, 0.0, -np.inf]])
-    centred = np.array([0.0, 1.0, -1.0, 0.0]) * calibrator.beta_
-    change = calibrator.change_
-    matrix = np.diag(change) if change.ndim == 1 else change
-    scores = centred + matrix @ centred + calibrator.bias_
-    wanted = np.append(np.exp(log_softmax(scores[:3])), 0.0)
-    np.testing.assert_allclose(calibrator.predict_proba(row)[0], wanted, rtol=1e-12)
+@both_inputs
+@pytest.mark.parametrize("method", ["svs", "vector"])
+def test_a_class_that_every_row_masks_is_as_if_it_were_not_there(method, inputs):
+    logits, labels, _ = drawn(300, np.diag([0.3, 0, -0.4]), np.array([0.5, 0, 0]), seed=4)
+    wider = np.insert(logits, 1, -np.inf, axis=1)
+    # The ridge of svs grows with the classes.
+    ridge = 4 / 3 if method == "svs" else 1.0
+    plain = fitted(method, logits, labels, ridge=ridge, inputs=inputs)
+    masked = fitted(method, wider, labels + (labels > 0), inputs=inputs)
+    probs = masked.predict_proba(wider)
+    np.testing.assert_array_equal(probs[:, 1], 0)
+    np.testing.assert_allclose(probs[:, [0, 2, 3]], plain.predict_proba(logits), atol=1e-6)
+
+
+def test_svs_reads_log_probabilities_unless_told():
+    logits, labels, _ = drawn(200, np.diag([0.3, 0, -0.4]), np.array([0.5, 0, 0]), seed=4)
+    for method in ("svs", "vector"):
+        told = fitted(method, logits, labels, inputs="log-probabilities").predict_proba(logits)
+        other = fitted(method, logits, labels, inputs="centred").predict_proba(logits)
+        np.testing.assert_array_equal(fitted(method, logits, labels).predict_proba(logits), told)
+        assert np.abs(told - other).max() > 1e-3
+    behind = fitted("svs-top-rest", logits, labels)
+    assert behind.parts()["vector_"].get_params()["inputs"] == "log-probabilities"
 
 
 @both
@@ -149,7 +188,9 @@ def test_warnings_are_named(method, labelled_logits):
         make_calibrator(method, max_iterations=1).fit(logits, labels)
 
 
-@pytest.mark.parametrize("arguments", [{"ridge": 0}, {"ridge": -1}, {"max_iterations": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"ridge": 0}, {"ridge": -1}, {"max_iterations": 0}, {"inputs": "logits"}]
+)
 @both
 def test_arguments_out_of_range(method, arguments, overconfident):
     with pytest.raises(InputError, match=next(iter(arguments))):

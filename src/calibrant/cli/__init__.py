@@ -1,5 +1,19 @@
 """The command line: `calibrant measure | fit | apply | compare | train | head | demo`."""
 
-from calibrant.cli.app import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; see `calibrant.cli.ending`."""
+    # Importing takes longer than some commands do, and can be interrupted like any of them.
+    try:
+        from calibrant.cli.ending import run
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(run(sys.argv))
+
 
 __all__ = ["main"]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -24,9 +23,9 @@ from calibrant.cli.options import (
     names_in,
     read,
 )
-from calibrant.cli.output import check_outputs, emit, progress, warnings_to_stderr
+from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.train import train
-from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
 
 app = typer.Typer(
@@ -211,28 +210,3 @@ def apply(
 
 for command in (compare, train, head, demo):
     app.command()(command)
-
-
-def main() -> None:
-    """Run the command line; bad input ends with one sentence and exit code 2."""
-    try:
-        with warnings_to_stderr():
-            sys.exit(app(standalone_mode=False))
-    except CalibrantError as error:
-        _fail(str(error))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}")
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
-    except Exception as error:
-        # A wrong use of the command line; its class has moved between versions of the library.
-        sentence = getattr(error, "format_message", None)
-        if sentence is None:
-            raise
-        _fail(f"{sentence().rstrip('.')}; see calibrant --help")
-
-
-def _fail(sentence: str) -> NoReturn:
-    print(f"error: {sentence}", file=sys.stderr)
-    sys.exit(2)

@@ -7,22 +7,23 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from calibrant.cli.ending import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.files.atomic import replacing
 
 
 def emit(text: str, document: dict[str, Any], json_path: str | None) -> None:
     """Print `text`, and write `document` as JSON if asked to; with "-" only JSON goes to stdout."""
-    if json_path == "-":
-        print(as_json(document))
-        return
-    if json_path is not None:
+    if json_path is not None and json_path != "-":
         write_text(json_path, as_json(document) + "\n")
-    print(text)
+    # The last thing that a command does: whoever reads it may have had enough.
+    with suppress(BrokenPipeError):
+        print(as_json(document) if json_path == "-" else text)
+    finish_output()
 
 
 def as_json(document: dict[str, Any]) -> str:
@@ -60,7 +61,8 @@ def warnings_to_stderr() -> Generator[None]:
 
         def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, ours):
-                print(f"warning: {message}", file=sys.stderr)
+                with suppress(BrokenPipeError):  # the work goes on when nobody listens
+                    print(f"warning: {message}", file=sys.stderr)
             else:
                 shown(message, category, *rest, **more)
 

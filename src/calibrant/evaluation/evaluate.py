@@ -12,7 +12,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, wrap
-from calibrant.evaluation import verdict
+from calibrant.evaluation.evaluate import verdict
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FLOOR_QUANTILE,

@@ -24,9 +24,10 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.text import format_table
+from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate, show
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, holm
+from calibrant.evaluation.family_wise import Family
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, default_resamples
 from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import top_two
@@ -53,6 +54,11 @@ class GroupedEvaluation:
         metric: name of the metric that leads: the first that was asked for.
         groups: evaluation of each group, by name.
         skipped: group name to the reason why it was not measured.
+        p_adjusted: group name to the chance that any honest group would stand out as much, all
+            groups considered (see `calibrant.evaluation.family_wise`). Empty for groups by true label, where
+            honest confidences have no floor (a model doesn't know the label), and for a leading
+            metric without one.
+        least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).
     """
 
     source: str
@@ -60,6 +66,8 @@ class GroupedEvaluation:
     metric: str
     groups: dict[str, Evaluation]
     skipped: dict[str, str]
+    p_adjusted: dict[str, float]
+    least_p: float
 
     def __getitem__(self, name: str) -> Evaluation:
         """Return the evaluation of one group.
@@ -80,17 +88,8 @@ class GroupedEvaluation:
 
     @property
     def miscalibrated(self) -> list[str]:
-        """Groups whose leading metric noise can't explain, at 5 % for all of them together (Holm).
-
-        Empty for groups by true label, where honest confidences have no such floor: a model doesn't
-        know the label. With many groups it takes as many more resamples: a p-value is at least
-        1 / (resamples + 1).
-        """
-        if self.by == "label":
-            return []
-        tested = {n: r.p_value for n, r in self.results().items() if r.p_value is not None}
-        adjusted = holm(list(tested.values()))
-        return [n for n, p in zip(tested, adjusted, strict=True) if p <= FAMILY_LEVEL]
+        """Groups whose leading metric noise can't explain, at 5 % for all of them together."""
+        return [name for name, p in self.p_adjusted.items() if p <= FAMILY_LEVEL]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -99,6 +98,7 @@ class GroupedEvaluation:
             "by": self.by,
             "groups": {name: group.as_dict() for name, group in self.groups.items()},
             "miscalibrated": self.miscalibrated,
+            "p_adjusted": self.p_adjusted,
             "skipped": [{"group": n, "reason": reason} for n, reason in self.skipped.items()],
         }
 
@@ -108,24 +108,46 @@ class GroupedEvaluation:
         if len(names) > PRINTED_GROUPS:
             names.sort(key=lambda n: results[n].cost, reverse=True)
         marked = set(self.miscalibrated)
-        title = results[self.worst].metric.title
-        head = [self.by, "rows", "confidence", "accuracy", title, "interval", "floor 95 %"]
-        lines = [f"{self.source}: {len(names)} groups by {self.by}", ""]
+        metric = results[self.worst].metric
+        head = [self.by, "rows", "confidence", "accuracy", metric.title, "interval", "floor 95 %"]
         rows = [_table_row(n, self.groups[n], results[n], n in marked) for n in names]
-        if self.by == "label":
+        if not any(row[-1] for row in rows) or self.by == "label":
             head, rows = head[:-1], [row[:-1] for row in rows]
+        lines = [f"{self.source}: {counted(len(names), 'group')} by {self.by}", ""]
         lines.append(format_table(head, rows[:PRINTED_GROUPS]))
         if len(rows) > PRINTED_GROUPS:
-            lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups with lower values")
-        if marked:
-            lines.append(f"\n* more than noise, at 5 % for all {len(names)} groups together (Holm)")
-        if self.by == "label":
-            lines.append("\nNo floor: honest confidences need not fit within a true label.")
+            lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
+        lines += ["", wrap(self._legend(head))]
         if len(self.skipped) > PRINTED_GROUPS:
-            lines.append(f"{len(self.skipped)} groups left out: too few rows")
-        else:
-            lines += [f"{name} left out: {reason}" for name, reason in self.skipped.items()]
+            lines += ["", f"{len(self.skipped)} groups left out: too few rows"]
+        elif self.skipped:
+            lines += ["", *(f"{name} left out: {reason}" for name, reason in self.skipped.items())]
         return "\n".join(lines)
+
+    def _legend(self, head: Sequence[str]) -> str:
+        """Return what the columns and the marks mean."""
+        first = self.groups[self.worst]
+        metric, count = first[self.metric].metric, len(self.groups)
+        if metric.percent:
+            text = "All numbers but the rows are percent."
+        else:
+            text = f"Confidence and accuracy in percent, {metric.title} as it is."
+        text += f" Interval: of {metric.title}, {100 * first.level:g} %."
+        if self.by == "label":
+            return f"{text} No floor: honest confidences need not fit within a true label."
+        if "floor 95 %" not in head:
+            return f"{text} {metric.title} has no floor, so no group is marked."
+        text += (
+            " Floor 95 %: what honest confidences would stay below on these rows in 95 % of cases, "
+            "looking at one group alone; of many honest groups one in 20 exceeds it."
+        )
+        together = "one group alone" if count == 1 else f"all {count} groups together"
+        if self.least_p > FAMILY_LEVEL:
+            few = round(1 / self.least_p) - 1
+            return f"{text} With {few} resamples no group can be marked; it takes 19 or more."
+        if not self.miscalibrated:
+            return f"{text} No group shows more than noise, at 5 % for {together}."
+        return f"{text} * more than noise, at 5 % for {together} (Holm's steps, simulated)."
 
 
 def _table_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
@@ -186,24 +208,34 @@ def evaluate_by(
     order = np.argsort(member, kind="stable")
     found: dict[str, Evaluation] = {}
     skipped: dict[str, str] = {}
+    by = groups if isinstance(groups, str) else "group"
+    family = Family(default_resamples(int(sizes.max())) if resamples is None else resamples, seed)
     for name, size, end in zip(names, sizes.tolist(), ends.tolist(), strict=True):
         if progress is not None:
             progress(name)
         if size < min_rows:
             skipped[name] = f"{size} rows are fewer than {min_rows}"
             continue
+        rows = predictions.take(order[end - size : end])
         found[name] = evaluate(
-            predictions.take(order[end - size : end]),
+            rows,
             metrics=GROUP_METRICS if metrics is None else metrics,
             resamples=resamples,
             level=level,
             seed=seed,
         )
+        if by != "label":
+            family.add(name, next(iter(found[name].results.values())), found[name].rows, rows)
     if not found:
         raise InputError(f"no group has {min_rows} rows or more; lower min_rows")
-    leading = next(iter(next(iter(found.values())).results))
-    by = groups if isinstance(groups, str) else "group"
-    return GroupedEvaluation(predictions.source, by, leading, found, skipped)
+    return GroupedEvaluation(
+        predictions.source,
+        by,
+        next(iter(next(iter(found.values())).results)),
+        found,
+        skipped,
+        *family.adjusted(),
+    )
 
 
 def _grouping(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 from os import fspath
 from pathlib import Path
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.temporaries import temporary_beside
 
 StrPath = str | os.PathLike[str]
+
+# Of a disk, a quota or a limit that is full, and of one that fails.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# A writer that found no room has left less than this.
+PROBE_BYTES = 1 << 20
 
 
 @contextmanager
@@ -22,7 +28,8 @@ def replacing(path: StrPath) -> Generator[Path]:
     The temporary path keeps the extension, since many writers go by it.
 
     Raises:
-        InputError: the folder doesn't exist, or `path` is there and no regular file.
+        InputError: the folder doesn't exist, `path` is there and no regular file, or there is no
+            room or no permission to write it.
     """
     # A symbolic link stays one, and what it points to is replaced.
     target = Path(os.path.realpath(path))
@@ -31,14 +38,38 @@ def replacing(path: StrPath) -> Generator[Path]:
     # Renaming over a device such as /dev/null would destroy it.
     if target.exists() and not target.is_file():
         raise InputError(f"{fspath(path)}: is there already and no regular file")
-    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
+    with temporary_beside(target) as temporary:
+        try:
+            yield temporary
+            # Some writers make private files; the output gets the permissions of any other.
+            temporary.chmod(target.stat().st_mode if target.exists() else 0o666 & ~_umask())
+            temporary.replace(target)
+        except CalibrantError:
+            raise
+        except Exception as error:
+            reason = _why_not_written(error, temporary)
+            if reason is None:
+                raise
+            raise InputError(f"{fspath(path)}: can't be written: {reason}") from error
+
+
+def _why_not_written(error: Exception, temporary: Path) -> str | None:
+    """Return what the system has against writing a file, if that is what an exception is about.
+
+    Libraries wrap a full disk in exceptions of their own, so the disk itself is asked.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        of_this = str(error.filename) == str(temporary)
+        if of_this or (error.filename is None and error.errno in NO_ROOM):
+            return os.strerror(error.errno)
     try:
-        yield temporary
-        # Some writers make private files; the output gets the permissions of any other.
-        temporary.chmod(target.stat().st_mode if target.exists() else 0o666 & ~_umask())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+        with temporary.open("ab", buffering=0) as file:
+            left = PROBE_BYTES
+            while left > 0:
+                left -= file.write(bytes(left))
+    except OSError as refusal:
+        return refusal.strerror
+    return None
 
 
 def _umask() -> int:

@@ -14,6 +14,7 @@ from calibrant.core.errors import CalibrationWarning
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.top_rest import TopRestScaling, log_probabilities
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
+from calibrant.posthoc.linear.inputs import INPUTS, Inputs
 from calibrant.posthoc.linear.structured import StructuredVectorScaling
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
@@ -41,6 +42,7 @@ class StructuredTopRestScaling(Calibrator):
         folds: parts for cross-fitting; 1 fits the second step to what the first says of its own
             rows.
         seed: of the folds.
+        inputs: of SVS.
 
     Attributes:
         vector_: the fitted SVS; top_rest_: the fitted top-rest scaling behind it.
@@ -56,6 +58,7 @@ class StructuredTopRestScaling(Calibrator):
     penalty: float = argument(0.0, at_least=0)
     folds: int = argument(5, at_least=1)
     seed: int = argument(0, at_least=0)
+    inputs: Inputs = argument("log-probabilities", choices=INPUTS)
 
     vector_: StructuredVectorScaling = field(init=False, repr=False)
     top_rest_: TopRestScaling = field(init=False, repr=False)
@@ -67,11 +70,14 @@ class StructuredTopRestScaling(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
-        first = StructuredVectorScaling(ridge=self.ridge).fit(logits, labels)
+        first = self._vector().fit(logits, labels)
         scores = self._held_out(predictions, first)
         second = TopRestScaling(knots=self.knots, penalty=self.penalty).fit(scores, labels)
         self.vector_, self.top_rest_ = first, second
         return second.fit_report_.behind(first.fit_report_)
+
+    def _vector(self) -> StructuredVectorScaling:
+        return StructuredVectorScaling(ridge=self.ridge, inputs=self.inputs)
 
     def _held_out(self, predictions: Predictions, whole: StructuredVectorScaling) -> FloatArray:
         """Return (N, K) log-probabilities of each row by an SVS that hasn't seen it."""
@@ -86,7 +92,9 @@ class StructuredTopRestScaling(Calibrator):
             warnings.simplefilter("ignore", CalibrationWarning)
             for part in range(folds):
                 seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
-                vector = StructuredVectorScaling(ridge=self.ridge).fit(seen.scores, seen.labels)
+                vector = StructuredVectorScaling(ridge=self.ridge, inputs=self.inputs).fit(
+                    seen.scores, seen.labels
+                )
                 scores[fold == part] = to_numpy(log_probabilities(vector, unseen.scores))
         return scores
 

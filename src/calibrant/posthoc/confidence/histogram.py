@@ -11,13 +11,17 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.metrics.bins import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import mixed_with_uniform
-from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
+from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk
 
 
 @dataclass(eq=False)
-class HistogramBinning(MapOfEitherForm):
+class HistogramBinning(ShrunkMap):
     """The confidence is replaced by the accuracy of its bin.
+
+    A bin of few rows is drawn towards the others: h right ones of n rows give (h + s m) / (n + s),
+    with s = prior_strength and m the accuracy on all rows (where bins differ in size, the value
+    nearby that leaves the mean confidence at the accuracy). Then all bins are mixed with 1 / K at
+    weight 1 / (N + 1).
 
     Args:
         bins: number of bins; fewer are used where rows or distinct confidences are fewer.
@@ -26,6 +30,10 @@ class HistogramBinning(MapOfEitherForm):
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
             ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`. There
             equal-mass bins lose accuracy as classes grow: the few rows of a class share one bin.
+        prior_strength: s, in rows a bin. 0 is the map as published, which says 1 where a bin holds
+            no error; a later one then has an infinite log loss. In the one-vs-rest form, s is a
+            quarter of it, for bins that nearly all hold one class or none of it differ more, and m
+            is about the share of rows that are of the class.
 
     Attributes:
         edges_: (B + 1,) edges of the bins (lo, hi]; values_: (B,) the map on them.
@@ -60,7 +68,7 @@ class HistogramBinning(MapOfEitherForm):
         hits = np.bincount(index, correct, len(count))
         middle = (self.edges_[:-1] + self.edges_[1:]) / 2
         value = np.where(count > 0, hits / np.maximum(count, 1), middle)
-        self.values_ = mixed_with_uniform(value, count, self.classes_)
+        self.values_ = shrunk(value, count, self.prior_strength, self.classes_)
         loss = float(np.mean((self.values_[index] - correct) ** 2))
         return FitReport(len(confidence), "closed form", loss)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from calibrant.core.arguments import argument
 from calibrant.core.arrays import (
     Array,
     FloatArray,
@@ -18,7 +19,8 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.confidence.base import SEPARATION, mixed_with_uniform
+from calibrant.posthoc.confidence.base import SEPARATION
+from calibrant.posthoc.confidence.shrinkage import PRIOR_STRENGTH, shrunk_steps
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import map_rows, softmax_chunk
 
@@ -36,10 +38,15 @@ class MulticlassIsotonic(Calibrator):
     with others. Pooling all classes leaves few levels that rest on few rows, but assumes that a
     probability means the same whichever class and rank it belongs to.
 
-    Blocks are mixed with 1 / K at weight 1 / (pairs + 1) and pooled again where that tilts them;
-    the map is a line between blocks and constant beyond. Nothing of size N * K is kept in the fit:
+    Blocks are drawn towards their common centre as the bins of `HistogramBinning` are, and pooled
+    again where that tilts them; the mean over all pairs stays the share of true ones. The map is a
+    line between blocks and constant beyond. Nothing of size N * K is kept in the fit:
     probabilities of wrong classes that lie between two of true classes share a block, so counts
     and ends of those runs are enough, exactly.
+
+    Args:
+        prior_strength: weight of that centre, in pairs a block; 0 leaves blocks at 0 and 1, as
+            published.
 
     Attributes:
         knots_: (B,) probabilities at the ends of the blocks, ascending.
@@ -52,6 +59,8 @@ class MulticlassIsotonic(Calibrator):
     method: ClassVar[str] = "irm"
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
+
+    prior_strength: float = argument(PRIOR_STRENGTH, at_least=0)
 
     knots_: FloatArray = field(init=False, repr=False)
     values_: FloatArray = field(init=False, repr=False)
@@ -70,12 +79,11 @@ class MulticlassIsotonic(Calibrator):
         level, first = np.asarray(fit.x), np.asarray(fit.blocks[:-1])
         last = np.asarray(fit.blocks[1:]) - 1
         mass = np.add.reduceat(count, first)
-        mixed = mixed_with_uniform(level[first], mass, self.classes_)
-        mixed = np.asarray(isotonic_regression(mixed, weights=mass).x)
+        steps = shrunk_steps(level[first], mass, self.prior_strength, self.classes_)
         ends = np.stack([runs.low[first], runs.high[last]], axis=1).ravel()
         self.knots_, kept = np.unique(ends, return_index=True)
-        self.values_ = np.repeat(mixed, 2)[kept]
-        value = np.repeat(mixed, last - first + 1)
+        self.values_ = np.repeat(steps, 2)[kept]
+        value = np.repeat(steps, last - first + 1)
         squares = count @ (value * value - 2 * value * mean + mean)
         loss = float(squares / count.sum())
         return FitReport(predictions.n, "squared error of all pairs", loss)

@@ -11,8 +11,9 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, like, namespace, to_numpy
 from calibrant.core.errors import NotApplicableError
-from calibrant.core.masks import centred, remasked
+from calibrant.core.masks import remasked
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
@@ -21,11 +22,10 @@ from calibrant.predictions.rows import map_rows, softmax_chunk, summarize
 
 @dataclass(eq=False)
 class LinearMap(Calibrator):
-    """Family: softmax(W x + b), x being the centred logits unless a method says otherwise.
+    """Family: softmax(W x + b), x being log-probabilities or centred logits.
 
-    The mean of each row is taken off, since the map would otherwise depend on the arbitrary origin
-    of the logits. A masked class gives nothing to the others and stays masked. The predicted class
-    may change.
+    Which of the two a method says; see `calibrant.posthoc.linear.inputs`. A masked class gives
+    nothing to the others and stays masked. The predicted class may change.
     """
 
     keeps_prediction: ClassVar[bool] = False
@@ -34,17 +34,17 @@ class LinearMap(Calibrator):
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return W, (K, K) or the (K,) entries of a diagonal, and (K,) b."""
 
-    def _inputs(self, values: Array, masked: Array | None) -> Array:
-        """Return x of centred logits `values`, whose masked entries are 0. May change `values`."""
-        return values
+    @abstractmethod
+    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
+        """Return new (n, K) x of logits, 0 where a class is masked, and `masked_classes`."""
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         xp = namespace(logits)
         weight, bias = (like(part, logits) for part in self.linear_map())
 
         def scale(chunk: Array, part: slice) -> Array:
-            values, masked = centred(chunk)
-            scores, own = self._inputs(values, masked), xp.astype(weight, chunk.dtype)
+            scores, masked = self._inputs(chunk)
+            own = xp.astype(weight, chunk.dtype)
             if len(own.shape) == 1:
                 scores *= own
             else:
@@ -69,6 +69,7 @@ class PenalisedMap(LinearMap):
 
     ridge: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
+    inputs: Inputs = argument("log-probabilities", choices=INPUTS)
 
     beta_: float = field(init=False, repr=False)
     change_: FloatArray = field(init=False, repr=False)
@@ -84,6 +85,9 @@ class PenalisedMap(LinearMap):
         """See `LinearMap.linear_map`."""
         return self.weight_, self.bias_
 
+    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
+        return linear_inputs(chunk, self.inputs, self.beta_)
+
     @abstractmethod
     def _penalties(self, rows: int, classes: int) -> FloatArray:
         """Return the penalty of every parameter: those of C first, in rows, then b's."""
@@ -97,6 +101,7 @@ class PenalisedMap(LinearMap):
             predictions.labels,
             base.beta,
             square=len(penalties) > 2 * self.classes_,
+            inputs=self.inputs,
         )
         found = fit_linear(likelihood, penalties, self.max_iterations)
         self.beta_, self.change_, self.bias_ = base.beta, found.change, found.bias

@@ -8,13 +8,14 @@ from typing import ClassVar
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import FloatArray, to_numpy
-from calibrant.core.errors import ConvergenceWarning, warn_caller
-from calibrant.core.masks import centred_copy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
+from calibrant.core.masks import centred, centred_copy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.column_search import ColumnSearch
+from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
 from calibrant.posthoc.temperature.single import TemperatureFit, fit_temperature
 from calibrant.predictions.predictions import Predictions
@@ -26,7 +27,7 @@ ROUNDING = 1e-12
 
 @dataclass(eq=False)
 class _ClassTemperatures(LinearMap):
-    """Family: softmax(z_k / T_k) of centred logits z."""
+    """Family: softmax(x_k / T_k), x being log-probabilities or centred logits."""
 
     temperatures_: FloatArray = field(init=False, repr=False)
 
@@ -87,6 +88,9 @@ class ClassTemperatureScaling(_ClassTemperatures):
     sweeps: int = argument(5, at_least=1)
     accuracy_loss: float = argument(0.0, at_least=0, at_most=1)
 
+    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
+        return centred(chunk)
+
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)
         report = base.report(predictions.n)
@@ -119,25 +123,41 @@ class ClassTemperatureScaling(_ClassTemperatures):
 
 @dataclass(eq=False)
 class GradientClassTemperatureScaling(_ClassTemperatures):
-    """softmax(z_k / T_k) with T_k > 0 by penalised likelihood; K temperatures.
+    """softmax(x_k / T_k) with T_k > 0 by penalised likelihood; K temperatures.
 
     With T_k = T exp(u_k) and T the single temperature of greatest likelihood, it minimises
 
         mean NLL + shrinkage * K / N |u|^2
 
     over u from 0 by L-BFGS with the analytic gradient; K counts the classes that some row can be.
-    On 1 000 rows of CIFAR-100 (four draws) its NLL is by 0.0022 lower than that of the single
-    temperature; with ``1 / N`` in place of ``K / N`` it is by 0.045 higher. It is vector scaling
-    without a bias whose weights stay positive. Like `ClassTemperatureScaling` it depends on the
-    origin of the logits, which here is the mean of each row, and may change the predicted class.
+    x are the log-probabilities at T, in units of the logits, since the map depends on the origin of
+    the logits: dividing only z_k moves it against the others. With centred logits it sees class by
+    class how sure the network is of its answer, and with few rows learns too much of it. It is
+    vector scaling without a bias whose weights stay positive. The predicted class may change. Where
+    the logits can't be told from chance, all classes take the single temperature as it is.
+
+    Held-out NLL minus that of the single temperature, five draws of the rows of a ResNet-50
+    (CIFAR-10) and a WideResNet-16-4 (CIFAR-100), with standard errors:
+
+        =============  =========  ==================  ==================
+        x              rows       CIFAR-10            CIFAR-100
+        =============  =========  ==================  ==================
+        log p          200        +.0018 (.0009)      -.0004 (.0002)
+        log p          1 000      -.0011 (.0004)      -.0018 (.0004)
+        log p          5 000      -.0036 (.0001)      -.0054 (.0002)
+        centred        200        +.0036 (.0024)      +.0016 (.0012)
+        centred        1 000      -.0003 (.0017)      -.0024 (.0010)
+        centred        5 000      -.0032 (.0002)      -.0101 (.0006)
+        =============  =========  ==================  ==================
 
     Args:
         shrinkage: pull towards the single temperature, for each class in units of one row's
             likelihood.
         max_iterations: bound on L-BFGS steps.
+        inputs: what x are: ``"log-probabilities"`` or ``"centred"`` logits.
 
     Attributes:
-        temperatures_: (K,) T_k.
+        temperatures_: (K,) T_k; beta_: 1 / T.
 
     References:
         Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021,
@@ -149,15 +169,26 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
 
     shrinkage: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
+    inputs: Inputs = argument("log-probabilities", choices=INPUTS)
+
+    beta_: float = field(init=False, repr=False)
+
+    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
+        return linear_inputs(chunk, self.inputs, self.beta_)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-
         base = self._start(predictions)
-        notes = base.report(predictions.n).notes
+        self.beta_ = base.beta
+        report = base.report(predictions.n)
+        if isinstance(base.warning, NotIdentifiedWarning):
+            # Log-probabilities of rows that say nothing would act as a bias.
+            return report
         rows, bias = predictions.n, np.zeros(self.classes_)
         scores = to_numpy(predictions.scores)
         possible = int((scores > -np.inf).any(axis=0).sum())
-        likelihood = LinearLikelihood(scores, predictions.labels, base.beta, square=False)
+        likelihood = LinearLikelihood(
+            scores, predictions.labels, base.beta, square=False, inputs=self.inputs
+        )
 
         def loss(logs: FloatArray) -> tuple[float, FloatArray]:
             ratios = np.exp(-logs)
@@ -178,4 +209,6 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
             message = f"class temperatures stopped after {found.nit} steps: {found.message}"
             warn_caller(ConvergenceWarning(message))
         self.temperatures_ = np.exp(found.x) / base.beta
-        return FitReport(rows, "penalised nll", float(found.fun), int(found.nit), converged, notes)
+        return FitReport(
+            rows, "penalised nll", float(found.fun), int(found.nit), converged, report.notes
+        )

@@ -1,8 +1,8 @@
 """Penalised likelihood of a linear map of the logits, and its optimum.
 
-The map is softmax((I + C) x + b) with x the centred logits in units of a fitted temperature, or
-whatever inputs are given; C is a diagonal, given by its (K,) entries, or a (K, K) matrix. The
-objective,
+The map is softmax((I + C) x + b) with x the log-probabilities or the centred logits in units of a
+fitted temperature, or whatever is given; C is a diagonal, given by its (K,) entries, or a (K, K)
+matrix. The objective,
 
     mean NLL + sum of penalty * parameter^2
 
@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
 from calibrant.core.errors import ConvergenceWarning, warn_caller
-from calibrant.core.masks import centred
+from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.linear.inputs import Inputs, origins
 
 # Where the objective counts as flat: the largest slope in its own curvature's units.
 SMALL_SLOPE = 1e-6
@@ -55,7 +56,7 @@ class LinearFit(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """A chunk: (n, K) centred inputs, 0 where a class is masked; where that is, or None; labels."""
+    """A chunk: (n, K) inputs x, 0 where a class is masked; where that is, or None; labels."""
 
     inputs: FloatArray
     masked: BoolArray | None
@@ -71,14 +72,14 @@ class LinearLikelihood:
     Attributes:
         logits: (N, K); labels: (N,); beta: inverse of the temperature that logits are measured in.
         square: whether C is a (K, K) matrix rather than a diagonal.
-        centre: whether x are the logits less the mean of each row, or as they are.
+        inputs: what x are, see `calibrant.posthoc.linear.inputs`; "given" takes `logits` for x.
     """
 
     logits: NDArray[Any]
     labels: IntArray
     beta: float
     square: bool
-    centre: bool = True
+    inputs: Inputs | Literal["given"] = "centred"
 
     def take(self, index: NDArray[Any]) -> LinearLikelihood:
         """Return the likelihood of the rows in `index`."""
@@ -155,16 +156,28 @@ class LinearLikelihood:
         scores -= top[:, None]
         return top, np.exp(scores, out=scores)
 
+    @cached_property
+    def _origins(self) -> FloatArray:
+        return origins(self.logits, self.inputs, self.beta)
+
+    @cached_property
+    def _masks(self) -> bool:
+        return bool((self.logits == -np.inf).any())
+
     def _over_chunks(
         self, sums: Callable[[_Rows], tuple[FloatArray, ...]]
     ) -> tuple[FloatArray, ...]:
         """Add up what `sums` returns for every chunk."""
         found: dict[int, tuple[FloatArray, ...]] = {}
+        own_origins = None if self.inputs == "given" else self._origins
 
         def work(part: slice) -> None:
             inputs, masked = self.logits[part].astype(np.float64), None
-            if self.centre:
-                inputs, masked = centred(inputs)
+            if own_origins is not None:
+                masked = masked_classes(inputs) if self._masks else None
+                inputs -= own_origins[part]
+                if masked is not None:
+                    inputs[masked] = 0.0
             inputs *= self.beta
             found[part.start] = sums(_Rows(inputs, masked, self.labels[part]))
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, namespace
+from calibrant.core.arrays import Array, FloatArray, namespace, to_numpy
 from calibrant.core.errors import BoundaryWarning
-from calibrant.core.masks import centred_copy, remasked
+from calibrant.core.masks import centred, remasked
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
@@ -31,7 +31,6 @@ class _RegularisedMatrix(LinearMap):
     bias_penalty: float = argument(0.0, at_least=0)
     most_classes: int = argument(200, at_least=2)
     max_iterations: int = argument(1000, at_least=1)
-
     weight_: FloatArray = field(init=False, repr=False)
     bias_: FloatArray = field(init=False, repr=False)
     penalties_: FloatArray = field(init=False, repr=False)
@@ -56,8 +55,8 @@ class _RegularisedMatrix(LinearMap):
         if isinstance(base.warning, BoundaryWarning):
             # Rows without an error ask a map for certainty, and the temperature has said how much.
             return report
-        inputs = self._inputs(centred_copy(predictions.scores), None)
-        rows = LinearLikelihood(inputs, predictions.labels, base.beta, square=True, centre=False)
+        inputs, _ = self._inputs(to_numpy(predictions.scores).astype(np.float64))
+        rows = LinearLikelihood(inputs, predictions.labels, base.beta, square=True, inputs="given")
         strengths, start = self._chosen_strengths(rows, summary)
         found = fit_linear(rows, strengths.penalties(n, classes), self.max_iterations, start=start)
         self.weight_ = base.beta * (np.eye(classes) + found.change)
@@ -116,6 +115,9 @@ class MatrixScaling(_RegularisedMatrix):
 
     method: ClassVar[str] = "matrix"
 
+    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
+        return centred(chunk)
+
 
 @dataclass(eq=False)
 class DirichletCalibration(_RegularisedMatrix):
@@ -147,9 +149,10 @@ class DirichletCalibration(_RegularisedMatrix):
 
     method: ClassVar[str] = "dirichlet"
 
-    def _inputs(self, values: Array, masked: Array | None) -> Array:
-        xp = namespace(values)
+    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
+        xp = namespace(chunk)
+        values, masked = centred(chunk)
         known = remasked(values, masked)
         top = xp.max(known, axis=1, keepdims=True)
         log_total = xp.log(xp.sum(xp.exp(known - top), axis=1, keepdims=True))
-        return values - (top + log_total)
+        return values - (top + log_total), masked

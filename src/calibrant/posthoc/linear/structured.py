@@ -16,6 +16,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.linear.base import PenalisedMap, refuse_many_classes
+from calibrant.posthoc.linear.inputs import INPUTS, Inputs
 from calibrant.predictions.predictions import Predictions
 
 
@@ -23,18 +24,22 @@ from calibrant.predictions.predictions import Predictions
 class StructuredVectorScaling(PenalisedMap):
     """softmax((1 + v) * z' + b), with a ridge of K / N on v and on b; 2 K + 1 parameters.
 
-    z' are the centred logits over the temperature T of greatest likelihood. The objective is
+    z' are the log-probabilities of temperature scaling, T by likelihood. The objective is
 
         mean NLL + ridge K / N (|v|^2 + |b|^2)
 
-    strictly convex, so its optimum is unique; with rows few beside classes it is temperature
-    scaling, and nothing needs tuning. The predicted class may change. It corrects what is wrong
-    with a class always, not what is wrong with some of its rows: a confidence that is off at small
-    margins stays so.
+    strictly convex, so its optimum is unique; with rows few beside classes it is next to
+    temperature scaling, and nothing needs tuning. The predicted class may change. It corrects what
+    is wrong with a class always, not what is wrong with some of its rows: a confidence that is off
+    at small margins stays so.
 
     Args:
         ridge: factor of the penalty; 1 is the paper's.
         max_iterations: bound on L-BFGS steps.
+        inputs: what z' are: ``"log-probabilities"``, as in the paper, or ``"centred"`` logits over
+            T. Of public networks with 100 classes and 1 000 rows or fewer the former's held-out NLL
+            was lower or the same, on one by .0105 (standard error .0025) at 1 000 rows; with 5 000
+            rows it was lower on one and higher on another, by .004 both times.
 
     Attributes:
         beta_: 1 / T; change_: (K,) v; bias_: (K,) b.
@@ -71,6 +76,9 @@ class StructuredMatrixScaling(PenalisedMap):
     Args:
         ridge: factor of the penalty; 1 is the paper's.
         max_iterations: bound on L-BFGS steps.
+        inputs: what z' are: ``"centred"`` logits over T, or ``"log-probabilities"`` of temperature
+            scaling, as in the paper. With 200 rows those cost .006 (CIFAR-10, standard error .003)
+            and .005 (CIFAR-100, .002) in held-out NLL, and with 5 000 they are the same.
         most_classes: refuse to fit a matrix for more classes, where a fit takes minutes.
 
     Attributes:
@@ -84,6 +92,7 @@ class StructuredMatrixScaling(PenalisedMap):
     method: ClassVar[str] = "sms"
 
     most_classes: int = argument(300, at_least=2)
+    inputs: Inputs = argument("centred", choices=INPUTS)
 
     @property
     def n_parameters(self) -> int:

@@ -14,23 +14,28 @@ from calibrant.posthoc.linear.base import PenalisedMap
 
 @dataclass(eq=False)
 class VectorScaling(PenalisedMap):
-    """softmax(w * z + b) with a weight and a bias for each class, by penalised likelihood.
+    """softmax(w * x + b) with a weight and a bias for each class, by penalised likelihood.
 
-    The predicted class may change. Logits are centred (their row mean taken off) first, since the
-    map would otherwise depend on their arbitrary origin, and are measured in units of the fitted
-    temperature T, so that w = 1, b = 0 is temperature scaling. The fit starts there and is drawn
-    towards it by a ridge, ``ridge / N * (|w - 1|^2 + |b|^2)``: with many classes and few rows the
-    unpenalised maximum overfits. So does this one with a hundred classes and a thousand rows;
-    `StructuredVectorScaling` is the same map with a ridge that grows with K. Convex; 2 K
-    parameters.
+    The predicted class may change. x are the log-probabilities of temperature scaling: with the
+    logits z themselves the map would depend on their arbitrary origin. They are measured in units
+    of the fitted temperature T, so that w = 1, b = 0 is temperature scaling. The fit starts there
+    and is drawn towards it by a ridge, ``ridge / N * (|w - 1|^2 + |b|^2)``: with many classes and
+    few rows the unpenalised maximum overfits. So does this one with a hundred classes and a
+    thousand rows; `StructuredVectorScaling` is the same map with a ridge that grows with K. Convex;
+    2 K parameters.
 
     Args:
         ridge: strength of the pull towards temperature scaling, in units of one row's likelihood.
         max_iterations: bound on L-BFGS steps.
+        inputs: what x are: ``"log-probabilities"``, or ``"centred"`` logits, their row mean off.
 
     Attributes:
         weight_: (K,) w, in the caller's units; bias_: (K,) b.
         beta_: 1 / T; change_: (K,) w - 1 in units of T.
+
+    References:
+        Guo et al.: On Calibration of Modern Neural Networks. ICML 2017. There x are the logits with
+        whatever origin the network gives them.
     """
 
     method: ClassVar[str] = "vector"

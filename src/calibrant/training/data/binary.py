@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.files.keys import readable
 from calibrant.training.data.images import ByteArray, ImageSet
@@ -63,7 +65,8 @@ def read_cifar(path: Path) -> tuple[ImageSet, ImageSet, tuple[str, ...] | None]:
         for names in (layout.train, layout.test)
     )
     names = contents.get(layout.names)
-    return train, test, None if names is None else tuple(names.decode().split())
+    with readable(layout.names, str(path)):
+        return train, test, None if names is None else tuple(names.decode().split())
 
 
 def _layout(path: Path) -> _Layout | None:
@@ -78,7 +81,8 @@ def _layout(path: Path) -> _Layout | None:
 
 def _names_in(path: Path) -> set[str]:
     if path.is_dir():
-        return {item.name for item in path.iterdir()}
+        with readable("the folder", str(path)):
+            return {item.name for item in path.iterdir()}
     if ".tar" not in path.suffixes:
         return set()
     with readable("the archive", str(path)), tarfile.open(path) as archive:
@@ -87,9 +91,10 @@ def _names_in(path: Path) -> set[str]:
 
 def _contents(path: Path, names: Sequence[str]) -> dict[str, bytes]:
     if path.is_dir():
-        return {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
+        with readable("the binary files", str(path)):
+            return {name: (path / name).read_bytes() for name in names if (path / name).is_file()}
     found: dict[str, bytes] = {}
-    with tarfile.open(path) as archive:
+    with readable("the archive", str(path)), tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if Path(member.name).name in names else None
             if file is not None:
@@ -113,7 +118,8 @@ def _cifar_rows(parts: Sequence[bytes], layout: _Layout, path: Path) -> ImageSet
         )
     rows = values.reshape(-1, width)
     pixels = rows[:, layout.label_bytes :].reshape(-1, 3, SIDE, SIDE)
-    return ImageSet.from_rows(pixels.transpose(0, 2, 3, 1), rows[:, layout.label_bytes - 1])
+    labels = rows[:, layout.label_bytes - 1]
+    return ImageSet.from_rows(pixels.transpose(0, 2, 3, 1), labels, str(path))
 
 
 def is_idx(folder: Path) -> bool:
@@ -139,9 +145,14 @@ def _idx_images(folder: Path, split: str) -> ImageSet:
             raise InputError(f"{folder}: {split}-{kind}-ubyte (or .gz) is missing")
         parts.append(read_idx(file))
     images, labels = parts
+    if images.ndim != 3 or labels.ndim != 1:
+        raise InputError(
+            f"{folder}: the {split} images must have three dimensions and their labels one, not "
+            f"{images.ndim} and {labels.ndim}"
+        )
     if images.shape[1:] == (28, 28):
         images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
-    return ImageSet.from_rows(images, labels)
+    return ImageSet.from_rows(images, labels, f"{folder}, {split}")
 
 
 def _idx_file(folder: Path, split: str, kind: str) -> Path | None:
@@ -165,9 +176,11 @@ def read_idx(file: Path) -> ByteArray:
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise InputError(f"{file}: is no IDX file of bytes")
     start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise InputError(f"{file}: ends within its header")
     shape = tuple(int(side) for side in np.frombuffer(content[4:start], dtype=">u4"))
     values = np.frombuffer(content[start:], dtype=np.uint8)
-    if len(values) != int(np.prod(shape)):
+    if len(values) != math.prod(shape):
         raise InputError(f"{file}: holds {len(values)} values, but its header says {shape}")
     return values.reshape(shape)
 
@@ -191,11 +204,15 @@ def read_cifar_c(folder: Path, corruption: str, severity: int) -> ImageSet:
     with readable("the arrays", str(folder)):
         images: Any = np.load(file, mmap_mode="r", allow_pickle=False)
         labels: Any = np.load(folder / "labels.npy", allow_pickle=False)
-    if images.ndim != 4 or len(images) != len(labels) or len(images) % SEVERITIES:
+    for array in (images, labels):
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"{folder}: holds an archive of arrays where an array is expected")
+    if images.ndim != 4 or labels.shape != images.shape[:1] or len(images) % SEVERITIES:
         raise InputError(
-            f"{file}: {images.shape} images and {len(labels)} labels are no five severities of one "
-            "test set"
+            f"{file}: images of shape {images.shape} and labels of shape {labels.shape} are no "
+            "five severities of one test set"
         )
+    labels = check_labels(labels, len(images), None, str(folder / "labels.npy"))
     rows = len(images) // SEVERITIES
     chosen = slice((severity - 1) * rows, severity * rows)
-    return ImageSet.from_rows(np.asarray(images[chosen]), labels[chosen])
+    return ImageSet.from_rows(np.asarray(images[chosen]), labels[chosen], str(file))

@@ -55,6 +55,8 @@ class DataSet:
         ):
             if images is None:
                 continue
+            if not len(images):
+                raise InputError(f"{self.source}: the {name} set holds no images")
             low, high = int(images.labels.min()), int(images.labels.max())
             if low < 0 or high >= self.num_classes:
                 raise InputError(
@@ -163,6 +165,20 @@ def _data_set(
     return DataSet(sets["train"], test, validation, count, names, source)
 
 
+def _kept(place: Path) -> ParquetImages | None:
+    """Return the decoded images of a cache; None where there are none, or no whole ones."""
+    if not place.is_file():
+        return None
+    try:
+        with place.open("rb") as file:
+            content: Any = np.load(file, allow_pickle=False)
+            images = ImageSet(tensor(content["images"]), tensor(content["labels"]))
+            return ParquetImages(images, tuple(content["names"].tolist()) or None)
+    # A damaged file makes the decoder that meets it raise almost anything; it is written anew.
+    except Exception:
+        return None
+
+
 def _cached(files: Sequence[Path], folder: Path | None) -> ParquetImages:
     """Read parquet images, by way of a file of the decoded ones that goes with just these files."""
     if folder is None:
@@ -171,10 +187,9 @@ def _cached(files: Sequence[Path], folder: Path | None) -> ParquetImages:
     key = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
     digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
     place = folder / f"{files[0].name.split('-')[0]}-{digest}.npz"
-    if place.is_file():
-        content: Any = np.load(place, allow_pickle=False)
-        images = ImageSet(tensor(content["images"]), tensor(content["labels"]))
-        return ParquetImages(images, tuple(content["names"].tolist()) or None)
+    kept = _kept(place)
+    if kept is not None:
+        return kept
     read = read_parquet_images(files)
     folder.mkdir(parents=True, exist_ok=True)
     names = np.array(read.class_names or (), dtype=np.str_)

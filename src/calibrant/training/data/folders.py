@@ -49,7 +49,8 @@ def read_class_folders(
     Raises:
         InputError: there are no images, or a class that isn't in `class_names`.
     """
-    present = sorted(item.name for item in folder.iterdir() if item.is_dir())
+    with readable("the folder", str(folder)):
+        present = sorted(item.name for item in folder.iterdir() if item.is_dir())
     names = tuple(present if class_names is None else class_names)
     numbers = {name: number for number, name in enumerate(names)}
     paths: list[Path] = []
@@ -76,14 +77,23 @@ def read_list(list_file: Path, root: Path, size: Size = None) -> ImageFiles:
     paths: list[Path] = []
     labels: list[int] = []
     for number, line in enumerate(_lines(list_file), start=1):
-        name, _, label = line.strip().rpartition(" ")
-        if not name or not label.isdigit():
+        name, _, text = line.strip().rpartition(" ")
+        label = _class_number(text)
+        if not name or label is None:
             raise InputError(f"{list_file}: line {number} is not of the form PATH LABEL")
-        if not (root / name).is_file():
+        with readable(f"line {number}", str(list_file)):
+            present = (root / name).is_file()
+        if not present:
             raise InputError(f"{list_file}: line {number} names {root / name}, which isn't there")
         paths.append(root / name)
-        labels.append(int(label))
+        labels.append(label)
     return _files(paths, labels, size, list_file)
+
+
+def _class_number(text: str) -> int | None:
+    """Return a whole number that an int64 holds; None for any other text."""
+    plain = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= 18
+    return int(text) if plain else None
 
 
 def read_cub(folder: Path, size: Size = (448, 448)) -> FolderImages:
@@ -101,8 +111,16 @@ def read_cub(folder: Path, size: Size = (448, 448)) -> FolderImages:
     for split, flag in (("train", "1"), ("test", "0")):
         rows = [row for row in images if training.get(row) == flag]
         paths = [folder / "images" / images[row] for row in rows]
-        with readable("image_class_labels.txt", str(folder)):
-            numbers = [int(labels[row]) - 1 for row in rows]
+        numbers: list[int] = []
+        for row in rows:
+            number = _class_number(labels.get(row, ""))
+            # They count from 1.
+            if not number:
+                raise InputError(
+                    f"{folder / 'image_class_labels.txt'}: image '{row}' needs a class number from "
+                    f"1, not '{labels.get(row, '')[:40]}'"
+                )
+            numbers.append(number - 1)
         sets[split] = _files(paths, numbers, size, folder)
     return FolderImages(sets, tuple(names.values()))
 

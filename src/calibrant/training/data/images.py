@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.files.keys import readable
 
@@ -70,17 +71,38 @@ class ImageSet:
             raise InputError(
                 f"images must be uint8 of shape (N, 3, H, W), not {self.images.dtype} of {shape}"
             )
-        if tuple(self.labels.shape) != shape[:1]:
+        if tuple(self.labels.shape) != shape[:1] or self.labels.dtype != torch.int64:
             raise InputError(
-                f"there are {shape[0]} images, but labels of shape {tuple(self.labels.shape)}"
+                f"there are {shape[0]} images, so labels must be int64 of shape ({shape[0]},), not "
+                f"{self.labels.dtype} of {tuple(self.labels.shape)}"
             )
 
     @classmethod
-    def from_rows(cls, rows: ByteArray, labels: NDArray[np.integer]) -> ImageSet:
-        """Wrap (N, H, W, 3) or (N, H, W) bytes, the order of image files; grey becomes RGB."""
-        if rows.ndim == 3:
+    def from_rows(cls, rows: NDArray[Any], labels: NDArray[Any], source: str = "data") -> ImageSet:
+        """Wrap (N, H, W, 3) or (N, H, W) bytes, the order of image files; grey becomes RGB.
+
+        Args:
+            rows: the pixels of at least one image.
+            labels: (N,) whole numbers from 0.
+            source: begins the error message.
+
+        Raises:
+            InputError: these are no images, or labels that name no class.
+        """
+        coloured = rows.ndim == 4 and rows.shape[3] == 3
+        if rows.dtype != np.uint8 or not (coloured or rows.ndim == 3) or 0 in rows.shape:
+            raise InputError(
+                f"{source}: images must be bytes (uint8) of shape (N, H, W, 3) or (N, H, W), not "
+                f"{rows.dtype} of {rows.shape}"
+            )
+        if labels.shape != rows.shape[:1]:
+            raise InputError(
+                f"{source}: there are {len(rows)} images, but labels of shape {labels.shape}"
+            )
+        classes = check_labels(labels, len(rows), None, source)
+        if not coloured:
             rows = np.repeat(rows[..., None], 3, axis=3)
-        return cls(tensor(rows.transpose(0, 3, 1, 2)), tensor(labels.astype(np.int64)))
+        return cls(tensor(rows.transpose(0, 3, 1, 2)), tensor(classes))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -151,6 +173,11 @@ def decode(
         MissingDependencyError: Pillow isn't there.
     """
     image = open_image(content, source)
+    if image.height <= cut_bottom:
+        raise InputError(
+            f"{source}: the image has {image.height} rows of pixels, of which {cut_bottom} are cut "
+            "off"
+        )
     if cut_bottom:
         image = image.crop((0, 0, image.width, image.height - cut_bottom))
     if size is not None and (image.height, image.width) != size:
@@ -161,15 +188,18 @@ def decode(
 def open_image(content: bytes, source: str) -> Image:
     """Return a decoded RGB image; raises as `decode` does."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise MissingDependencyError(
             "decoding images needs Pillow: pip install 'calibrant[train]'"
         ) from error
     try:
         return Image.open(BytesIO(content)).convert("RGB")
-    except (UnidentifiedImageError, OSError) as error:
-        raise InputError(f"{source}: holds no image that can be decoded ({error})") from error
+    # Each of Pillow's decoders meets damage in its own way: ValueError, SyntaxError, struct.error,
+    # and an error without a base class for an image that is too large.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(f"{source}: holds no image that can be decoded ({reason})") from error
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.files.keys import optional, readable
 from calibrant.training.data.images import ImageSet, decode
@@ -86,9 +87,12 @@ def read_parquet_images(files: Sequence[Path]) -> ParquetImages:
             pixels = list(pool.map(decode, contents, sources))
         rows += pixels
         labels.append(truth)
+    if not rows:
+        raise InputError(f"{files[0]}: holds no images")
     if len({image.shape for image in rows}) != 1:
         raise InputError(f"{files[0]}: the images must all have one size to be held in memory")
-    return ParquetImages(ImageSet.from_rows(np.stack(rows), np.concatenate(labels)), names)
+    images, truth = np.stack(rows), np.concatenate(labels)
+    return ParquetImages(ImageSet.from_rows(images, truth, str(files[0].parent)), names)
 
 
 def _read_columns(file: Path) -> tuple[list[bytes], Any, tuple[str, ...] | None]:
@@ -99,11 +103,13 @@ def _read_columns(file: Path) -> tuple[list[bytes], Any, tuple[str, ...] | None]
         image = _column(schema.names, IMAGE_COLUMNS, "images", file)
         label = _column(schema.names, LABEL_COLUMNS, "labels", file)
         table = archive.read(columns=[image, label])
-    contents = [_encoded(cell) for cell in table[image].to_pylist()]
+        contents = [_encoded(cell) for cell in table[image].to_pylist()]
+        truth = np.asarray(table[label].to_numpy())
     for row, content in enumerate(contents):
         if not isinstance(content, bytes):
             raise InputError(f"{file}: row {row} of '{image}' holds no encoded image")
-    truth = np.asarray(table[label].to_numpy())
+    # Here, where rows have the numbers that they have in the file.
+    truth = check_labels(truth, len(contents), None, str(file), label)
     return contents, truth, _class_names(schema.metadata or {}, label)
 
 
@@ -118,13 +124,14 @@ def _column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -
 
 def _encoded(cell: Any) -> Any:
     """Return the bytes of a cell, which in the Hub's files is a pair of bytes and path."""
-    return cell["bytes"] if hasattr(cell, "keys") else cell
+    return cell.get("bytes") if hasattr(cell, "keys") else cell
 
 
 def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:
     """Return the class names that the Hub's metadata give for the column of labels."""
     try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return tuple(features[label]["names"])
-    except (KeyError, ValueError, TypeError):
+        names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
+    except (KeyError, ValueError, TypeError, RecursionError):
         return None
+    listed = cast(list[Any], names) if isinstance(names, list) else []
+    return tuple(listed) if listed and all(isinstance(name, str) for name in listed) else None

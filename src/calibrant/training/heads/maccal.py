@@ -29,7 +29,7 @@ from calibrant.training.heads.learning import (
     check_finite,
     train,
 )
-from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskMode
+from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskedMomentum, MaskMode
 from calibrant.training.heads.retraining import HeadRetraining, folded
 from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
@@ -90,6 +90,8 @@ class MaCCal(HeadRetraining):
         feedback: accuracy and confidence as the epoch runs (``"running"``) or with its last weights
             (``"epoch_end"``, one more pass).
         strict_freeze: whether masked weights are also spared decay and momentum.
+        masked_momentum: ``"dropped"``: a revived weight starts from rest; ``"kept"``: with the
+            velocity that it had when it was masked, epochs ago.
         initial_retention, least_retention, largest_step, smallest_step: p of the first epoch,
             p_min, delta_max and delta_min.
         kappa_: the kappa of the head.
@@ -118,6 +120,7 @@ class MaCCal(HeadRetraining):
         "running", choices=("running", "epoch_end")
     )
     strict_freeze: bool = True
+    masked_momentum: MaskedMomentum = argument("dropped", choices=get_args(MaskedMomentum))
     initial_retention: float = argument(0.9, above=0, at_most=1)
     least_retention: float = argument(0.1, above=0, at_most=1)
     largest_step: float = argument(0.1, above=0)
@@ -213,6 +216,7 @@ class MaCCal(HeadRetraining):
             self.strict_freeze,
             self.momentum,
             self.weight_decay,
+            self.masked_momentum,
         )
         place = source.place
         heads = MaskedHeads(self._widths(source), len(kappas), self.seed, descent, *place)

@@ -22,6 +22,7 @@ from calibrant.training.heads.seeds import INITIAL_WEIGHTS, MASK, generator_for
 from calibrant.training.heads.tensors import random_state_kept, tensor_of
 
 MaskMode = Literal["zeroing", "last_mask", "expected", "full"]
+MaskedMomentum = Literal["dropped", "kept"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class MaskedDescent:
         strict: whether masked weights get no decay and no momentum either, so that they stay where
             they are, bit for bit. With plain SGD behind a masked gradient they would drift.
         momentum, weight_decay: as in torch's SGD; biases decay too.
+        masked_momentum: what becomes of the velocity of a weight that stands still: ``"dropped"``
+            when it is masked, so that it starts from rest once it is revived, or ``"kept"``, so
+            that its first steps then go where it was heading epochs ago. Only with `strict` and
+            `restrict_gradient`; without them masked weights don't stand still.
     """
 
     mode: MaskMode = "zeroing"
@@ -45,6 +50,12 @@ class MaskedDescent:
     strict: bool = True
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    masked_momentum: MaskedMomentum = "dropped"
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether masked weights neither learn nor drift nor decay."""
+        return self.restrict_gradient and self.strict
 
 
 class MaskedHeads:
@@ -98,6 +109,8 @@ class MaskedHeads:
             self._momentum_kept[layer] = self._keep_momentum(self.masks[layer])
             if self.descent.mode == "zeroing":
                 weight.mul_(self.masks[layer])
+            if self.descent.stands_still and self.descent.masked_momentum == "dropped":
+                self._weight_momentum[layer].mul_(self.masks[layer])
 
     def _keep_momentum(self, mask: Tensor) -> Tensor:
         """Return what a step multiplies momentum by: 1 where it stands still."""
@@ -147,7 +160,7 @@ class MaskedHeads:
             self.masks[layer],
         )
         descent = self.descent
-        if descent.restrict_gradient and descent.strict:
+        if descent.stands_still:
             direction = gradient.add_(weight, alpha=descent.weight_decay)
             velocity.mul_(self._momentum_kept[layer]).addcmul_(direction, mask)
             weight.addcmul_(velocity, mask, value=-learning_rate)

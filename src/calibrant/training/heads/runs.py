@@ -50,6 +50,9 @@ def write_training_predictions(folder: Path, file: Path, data: Path | None = Non
 
     settings = RunSettings.read(folder / CONFIG)
     network, normalise = load_network(folder)
+    for name, value in network.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise InputError(f"{folder}: '{name}' of the network holds NaN or infinity")
     images = read_data_set(
         settings.data if data is None else data,
         num_classes=settings.num_classes,

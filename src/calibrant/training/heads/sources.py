@@ -247,6 +247,11 @@ class NetworkFeatures:
                         f"layer '{self.name}' must take features of shape (N, D), not "
                         f"{tuple(features.shape)}; name another layer as the head"
                     )
+                if not bool(torch.isfinite(features).all()):
+                    raise InputError(
+                        f"layer '{self.name}' is given NaN or infinity as features: the network's "
+                        "weights or its inputs are not finite"
+                    )
                 checked = check_labels(labels, len(logits), self.classes, "the loader")
                 wide = features.to(self.place[1])
                 yield wide, tensor_of(checked).to(device), logits.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from collections.abc import Callable
 from os import fspath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +15,7 @@ from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.training.heads.balcal import BalancedHead
 from calibrant.training.heads.scaling import Rescale
+from calibrant.training.heads.stage import head_logits
 from calibrant.training.heads.tensors import random_state_kept
 from calibrant.training.heads.two_stage import VariationalHead
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 FORMAT = ParameterFormat("calibrant-head", 1, "a head", "torch")
 Description = list[Any]
+# The deepest head that this package trains has four.
+MOST_LAYERS = 16
 
 
 def save_head(stage: SecondStage, path: StrPath) -> None:
@@ -62,17 +65,31 @@ def load_head(path: StrPath) -> nn.Module:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise CalibratorFileError(f"{source}: parameter '{name}' holds NaN or infinity")
     try:
+        description = json.loads(header["architecture"])
         with random_state_kept():
-            head = build(json.loads(header["architecture"]), _elements(state))
+            head = build(description, _elements(state))
         head.to({"float32": torch.float32, "float64": torch.float64}[header["dtype"]])
         head.load_state_dict(state)
+        head.eval()
+        _try_out(head, description[0][1])
     # A header that was tampered with may fail in any way.
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise CalibratorFileError(
             f"{source}: the header doesn't fit the parameters ({reason})"
         ) from error
-    return head.eval()
+    return head
+
+
+def _try_out(head: nn.Module, width: int) -> None:
+    """Raise `ValueError` unless a head makes finite logits of a row of zeros.
+
+    Layers may each fit their parameters and not one another, numbers may be finite in the file and
+    not in the head's dtype, and a variance may be negative.
+    """
+    logits = head_logits(head, torch.zeros(1, width))
+    if logits.ndim != 2 or not bool(torch.isfinite(logits).all()):
+        raise ValueError("it gives a row of zeros no finite logits")
 
 
 def describe(head: nn.Module) -> list[Description]:
@@ -107,9 +124,22 @@ def build(description: list[Description], elements: int) -> nn.Module:
 
     Args:
         description: names and sizes of the layers.
-        elements: how many numbers the file holds: no damaged header may reserve memory for more.
+        elements: how many numbers the file holds. What all layers hold together is counted before
+            any of them is made: no damaged header may reserve memory for more.
+
+    Raises:
+        ValueError: an unknown layer, too many of them, or sizes that ask for more numbers.
     """
-    layers = [_build_layer(name, sizes, elements) for name, *sizes in description]
+    if len(description) > MOST_LAYERS:
+        raise ValueError(f"{len(description)} layers, where heads have at most {MOST_LAYERS}")
+    needed = 0
+    for name, *sizes in description:
+        if not all(type(size) is int and 0 < size <= elements for size in sizes):
+            raise ValueError(f"sizes {sizes} of layer '{name}'")
+        needed += SIZES[name](*sizes)
+    if needed > elements:
+        raise ValueError(f"sizes of the layers ask for {needed} numbers, there are {elements}")
+    layers: list[nn.Module] = [MAKERS[name](*sizes) for name, *sizes in description]
     single = len(layers) == 1 and isinstance(layers[0], (VariationalHead, BalancedHead))
     return layers[0] if single else nn.Sequential(*layers)
 
@@ -122,18 +152,39 @@ def _rescale(width: int) -> Rescale:
     return Rescale(torch.zeros(width), 1.0)
 
 
-def _build_layer(name: str, sizes: list[int], elements: int) -> nn.Module:
-    products = [first * second for first, second in pairwise(sizes)]
-    if name == "balanced":
-        products.append(sizes[0] * (sizes[0] // 2))
-    whole = all(type(size) is int and 0 < size <= elements for size in sizes)
-    if not whole or any(product > elements for product in products):
-        raise ValueError(f"sizes {sizes} of layer '{name}'")
-    makers: dict[str, Any] = {
-        "linear": nn.Linear,
-        "relu": nn.ReLU,
-        "rescale": _rescale,
-        "variational": VariationalHead,
-        "balanced": BalancedHead,
-    }
-    return makers[name](*sizes)
+def _numbers_of_rescale(width: int) -> int:
+    return width + 1
+
+
+def _numbers_of_linear(inputs: int, outputs: int) -> int:
+    return (inputs + 1) * outputs
+
+
+def _numbers_of_variational(features: int, latent: int, classes: int, samples: int) -> int:
+    wide = 3 * latent
+    code = _numbers_of_linear(features, wide) + _numbers_of_linear(wide, latent)
+    return 2 * code + _numbers_of_linear(latent, classes) + samples * latent
+
+
+def _numbers_of_balanced(channels: int, classes: int, kernel: int) -> int:
+    narrow = max(1, channels // 2)
+    convolutions = 2 * channels * narrow * kernel**2
+    norms = 4 * (2 * channels + narrow) + 3  # each also counts its batches
+    return _numbers_of_linear(channels, classes) + convolutions + norms + channels * classes + 1
+
+
+MAKERS: dict[str, Callable[..., nn.Module]] = {
+    "linear": nn.Linear,
+    "relu": nn.ReLU,
+    "rescale": _rescale,
+    "variational": VariationalHead,
+    "balanced": BalancedHead,
+}
+# How many numbers a layer of these sizes holds, buffers too.
+SIZES: dict[str, Callable[..., int]] = {
+    "linear": _numbers_of_linear,
+    "relu": lambda: 0,
+    "rescale": _numbers_of_rescale,
+    "variational": _numbers_of_variational,
+    "balanced": _numbers_of_balanced,
+}

@@ -1,0 +1,94 @@
+"""How the command line begins and ends: one sentence for whatever stops it, and an exit code.
+
+Little is imported here, so that an interrupt while the rest is being imported ends as any other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from calibrant.core.errors import CalibrantError
+from calibrant.core.temporaries import removed_when_killed
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+HELP = {"-h", "--help"}
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command line, of which `words` are the words, and return its exit code.
+
+    0, also if whoever reads the output has had enough of it; 2 with one sentence for bad input; 130
+    after an interrupt. A signal that kills still does.
+    """
+    with removed_when_killed():
+        try:
+            code = _called(words)
+            finish_output()
+        except KeyboardInterrupt:
+            code = _said("interrupted", INTERRUPTED)
+            # Python remembers an interrupt that ended an `exec` of text, as dataclasses have them,
+            # and would die of it in the end; the next `exec` makes it forget.
+            exec("")
+        except CalibrantError as error:
+            code = _said(f"error: {error}", BAD_INPUT)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            code = _said(f"error: {where}{error.strerror or error}", BAD_INPUT)
+    return code
+
+
+def _called(words: Sequence[str]) -> int:
+    import typer
+
+    from calibrant.cli.app import app
+    from calibrant.cli.output import warnings_to_stderr
+
+    try:
+        with warnings_to_stderr():
+            code = app(words[1:], standalone_mode=False) or 0
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
+    except SystemExit as ended:
+        # The library's code for a closed pipe; a command that has more to do than talk did fail.
+        unread = isinstance(ended.__context__, BrokenPipeError)
+        if unread and not HELP.isdisjoint(words):
+            return 0
+        raise
+    except Exception as error:
+        # A wrong use of the command line; its class has moved between versions of the library.
+        sentence = getattr(error, "format_message", None)
+        if sentence is None:
+            raise
+        return _said(f"error: {sentence().rstrip('.')}; see calibrant --help", BAD_INPUT)
+    if code == INTERRUPTED:  # some versions of the library turn the exception into the code
+        raise KeyboardInterrupt
+    return code
+
+
+def finish_output() -> None:
+    """Write out what stdout holds; that nobody reads it any more is no error.
+
+    Raises:
+        OSError: it can't be written, as on a full disk.
+    """
+    if sys.stdout is None:  # closed by whoever started this process
+        return
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Python flushes once more at its end, and would fail once more.
+        with suppress(OSError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise
+
+
+def _said(sentence: str, code: int) -> int:
+    # Nobody may be there to read this either.
+    with suppress(OSError):
+        print(sentence, file=sys.stderr)
+    return code

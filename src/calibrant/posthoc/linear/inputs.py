@@ -1,0 +1,61 @@
+"""What linear maps read of a row: its log-probabilities, or its centred logits.
+
+The scores W x + b depend on the origin of x as soon as the weights of two classes differ, and the
+origin of logits is arbitrary. So each row gets one: either its logits are centred, or they are the
+log-probabilities that temperature scaling gives, ``x = z - logsumexp(beta z) / beta``, in the units
+of the logits. The difference between the two says how sure the row is: the more sure, the further
+the log-probabilities of the other classes lie below 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import Array, FloatArray, for_row_chunks, namespace
+from calibrant.core.masks import centred, masked_classes, unmasked_mean
+
+Inputs = Literal["log-probabilities", "centred"]
+INPUTS: tuple[str, ...] = ("log-probabilities", "centred")
+
+
+def linear_inputs(chunk: Array, inputs: str, beta: float) -> tuple[Array, Array | None]:
+    """Return (n, K) x of floating logits, 0 where a class is masked, and `masked_classes`.
+
+    Args:
+        chunk: (n, K) logits.
+        inputs: one of `INPUTS`.
+        beta: inverse temperature of the log-probabilities; not read for centred logits.
+    """
+    if inputs == "centred":
+        return centred(chunk)
+    xp, masked = namespace(chunk), masked_classes(chunk)
+    # In two steps: a large common offset mustn't cost the digits of a narrow float.
+    top, total = _top_and_log_total(chunk, beta)
+    values = (chunk - top) - total
+    return (values if masked is None else xp.where(masked, 0.0, values)), masked
+
+
+def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
+    """Return (N, 1) what `linear_inputs` takes off each row of (N, K) NumPy logits, as float64."""
+    found = np.empty((len(logits), 1))
+
+    def work(part: slice) -> None:
+        chunk = logits[part].astype(np.float64)
+        if inputs == "centred":
+            found[part] = unmasked_mean(chunk)[0]
+        else:
+            found[part] = sum(_top_and_log_total(chunk, beta))
+
+    for_row_chunks(logits, work)
+    return found
+
+
+def _top_and_log_total(chunk: Array, beta: float) -> tuple[Array, Array]:
+    """Return the (n, 1) largest logits, and what logsumexp(beta z) / beta lies above them."""
+    xp = namespace(chunk)
+    top = xp.max(chunk, axis=1, keepdims=True)
+    total = xp.sum(xp.exp((chunk - top) * beta), axis=1, keepdims=True)
+    return top, xp.log(total) / beta

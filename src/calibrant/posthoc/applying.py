@@ -79,9 +79,9 @@ def apply_map(
 def refuse_tracing(logits: Array) -> None:
     """Raise `NotApplicableError` where torch's tracer would record the checks of one input."""
     if is_torch_array(logits):
-        import torch
+        from torch.jit import is_tracing  # pyright: ignore[reportPrivateImportUsage]
 
-        if torch.jit.is_tracing():
+        if is_tracing():
             raise NotApplicableError(
                 "torch.jit.trace can't record predict_proba, whose checks look at values; trace, "
                 "export or compile the pure map instead: calibrator.transform(xp, logits, "

@@ -101,3 +101,22 @@ def uniform(xp: Any, logits: Array, masks: bool) -> Array | float:
         return 1 / int(logits.shape[1])
     free = unmasked(xp, logits)
     return free / row_sums(free)[:, None]
+
+
+def zero_where_masked(xp: Any, logits: Array, values: Array, masks: bool) -> Array:
+    """Return (n, K) `values`, 0 where minus infinity masks a class in `logits`."""
+    return xp.where(logits > -xp.inf, values, xp.zeros_like(values)) if masks else values
+
+
+def still_masked(xp: Any, logits: Array, scores: Array, masks: bool) -> Array:
+    """Return (n, K) `scores`, minus infinity where `logits` are."""
+    return xp.where(logits > -xp.inf, scores, logits) if masks else scores
+
+
+def centred(xp: Any, logits: Array, masks: bool) -> Array:
+    """Return (n, K) logits less the mean of those not masked, 0 where masked."""
+    if not masks:
+        return logits - row_sums(logits)[:, None] / int(logits.shape[1])
+    known = zero_where_masked(xp, logits, logits, masks)
+    mean = row_sums(known) / row_sums(unmasked(xp, logits))
+    return zero_where_masked(xp, logits, known - mean[:, None], masks)

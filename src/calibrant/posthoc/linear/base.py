@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, like, namespace, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import NotApplicableError
-from calibrant.core.masks import remasked
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
+from calibrant.posthoc.pieces import as_type, softmax, still_masked
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import map_rows, softmax_chunk, summarize
+from calibrant.predictions.rows import summarize
 
 
 @dataclass(eq=False)
@@ -35,26 +37,30 @@ class LinearMap(Calibrator):
         """Return W, (K, K) or the (K,) entries of a diagonal, and (K,) b."""
 
     @abstractmethod
-    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
-        """Return new (n, K) x of logits, 0 where a class is masked, and `masked_classes`."""
+    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return (n, K) x of logits, 0 where a class is masked; see `transform`."""
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        xp = namespace(logits)
-        weight, bias = (like(part, logits) for part in self.linear_map())
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return W, b and, where inputs need it, the inverse temperature."""
+        weight, bias = self.linear_map()
+        beta = self.state().get("beta_")
+        return {"weight": weight, "bias": bias} | ({} if beta is None else {"beta": beta})
 
-        def scale(chunk: Array, part: slice) -> Array:
-            scores, masked = self._inputs(chunk)
-            own = xp.astype(weight, chunk.dtype)
-            if len(own.shape) == 1:
-                scores *= own
-            else:
-                scores = scores @ own.T
-            scores += xp.astype(bias, chunk.dtype)
-            scores = remasked(scores, masked)
-            scores -= xp.max(scores, axis=1, keepdims=True)
-            return softmax_chunk(scores, part)
-
-        return map_rows(logits, scale)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return softmax(W x + b)."""
+        inputs = self.inputs_of(xp, logits, learnt, masks)
+        weight = as_type(xp, learnt["weight"], logits)
+        scores = inputs * weight if len(weight.shape) == 1 else inputs @ weight.T
+        scores = scores + as_type(xp, learnt["bias"], logits)
+        return softmax(xp, still_masked(xp, logits, scores, masks))
 
 
 @dataclass(eq=False)
@@ -85,8 +91,10 @@ class PenalisedMap(LinearMap):
         """See `LinearMap.linear_map`."""
         return self.weight_, self.bias_
 
-    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
-        return linear_inputs(chunk, self.inputs, self.beta_)
+    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return log-probabilities or centred logits, as `inputs` says."""
+        beta = as_type(xp, learnt["beta"], logits)
+        return linear_inputs(xp, logits, self.inputs, beta, masks)
 
     @abstractmethod
     def _penalties(self, rows: int, classes: int) -> FloatArray:

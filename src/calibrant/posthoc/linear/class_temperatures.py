@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
-from calibrant.core.masks import centred, centred_copy
+from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
+from calibrant.posthoc.pieces import as_type, centred
 from calibrant.posthoc.temperature.single import TemperatureFit, fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
@@ -88,8 +90,9 @@ class ClassTemperatureScaling(_ClassTemperatures):
     sweeps: int = argument(5, at_least=1)
     accuracy_loss: float = argument(0.0, at_least=0, at_most=1)
 
-    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
-        return centred(chunk)
+    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return centred logits."""
+        return centred(xp, logits, masks)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)
@@ -173,8 +176,10 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
 
     beta_: float = field(init=False, repr=False)
 
-    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
-        return linear_inputs(chunk, self.inputs, self.beta_)
+    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return log-probabilities or centred logits, as `inputs` says."""
+        beta = as_type(xp, learnt["beta"], logits)
+        return linear_inputs(xp, logits, self.inputs, beta, masks)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)

@@ -11,31 +11,33 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, for_row_chunks, namespace
-from calibrant.core.masks import centred, masked_classes, unmasked_mean
+from calibrant.core.arrays import Array, FloatArray, for_row_chunks, row_sums
+from calibrant.core.masks import unmasked_mean
+from calibrant.posthoc.pieces import centred, top, zero_where_masked
 
 Inputs = Literal["log-probabilities", "centred"]
 INPUTS: tuple[str, ...] = ("log-probabilities", "centred")
 
 
-def linear_inputs(chunk: Array, inputs: str, beta: float) -> tuple[Array, Array | None]:
-    """Return (n, K) x of floating logits, 0 where a class is masked, and `masked_classes`.
+def linear_inputs(xp: Any, logits: Array, inputs: str, beta: Array | float, masks: bool) -> Array:
+    """Return (n, K) x of floating logits, 0 where a class is masked.
 
     Args:
-        chunk: (n, K) logits.
+        xp: array namespace.
+        logits: (n, K) logits.
         inputs: one of `INPUTS`.
         beta: inverse temperature of the log-probabilities; not read for centred logits.
+        masks: whether a logit may be minus infinity.
     """
     if inputs == "centred":
-        return centred(chunk)
-    xp, masked = namespace(chunk), masked_classes(chunk)
+        return centred(xp, logits, masks)
     # In two steps: a large common offset mustn't cost the digits of a narrow float.
-    top, total = _top_and_log_total(chunk, beta)
-    values = (chunk - top) - total
-    return (values if masked is None else xp.where(masked, 0.0, values)), masked
+    largest, total = _top_and_log_total(xp, logits, beta)
+    return zero_where_masked(xp, logits, (logits - largest) - total, masks)
 
 
 def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
@@ -47,15 +49,14 @@ def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
         if inputs == "centred":
             found[part] = unmasked_mean(chunk)[0]
         else:
-            found[part] = sum(_top_and_log_total(chunk, beta))
+            found[part] = sum(_top_and_log_total(xnp, chunk, beta))
 
     for_row_chunks(logits, work)
     return found
 
 
-def _top_and_log_total(chunk: Array, beta: float) -> tuple[Array, Array]:
+def _top_and_log_total(xp: Any, logits: Array, beta: Array | float) -> tuple[Array, Array]:
     """Return the (n, 1) largest logits, and what logsumexp(beta z) / beta lies above them."""
-    xp = namespace(chunk)
-    top = xp.max(chunk, axis=1, keepdims=True)
-    total = xp.sum(xp.exp((chunk - top) * beta), axis=1, keepdims=True)
-    return top, xp.log(total) / beta
+    _, largest = top(xp, logits)
+    total = row_sums(xp.exp((logits - largest) * beta))[:, None]
+    return largest, xp.log(total) / beta

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, namespace, to_numpy
+from calibrant.core.arrays import Array, FloatArray, row_sums, to_numpy
 from calibrant.core.errors import BoundaryWarning
-from calibrant.core.masks import centred, remasked
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
+from calibrant.posthoc.pieces import centred, still_masked, top
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
@@ -55,7 +57,9 @@ class _RegularisedMatrix(LinearMap):
         if isinstance(base.warning, BoundaryWarning):
             # Rows without an error ask a map for certainty, and the temperature has said how much.
             return report
-        inputs, _ = self._inputs(to_numpy(predictions.scores).astype(np.float64))
+        inputs = self.inputs_of(
+            xnp, to_numpy(predictions.scores).astype(np.float64), {}, masks=False
+        )
         rows = LinearLikelihood(inputs, predictions.labels, base.beta, square=True, inputs="given")
         strengths, start = self._chosen_strengths(rows, summary)
         found = fit_linear(rows, strengths.penalties(n, classes), self.max_iterations, start=start)
@@ -115,8 +119,9 @@ class MatrixScaling(_RegularisedMatrix):
 
     method: ClassVar[str] = "matrix"
 
-    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
-        return centred(chunk)
+    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return centred logits."""
+        return centred(xp, logits, masks)
 
 
 @dataclass(eq=False)
@@ -149,10 +154,10 @@ class DirichletCalibration(_RegularisedMatrix):
 
     method: ClassVar[str] = "dirichlet"
 
-    def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
-        xp = namespace(chunk)
-        values, masked = centred(chunk)
-        known = remasked(values, masked)
-        top = xp.max(known, axis=1, keepdims=True)
-        log_total = xp.log(xp.sum(xp.exp(known - top), axis=1, keepdims=True))
-        return values - (top + log_total), masked
+    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return ln p; for a masked class the mean of the others."""
+        values = centred(xp, logits, masks)
+        known = still_masked(xp, logits, values, masks)
+        largest = top(xp, known)[1]
+        total = row_sums(xp.exp(known - largest))[:, None]
+        return values - (largest + xp.log(total))

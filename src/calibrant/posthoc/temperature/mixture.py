@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from calibrant.core.arrays import Array
-from calibrant.core.masks import uniform
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
+from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps, uniform
 
 
 @dataclass(eq=False)

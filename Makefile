@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test tests lint types bench clean
+.PHONY: demo test tests other-processor lint types bench clean
 
 demo: $(VENV)/.ready-user            ## the whole job on sample data; writes demo-report/
 	$(BIN)/calibrant demo --out demo-report
@@ -19,6 +19,9 @@ types: $(VENV)/.ready-dev
 
 tests: $(VENV)/.ready-dev
 	$(BIN)/pytest
+
+other-processor: $(VENV)/.ready-dev  ## laws and reference values, computed as an older processor does
+	$(BIN)/python scripts/other_processor.py
 
 bench: benchmarks/.peers/.ready      ## times against the peers, in an environment of their own
 	benchmarks/.peers/bin/python -m benchmarks --out benchmarks/results/latest.json

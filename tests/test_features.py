@@ -29,7 +29,7 @@ from calibrant.posthoc.features import (
     density_ratio,
     neighbours,
 )
-from calibrant.posthoc.features.group import alternating_halves, fit_partition, mixture_loss
+from calibrant.posthoc.features.group import Mixture, alternating_halves, fit_partition
 from calibrant.posthoc.features.neighbours import nearest_distances, unit_rows
 from calibrant.posthoc.features.proximity import proximity_of
 from calibrant.posthoc.loading import load
@@ -212,20 +212,53 @@ def test_dac_never_raises_the_calibration_loss():
 # --- group calibration
 
 
-def test_gradient_of_the_mixture(drifting):
+@pytest.fixture
+def mixture(drifting) -> Mixture:
     logits, labels, features = (part[:80] for part in drifting)
-    rows = summarize(logits, labels, curve="dense")
-    rng = np.random.default_rng(0)
-    vector = np.concatenate([rng.normal(scale=0.3, size=3), rng.normal(size=18)])
-    value, gradient = mixture_loss(rows, features, vector, 0.5, 3, 0.1)
-    betas, weights = 0.5 * np.exp(vector[:3]), vector[3:].reshape(3, 6)
+    return Mixture(summarize(logits, labels, curve="dense"), features, 0.5, 0.1)
+
+
+def some_point(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return np.exp(rng.normal(scale=0.3, size=3)), rng.normal(size=(3, 6))
+
+
+def test_gradient_of_the_mixture(drifting, mixture):
+    logits, labels, features = (part[:80] for part in drifting)
+    ratios, weights = some_point(0)
+    found = mixture.at(ratios, weights)
     share = softmax(features @ weights.T)
-    probs = sum(share[:, g, None] * softmax(logits, betas[g]) for g in range(3))
-    np.testing.assert_allclose(value, nll(probs, labels) + 0.1 * (weights**2).mean(), rtol=1e-10)
-    for i in range(len(vector)):
-        step = 1e-6 * np.eye(len(vector))[i]
-        up, down = (mixture_loss(rows, features, vector + s, 0.5, 3, 0.1)[0] for s in (step, -step))
-        np.testing.assert_allclose(gradient[i], (up - down) / 2e-6, rtol=1e-5, atol=1e-8)
+    probs = sum(share[:, g, None] * softmax(logits, 0.5 * ratios[g]) for g in range(3))
+    wanted = nll(probs, labels) + 0.1 * (weights**2).mean()
+    np.testing.assert_allclose(found.value, wanted, rtol=1e-10)
+
+    def slope(up: tuple, down: tuple) -> float:
+        return (mixture.at(*up).value - mixture.at(*down).value) / 2e-6
+
+    for g in range(3):
+        step = np.exp(1e-6 * np.eye(3)[g])
+        by_ratio = slope((ratios * step, weights), (ratios / step, weights))
+        np.testing.assert_allclose(found.by_ratios[g], by_ratio, rtol=1e-5, atol=1e-8)
+        for d in range(6):
+            step = np.zeros((3, 6))
+            step[g, d] = 1e-6
+            by_weight = slope((ratios, weights + step), (ratios, weights - step))
+            np.testing.assert_allclose(found.by_weights[g, d], by_weight, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.1])
+def test_every_step_of_a_partition_makes_its_objective_smaller(mixture, penalty):
+    mixture = replace(mixture, penalty=penalty)
+    for seed in range(5):
+        _, start = some_point(seed)
+        metric = mixture.metric(3)
+        values = [
+            mixture.at(*fit_partition(mixture, start, metric, steps)).value for steps in range(40)
+        ]
+        assert (np.diff(values) < 0).all()
+    # ... and in the end there is nothing to gain.
+    last = mixture.at(*fit_partition(mixture, start, metric, 5000))
+    np.testing.assert_allclose(last.by_weights, 0, atol=1e-5 if penalty else 1e-3)
 
 
 def test_halves_share_no_row_and_not_the_order(drifting):
@@ -252,9 +285,9 @@ def test_each_stage_of_group_calibration_sees_its_half(drifting, groups):
     for u in range(3):
         learn, calibrate = halves[u % 2], halves[(u + 1) % 2]
         start = np.random.default_rng([0, u]).uniform(-1, 1, size=(groups, 6)) / np.sqrt(6)
-        end = fit_partition(rows.take(learn), x[learn], start, beta, 0.1, 100)
-        weights = end.x[groups:].reshape(groups, 6)
-        np.testing.assert_allclose(calibrator.partitions_[u], weights, atol=0.02)
+        mixture = Mixture(rows.take(learn), x[learn], beta, 0.1)
+        _, weights = fit_partition(mixture, start, mixture.metric(groups), 50)
+        np.testing.assert_allclose(calibrator.partitions_[u], weights, atol=1e-4)
         group = (x @ calibrator.partitions_[u].T).argmax(axis=1)
         for g in range(groups):
             chosen = calibrate[group[calibrate] == g]
@@ -278,6 +311,16 @@ def test_group_calibration_finds_the_halves_of_feature_space(drifting):
     single = TemperatureScaling().fit(logits[:1000], labels[:1000])
     ours = nll(calibrator.predict_proba(logits[1000:], features[1000:]), labels[1000:])
     assert ours < nll(single.predict_proba(logits[1000:]), labels[1000:]) - 0.02
+
+
+def test_shuffled_rows_give_group_calibration_bit_for_bit(drifting):
+    order = np.random.default_rng(0).permutation(1500)
+    plain, other = (
+        GroupCalibration(partitions=2).fit(*(part[rows] for part in drifting))
+        for rows in (np.arange(1500), order)
+    )
+    for name in ("centre_", "scale_", "partitions_", "betas_"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(plain, name))
 
 
 def test_units_of_the_features_do_not_matter_to_group_calibration(drifting):

@@ -30,7 +30,7 @@ from calibrant.posthoc.temperature.smart.objectives import objective_names
 
 INPUTS = st.sampled_from(["log-probabilities", "centred"])
 ARGUMENTS = {
-    "ets": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
+    "ets": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll", "mixed"])}),
     "vector": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
     "svs": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3), "inputs": INPUTS}),
     "sms": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
@@ -68,7 +68,7 @@ ARGUMENTS = {
     "feature-clipping": st.fixed_dictionaries(
         {"scaling": st.sampled_from(["none", "temperature"]), "accuracy": st.floats(0, 1)}
     ),
-    "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll"])}),
+    "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll", "mixed"])}),
     "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "inputs": INPUTS}),
     "auto": st.fixed_dictionaries(
         {

@@ -13,7 +13,8 @@ from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION, ProbitScaling
-from calibrant.posthoc.noise.votes import COARSE_STEP, FINE_STEP, step_for, vote_shares
+from calibrant.posthoc.noise.vote_table import FEWEST_CLASSES, tabled_share, tabled_shares
+from calibrant.posthoc.noise.votes import COARSE_STEP, FINE_STEP, step_for, vote_share, vote_shares
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.single import TemperatureScaling
 
@@ -96,6 +97,48 @@ def test_the_step_is_small_enough(classes, scale):
     logits[:, 0] += 10 * rng.random(100)
     wanted = vote_shares(logits, 1.0, FINE_STEP / 2)
     np.testing.assert_allclose(vote_shares(logits, 1.0, step_for(classes)), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize("classes", [2, 30, 700])
+def test_the_table_gives_the_shares_of_the_integral(classes, spread):
+    rng = np.random.default_rng(classes)
+    logits = rng.normal(scale=spread, size=(60, classes))
+    logits[:, 0] += 10 * rng.random(60)
+    logits[::4, classes // 2] = -np.inf
+    logits[1, :2] = 50.0
+    found, wanted = tabled_shares(logits, 1.3), vote_shares(logits, 1.3, FINE_STEP)
+    np.testing.assert_allclose(found, wanted, atol=1e-7)
+    assert (found[logits == -np.inf] == 0).all()
+    assert found[1, 0] == found[1, 1]
+    # What matters to the likelihood is the relative error of a share that is not all but nothing.
+    likely = wanted > 1e-6
+    np.testing.assert_allclose(found[likely], wanted[likely], rtol=2e-5)
+    best = np.take_along_axis(found, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
+    np.testing.assert_array_equal(best, found.max(axis=1))
+    of_class = rng.integers(classes, size=60)
+    own, direct = (
+        tabled_share(logits, of_class, 1.3),
+        vote_share(logits, of_class, 1.3, FINE_STEP),
+    )
+    np.testing.assert_allclose(own, direct, atol=1e-7)
+
+
+def test_classes_by_table_keep_the_order_of_the_logits():
+    logits = np.sort(np.random.default_rng(3).normal(scale=2.0, size=(50, 300)), axis=1)
+    shares = tabled_shares(logits, 1.0)
+    assert (np.diff(shares, axis=1) >= 0).all()
+
+
+def test_few_and_many_classes_are_the_same_method():
+    """Classes that are all but masked bring a fit to the table; the rest stays as it is."""
+    logits, labels = with_truth(600, FEWEST_CLASSES - 1, "normal", seed=4)
+    masked = np.concatenate([logits, np.full((600, 1), -np.inf)], axis=1)
+    few, many = fitted(ProbitScaling(), logits, labels), fitted(ProbitScaling(), masked, labels)
+    np.testing.assert_allclose(few.noise_, many.noise_, rtol=3e-3)
+    many.noise_ = few.noise_
+    found = many.predict_proba(masked)
+    np.testing.assert_allclose(found[:, :-1], few.predict_proba(logits), atol=1e-6)
 
 
 def test_the_second_step_is_top_rest_scaling_of_the_first(labelled_logits):

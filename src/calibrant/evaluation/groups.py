@@ -55,7 +55,7 @@ class GroupedEvaluation:
         groups: evaluation of each group, by name.
         skipped: group name to the reason why it was not measured.
         p_adjusted: group name to the chance that any honest group would stand out as much, all
-            groups considered (see `calibrant.evaluation.family_wise`). Empty for groups by true label, where
+            groups considered (see `evaluation.family_wise`). Empty for groups by true label, where
             honest confidences have no floor (a model doesn't know the label), and for a leading
             metric without one.
         least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.core.arrays import Array, row_sums
+import array_api_compat.numpy
+
+from calibrant.core.arrays import Array
 
 
 def columns(xp: Any, rows: Array) -> Array:
@@ -20,21 +22,39 @@ def columns(xp: Any, rows: Array) -> Array:
 def top(xp: Any, rows: Array) -> tuple[Array, Array]:
     """Return the (n, 1) index and the (n, 1) value of the largest entry of each row.
 
-    Of tied entries the first is taken. NumPy finds where the maximum is sooner than what it is.
+    Of tied entries the first is taken.
     """
     index = xp.argmax(rows, axis=1, keepdims=True)
-    return index, xp.take_along_axis(rows, index, axis=1)
+    return index, largest(xp, rows, index)
+
+
+def largest(xp: Any, rows: Array, index: Array | None = None) -> Array:
+    """Return the (n, 1) largest entries of (n, K) rows, at `index` if that is known already."""
+    if xp is not array_api_compat.numpy:
+        return xp.max(rows, axis=1, keepdims=True)
+    # NumPy finds where the maximum of a short row is in half the time that it takes for what it is.
+    found = xp.argmax(rows, axis=1, keepdims=True) if index is None else index
+    return xp.take_along_axis(rows, found, axis=1)
 
 
 def below_top(xp: Any, rows: Array) -> Array:
     """Return (n, K) rows less their largest entries."""
-    return rows - top(xp, rows)[1]
+    return rows - largest(xp, rows)
+
+
+def sums(xp: Any, rows: Array) -> Array:
+    """Return the (n,) sums of the rows of (n, K).
+
+    A dot product with ones takes NumPy half the time of a sum. That of a row doesn't depend on the
+    other rows, which a matrix product with ones wouldn't promise.
+    """
+    return xp.vecdot(rows, xp.ones((1, int(rows.shape[1])), dtype=rows.dtype, device=rows.device))
 
 
 def softmax_of_gaps(xp: Any, gaps: Array) -> Array:
     """Return the softmax of (n, K) rows whose largest entry is 0."""
     weights = xp.exp(gaps)
-    return weights / row_sums(weights)[:, None]
+    return weights / sums(xp, weights)[:, None]
 
 
 def softmax(xp: Any, rows: Array) -> Array:
@@ -90,6 +110,17 @@ def lines(xp: Any, x: Array, knots: Array, values: Array) -> Array:
     return start + (inside - low) / (high - low) * (end - start)
 
 
+def cubics(
+    xp: Any, x: Array, breaks: Array, starts: Array, last: Array, coefficients: Array
+) -> Array:
+    """Return (n,) values of a piecewise cubic, constant beyond its ends; see `SplinePieces`."""
+    inside = xp.clip(x, starts[0], last)
+    piece = xp.searchsorted(breaks, inside, side="right")
+    u = inside - xp.take(starts, piece, axis=0)
+    c = xp.take(coefficients, piece, axis=0)
+    return c[:, 0] + u * (c[:, 1] + u * (c[:, 2] + u * c[:, 3]))
+
+
 def unmasked(xp: Any, logits: Array) -> Array:
     """Return (n, K) ones and, where minus infinity masks a class, zeros."""
     return xp.astype(logits > -xp.inf, logits.dtype)
@@ -100,7 +131,7 @@ def uniform(xp: Any, logits: Array, masks: bool) -> Array | float:
     if not masks:
         return 1 / int(logits.shape[1])
     free = unmasked(xp, logits)
-    return free / row_sums(free)[:, None]
+    return free / sums(xp, free)[:, None]
 
 
 def zero_where_masked(xp: Any, logits: Array, values: Array, masks: bool) -> Array:
@@ -116,7 +147,7 @@ def still_masked(xp: Any, logits: Array, scores: Array, masks: bool) -> Array:
 def centred(xp: Any, logits: Array, masks: bool) -> Array:
     """Return (n, K) logits less the mean of those not masked, 0 where masked."""
     if not masks:
-        return logits - row_sums(logits)[:, None] / int(logits.shape[1])
+        return logits - sums(xp, logits)[:, None] / int(logits.shape[1])
     known = zero_where_masked(xp, logits, logits, masks)
-    mean = row_sums(known) / row_sums(unmasked(xp, logits))
+    mean = sums(xp, known) / sums(xp, unmasked(xp, logits))
     return zero_where_masked(xp, logits, known - mean[:, None], masks)

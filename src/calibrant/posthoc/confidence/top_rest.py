@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import (
     Array,
     FloatArray,
     as_array,
-    for_row_chunks,
-    like,
     namespace,
-    pick,
-    sigmoid,
     to_numpy,
-    working_dtype,
 )
-from calibrant.core.checks import refuse_infinite
 from calibrant.core.errors import (
     ConvergenceWarning,
     InputError,
     NotIdentifiedWarning,
     warn_caller,
 )
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
 from calibrant.posthoc.fitting.smooth_logistic import (
     LogisticFit,
     Penalty,
+    SplinePieces,
     fit_by_evidence,
     fit_logistic,
     spline_basis,
     spline_knots,
+    spline_pieces,
 )
+from calibrant.posthoc.pieces import as_type, columns, cubics, largest, sigmoid, sums, top
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.predictions.rows import map_rows, summarize, top_two
+from calibrant.predictions.rows import summarize
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
 SMALLEST_MARGIN = 1e-3
@@ -153,45 +154,43 @@ class TopRestScaling(Calibrator):
 
     def _inputs(self, logits: Array) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return (N,) logit(c), log margin and d logit(c) / d log beta, at the fitted beta."""
-        logits = as_array(logits)
-        xp, dtype = namespace(logits), working_dtype(logits)
-        log_odds, margin, by_beta = (np.empty(int(logits.shape[0])) for _ in range(3))
-
-        def work(part: slice) -> None:
-            chunk = xp.astype(logits[part], dtype, copy=False)
-            log_odds[part], margin[part], by_beta[part] = _row_inputs(chunk, part, self.beta_)
-
-        for_row_chunks(logits, work)
-        return log_odds, margin, by_beta
+        learnt = {"beta": np.asarray(self.beta_)}
+        found = to_numpy(apply_map(_row_inputs, as_array(logits), None, learnt))
+        return found[:, 0], found[:, 1], found[:, 2]
 
     def _log_odds(self, log_odds: FloatArray, margin: FloatArray) -> FloatArray:
         """Return (N,) logit(c')."""
         return self.slope_ * log_odds + spline_basis(margin, self.knots_) @ self.weights_
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def split(chunk: Array, part: slice) -> Array:
-            xp = namespace(chunk)
-            log_odds, margin, _ = _row_inputs(chunk, part, self.beta_)
-            confidence = sigmoid(self._log_odds(log_odds, margin))
-            _, second, index = top_two(chunk)
-            # A row whose other classes are all masked has nothing to share.
-            alone = second == -xp.inf
-            second = xp.where(alone, 0.0, second)
-            columns = like(np.arange(int(chunk.shape[1])), chunk)
-            chosen = columns[None, :] == index[:, None]
-            below = xp.minimum(chunk - second[:, None], xp.zeros_like(chunk))
-            others = xp.exp(below * self.beta_)
-            others = xp.where(chosen, 0.0, others)
-            mass = xp.sum(others, axis=1, keepdims=True)
-            target = like(confidence[:, None], chunk, chunk.dtype)
-            # The second class has the share 1 / mass of the rest.
-            above = 1 + SEPARATION
-            target = xp.maximum(target, above / (above + xp.where(mass > 0, mass, 1.0)))
-            target = xp.where(alone[:, None], 1.0, target)
-            others = others * ((1 - target) / xp.where(mass > 0, mass, 1.0))
-            return xp.where(chosen, target, xp.minimum(others, target * (1 - SEPARATION / 2)))
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return beta, slope and the spline's pieces."""
+        pieces = spline_pieces(self.knots_, self.weights_)
+        return {"beta": np.asarray(self.beta_), "slope": np.asarray(self.slope_)} | pieces._asdict()
 
-        return map_rows(logits, split)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return c' for the top class and, for the others, their shares of the rest."""
+        row = _parted(xp, logits, as_type(xp, learnt["beta"], logits), masks)
+        log_odds, margin = _log_odds_and_margin(xp, row)
+        spline = cubics(xp, margin, *(learnt[name] for name in SplinePieces._fields))
+        recalibrated = learnt["slope"] * log_odds + spline
+        # The second class has the share 1 / mass of the rest, and stays below the top.
+        mass = xp.astype(row.mass, xp.float64)
+        lowest = (1 + SEPARATION) / (1 + SEPARATION + mass)
+        confidence = xp.maximum(sigmoid(xp, recalibrated), lowest)
+        rest = xp.minimum(sigmoid(xp, -recalibrated), mass / (1 + SEPARATION + mass))
+        if masks:  # a row whose other classes are all masked has nothing to share
+            mass = xp.where(mass > 0, mass, xp.ones_like(mass))
+        share, sure = (as_type(xp, part, logits)[:, None] for part in (rest / mass, confidence))
+        others = xp.minimum(row.weights * share, sure * (1 - SEPARATION / 2))
+        return xp.where(row.chosen, sure, others)
 
     def confidence_interval(
         self, logits: Array, level: float = 0.95
@@ -227,40 +226,65 @@ class TopRestScaling(Calibrator):
         reach = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.maximum(variance, 0.0))
         middle = self._log_odds(log_odds, margin)
         _, confidence = self.predict_confidence(checked)
-        low, high = sigmoid(middle - reach), sigmoid(middle + reach)
+        low, high = sigmoid(xnp, middle - reach), sigmoid(xnp, middle + reach)
         # Where the confidence was raised to keep the class, the interval moves up with it.
         return np.minimum(low, confidence), np.maximum(high, confidence)
 
 
-def _row_inputs(
-    chunk: Array, part: slice, beta: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return logit(c), log margin and d logit(c) / d log beta of some rows.
+class _Parted(NamedTuple):
+    """Rows parted into the top class and the others.
+
+    Attributes:
+        chosen: (n, K) whether a class is the top one.
+        below: (n, K) beta (z_k - second), minus infinity at the top class and where masked.
+        weights: (n, K) exp(below): 0 at the top class, 1 at the second.
+        mass: (n,) sum of the weights; 0 where all others are masked.
+        gap: (n,) beta (top - second); infinite where all others are masked.
+    """
+
+    chosen: Array
+    below: Array
+    weights: Array
+    mass: Array
+    gap: Array
+
+
+def _parted(xp: Any, logits: Array, beta: Array, masks: bool) -> _Parted:
+    index, most = top(xp, logits)
+    chosen = columns(xp, logits) == index
+    others = xp.where(chosen, xp.full_like(most, -xp.inf), logits)
+    second = largest(xp, others)
+    gap = (most - second)[:, 0] * beta
+    if masks:
+        second = xp.where(second == -xp.inf, most, second)
+    below = (others - second) * beta
+    weights = xp.exp(below)
+    return _Parted(chosen, below, weights, sums(xp, weights), gap)
+
+
+def _log_odds_and_margin(xp: Any, row: _Parted) -> tuple[Array, Array]:
+    """Return (n,) logit(c) and log margin, in float64.
 
     logit(c) = -log sum_{k not top} exp(beta (z_k - max z)), summed from the second class down: it
     stays exact where c rounds to 1. A row with one unmasked class has logit(c) = inf.
-
-    Raises:
-        PredictionsError: a row, counted from `part.start`, is not finite.
     """
-    xp = namespace(chunk)
-    first, second, index = top_two(chunk)
-    lone = second == -xp.inf
-    # The top class itself, left out below, lies above the second and mustn't overflow.
-    below = xp.minimum(chunk - xp.where(lone, first, second)[:, None], xp.zeros_like(chunk)) * beta
-    weights = xp.exp(below)
-    columns = like(np.arange(int(chunk.shape[1])), chunk)
-    rest = columns[None, :] != index[:, None]
-    weights = xp.where(rest, weights, 0.0)
-    mass = xp.sum(weights, axis=1)
-    refuse_infinite(xp.isfinite(mass) & xp.isfinite(pick(chunk, index)), part.start)
-    margin = xp.where(lone, xp.inf, (first - second) * beta)
-    spread = xp.sum(weights * xp.where(weights > 0, below, 0.0), axis=1)
-    scales = (to_numpy(part_) for part_ in (mass, margin, spread))
-    total, gap, inner = (np.asarray(scale, dtype=np.float64) for scale in scales)
-    total = np.where(total > 0, total, 1.0)
-    known = np.where(np.isfinite(gap), gap, 0.0)
-    return gap - np.log(total), np.log(gap + SMALLEST_MARGIN), known - inner / total
+    mass, gap = xp.astype(row.mass, xp.float64), xp.astype(row.gap, xp.float64)
+    log_odds = gap - xp.log(xp.where(mass > 0, mass, xp.ones_like(mass)))
+    return log_odds, xp.log(gap + SMALLEST_MARGIN)
+
+
+def _row_inputs(
+    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool = True
+) -> Array:
+    """Return (n, 3): logit(c), log margin and d logit(c) / d log beta."""
+    row = _parted(xp, logits, as_type(xp, learnt["beta"], logits), masks)
+    log_odds, margin = _log_odds_and_margin(xp, row)
+    zeros = xp.zeros_like(row.below)
+    spread = sums(xp, row.weights * xp.where(row.weights > 0, row.below, zeros))
+    mass, gap = xp.astype(row.mass, xp.float64), xp.astype(row.gap, xp.float64)
+    inner = xp.astype(spread, xp.float64) / xp.where(mass > 0, mass, xp.ones_like(mass))
+    known = xp.where(xp.isfinite(gap), gap, xp.zeros_like(gap))
+    return xp.stack([log_odds, margin, known - inner], axis=1)
 
 
 def log_probabilities(calibrator: Calibrator, logits: Array) -> Array:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
+from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
-from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.temperature.predicted_class import fit_ratios
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, map_rows, softmax_chunk
+from calibrant.predictions.rows import RowSummary, map_rows, softmax_chunk, summarize
 
 # While a partition is learnt, temperatures stay within this factor of the single one.
 LARGEST_RATIO = 8.0
+# ... and change by no more than this share in a step.
+LONGEST_MOVE = 0.5
 
 
 @dataclass(eq=False)
@@ -39,6 +42,10 @@ class GroupCalibration(FeatureCalibrator):
     Standardising makes the result independent of the features' scale; tau starts at the single
     temperature instead of the paper's 1.5 for the same reason.
 
+    A partition is learnt in a fixed number of small steps that never raise the objective (see
+    `fit_partition`). The paper's L-BFGS takes fewer, but where it is stopped depends on the last
+    bit of every sum: a change of the logits by 1e-12 of their size moved probabilities by .008.
+
     Args:
         partitions: how many, U.
         groups: groups in each.
@@ -46,8 +53,8 @@ class GroupCalibration(FeatureCalibrator):
         shrinkage: of each group's ratio r to the single temperature: shrinkage / 2 * (r - 1)^2, in
             units of one row's likelihood.
         seed: of the random starts.
-        max_iterations: bound on the L-BFGS steps of each partition, 100 in the paper. A partition
-            needn't be the best one, so where it stops the fit report has a note and no warning.
+        max_iterations: steps of each partition, 100 of L-BFGS in the paper. A partition needn't be
+            the best one: on the sample 30, 50, 100, 200 and 400 steps end at the same likelihood.
 
     Attributes:
         centre_, scale_: (D,) mean and standard deviation of the features.
@@ -66,7 +73,7 @@ class GroupCalibration(FeatureCalibrator):
     penalty: float = argument(0.1, at_least=0)
     shrinkage: float = argument(10.0, above=0)
     seed: int = argument(0, at_least=0)
-    max_iterations: int = argument(100, at_least=1)
+    max_iterations: int = argument(50, at_least=1)
 
     centre_: FloatArray = field(init=False, repr=False)
     scale_: FloatArray = field(init=False, repr=False)
@@ -79,21 +86,19 @@ class GroupCalibration(FeatureCalibrator):
         return self.partitions_.size + 2 * self.betas_.size
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        features = self._standardise(self._features_of(predictions))
-        rows = self._summary_of(predictions)
+        ranked, ranks, order = in_own_order(predictions)
+        rows = summarize(ranked, ranks, curve="dense")
+        features = self._standardise(self._features_of(predictions)[order])
         single = fit_temperature(rows)
         shape = self.partitions, self.groups, features.shape[1]
         self.partitions_ = np.zeros(shape)
         self.betas_ = np.full(shape[:2], single.beta)
         if single.warning is not None or rows.n < 2:
             return single.report(rows.n)
-        ends = self._learn(rows, features, single.beta)
-        short = sum(not end.success for end in ends)
-        notes: tuple[str, ...] = ()
-        if short:
-            notes = (f"{short} partitions stopped after {self.max_iterations} steps",)
-        steps = sum(int(end.nit) for end in ends)
-        return FitReport(rows.n, "nll", self._nll(rows, features), steps, not short, notes)
+        with one_blas_thread():
+            self._learn(rows, features, single.beta)
+        steps = self.partitions * self.max_iterations
+        return FitReport(rows.n, "nll", self._nll(rows, features), steps)
 
     def _standardise(self, features: FloatArray) -> FloatArray:
         """Learn mean and scale of the calibration rows' features, and return them standardised."""
@@ -104,25 +109,26 @@ class GroupCalibration(FeatureCalibrator):
         self.scale_ = np.where(varies, spread, np.finfo(np.float64).max)
         return (features - self.centre_) / self.scale_
 
-    def _learn(self, rows: RowSummary, features: FloatArray, beta: float) -> list[Any]:
-        """Learn all partitions and their temperatures; return what SciPy said of the former."""
+    def _learn(self, rows: RowSummary, features: FloatArray, beta: float) -> None:
+        """Learn all partitions and their temperatures."""
         halves = alternating_halves(rows, features)
-        # A partition asks for the curves of its rows a hundred times; a table answers at once.
-        tables = [rows.take(half).tabulated(beta) for half in halves]
-        width, ends = features.shape[1], list[Any]()
+        # A partition asks for the curves of its rows at every step; a table answers at once.
+        mixtures = [
+            Mixture(rows.take(half).tabulated(beta), features[half], beta, self.penalty)
+            for half in halves
+        ]
+        width = features.shape[1]
+        metrics = [mixture.metric(self.groups) for mixture in mixtures]
         for u in range(self.partitions):
-            learn, calibrate = halves[u % 2], halves[(u + 1) % 2]
+            calibrate = halves[(u + 1) % 2]
             rng = np.random.default_rng([self.seed, u])
             start = rng.uniform(-1, 1, size=(self.groups, width)) / np.sqrt(width)
-            end = fit_partition(
-                tables[u % 2], features[learn], start, beta, self.penalty, self.max_iterations
+            _, self.partitions_[u] = fit_partition(
+                mixtures[u % 2], start, metrics[u % 2], self.max_iterations
             )
-            self.partitions_[u] = end.x[self.groups :].reshape(self.groups, width)
             group = (features[calibrate] @ self.partitions_[u].T).argmax(axis=1)
             grouped = replace(rows.take(calibrate), predicted=group, classes=self.groups)
             self.betas_[u] = beta * fit_ratios(grouped, beta, self.shrinkage)[0]
-            ends.append(end)
-        return ends
 
     def _nll(self, rows: RowSummary, standardised: FloatArray) -> float:
         betas = self._betas_of(standardised)
@@ -162,59 +168,96 @@ def alternating_halves(rows: RowSummary, features: FloatArray) -> tuple[IntArray
     return order[::2], order[1::2]
 
 
-def fit_partition(
-    rows: RowSummary,
-    features: FloatArray,
-    start: FloatArray,
-    beta: float,
-    penalty: float,
-    max_iterations: int,
-) -> Any:
-    """Return SciPy's result for (log(beta_g / beta), W) that maximise the mixture's likelihood."""
+class Point(NamedTuple):
+    """What a mixture is at some ratios and weights.
 
-    groups = len(start)
-
-    def objective(vector: FloatArray) -> tuple[float, FloatArray]:
-        return mixture_loss(rows, features, vector, beta, groups, penalty)
-
-    reach = float(np.log(LARGEST_RATIO))
-    return minimize(
-        objective,
-        np.concatenate([np.zeros(groups), start.ravel()]),
-        bounds=[(-reach, reach)] * groups + [(None, None)] * start.size,
-        maxiter=max_iterations,
-        ftol=1e-9,
-        gtol=1e-6,
-    )
-
-
-def mixture_loss(
-    rows: RowSummary,
-    features: FloatArray,
-    vector: FloatArray,
-    beta: float,
-    groups: int,
-    penalty: float,
-) -> tuple[float, FloatArray]:
-    """Return the mean NLL of the mixture plus penalty * mean(W^2), and the gradient.
-
-    With l_g = log softmax(beta_g z)_y and r = softmax(log pi + l), the responsibilities of the
-    groups for a row, the NLL falls by r_g dl_g/dbeta_g, and by (r - pi) x' along W.
+    Attributes:
+        value: the mean NLL plus penalty * mean(W^2).
+        by_weights: (groups, D) its gradient by W.
+        by_ratios: (groups,) its gradient by log(beta_g / beta), and curvatures: (groups,) of what
+            each group is charged with, by the same.
     """
-    betas, weights = beta * np.exp(vector[:groups]), vector[groups:].reshape(groups, -1)
-    scores = features @ weights.T
-    scores -= scores.max(axis=1, keepdims=True)
-    log_share = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
-    points = [rows.curve.evaluate(float(b)) for b in betas]
-    of_label = np.stack([-p.value - b * rows.label_gap for p, b in zip(points, betas, strict=True)])
-    by_beta = np.stack([-p.slope - rows.label_gap for p in points])
-    joint = log_share + of_label.T
-    top = joint.max(axis=1, keepdims=True)
-    likelihood = top[:, 0] + np.log(np.exp(joint - top).sum(axis=1))
-    charge = np.exp(joint - likelihood[:, None])
-    n = rows.n
-    by_log_beta = -(charge * by_beta.T).sum(axis=0) * betas / n
-    by_weights = -(charge - np.exp(log_share)).T @ features / n
-    by_weights += 2 * penalty / weights.size * weights
-    value = -float(likelihood.mean()) + penalty * float(np.mean(weights**2))
-    return value, np.concatenate([by_log_beta, by_weights.ravel()])
+
+    value: float
+    by_weights: FloatArray
+    by_ratios: FloatArray
+    curvatures: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """The objective of a partition: the likelihood of a mixture of softmaxes, and a penalty on W.
+
+    Attributes:
+        rows: what the likelihood needs of the rows.
+        features: (n, D), standardised.
+        beta: the single inverse temperature.
+        penalty: of the mean square of W.
+    """
+
+    rows: RowSummary
+    features: FloatArray
+    beta: float
+    penalty: float
+
+    def at(self, ratios: FloatArray, weights: FloatArray) -> Point:
+        """Return value and slopes at (groups,) ratios beta_g / beta and (groups, D) weights.
+
+        With l_g = log softmax(beta_g z)_y and r = softmax(log pi + l), the responsibilities of the
+        groups for a row, the NLL falls by r_g dl_g/dbeta_g, and by (r - pi) x' along W.
+        """
+        rows, betas = self.rows, self.beta * ratios
+        scores = self.features @ weights.T
+        scores -= scores.max(axis=1, keepdims=True)
+        share = np.exp(scores)
+        total = share.sum(axis=1, keepdims=True)
+        share /= total
+        points = [rows.curve.evaluate(float(b)) for b in betas]
+        gap = rows.label_gap
+        of_label = [-p.value - b * gap for p, b in zip(points, betas, strict=True)]
+        joint = scores - np.log(total) + np.stack(of_label, axis=1)
+        top = joint.max(axis=1, keepdims=True)
+        likelihood = top[:, 0] + np.log(np.exp(joint - top).sum(axis=1))
+        charge = np.exp(joint - likelihood[:, None])
+        charged = list(zip(charge.T, points, strict=True))
+        return Point(
+            -float(likelihood.mean()) + self.penalty * float(np.mean(weights**2)),
+            (share - charge).T @ self.features / rows.n + 2 * self.penalty / weights.size * weights,
+            np.array([c @ (p.slope + gap) for c, p in charged]) * betas / rows.n,
+            np.array([c @ p.curvature for c, p in charged]) * betas**2 / rows.n,
+        )
+
+    def metric(self, groups: int) -> FloatArray:
+        """Return the (D, D) inverse of what bounds the curvature by W from above.
+
+        That of a softmax is at most (1 - 1/groups) / 2 of the features' second moments (Boehning:
+        Multinomial Logistic Regression Algorithm, 1992), and that of a mixture is less.
+        """
+        moments = self.features.T @ self.features / self.rows.n
+        width = len(moments)
+        ridge = 2 * self.penalty / (groups * width)
+        # Without a penalty, directions in which no row varies must not be divided by 0.
+        ridge = max(ridge, 1e-9 * float(np.trace(moments)) / width, np.finfo(np.float64).tiny)
+        bound = moments / 2 + ridge * np.eye(width)
+        return np.asarray(np.linalg.inv(bound), dtype=np.float64)
+
+
+def fit_partition(
+    mixture: Mixture, start: FloatArray, metric: FloatArray, steps: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return (groups,) ratios beta_g / beta and (groups, D) weights that make a mixture likelier.
+
+    Each step minimises an upper bound of the objective that touches it where it stands: the
+    groups' responsibilities are held, as in expectation maximisation, and the curvature by W is
+    replaced by its bound. So the objective falls, no step length is searched for, and two starts
+    close together stay close: rounding isn't blown up.
+    """
+    ratios, weights = np.ones(len(start)), start
+    for _ in range(steps):
+        point = mixture.at(ratios, weights)
+        weights = weights - point.by_weights @ metric
+        # Newton's step for the charged rows' temperature, a convex function.
+        move = point.by_ratios / np.maximum(point.curvatures, np.finfo(np.float64).tiny)
+        ratios = ratios * (1 - np.clip(move, -LONGEST_MOVE, LONGEST_MOVE))
+        ratios = np.clip(ratios, 1 / LARGEST_RATIO, LARGEST_RATIO)
+    return ratios, weights

@@ -56,6 +56,38 @@ def spline_basis(values: FloatArray, knots: FloatArray) -> FloatArray:
     return basis
 
 
+class SplinePieces(NamedTuple):
+    """A spline with its coefficients as cubics, which is how a map reads it.
+
+    Attributes:
+        breaks: (S - 1,) where one piece ends and the next begins.
+        starts: (S,) left ends of the pieces; last: () the right end of the last.
+        cubics: (S, 4) coefficients of 1, u, u^2, u^3 in u = x - start.
+    """
+
+    breaks: FloatArray
+    starts: FloatArray
+    last: FloatArray
+    cubics: FloatArray
+
+
+def spline_pieces(knots: FloatArray, weights: FloatArray) -> SplinePieces:
+    """Return `spline_basis(x, knots) @ weights` as cubics."""
+    ends = np.unique(knots)
+    if len(ends) == 1:  # all values were the same
+        level = spline_basis(ends, knots) @ weights
+        cubics = np.concatenate([level, np.zeros(3)])[None, :]
+        return SplinePieces(np.empty(0), ends, ends[-1], cubics)
+    width = np.diff(ends)
+    # Four points strictly within each piece tell its cubic.
+    inside = np.array([0.125, 0.375, 0.625, 0.875])
+    at = ends[:-1, None] + width[:, None] * inside
+    values = (spline_basis(at.ravel(), knots) @ weights).reshape(at.shape)
+    in_widths = np.linalg.solve(np.vander(inside, increasing=True), values.T).T
+    cubics = in_widths / width[:, None] ** np.arange(4)
+    return SplinePieces(ends[1:-1], ends[:-1], ends[-1], cubics)
+
+
 class Penalty(NamedTuple):
     """l_1 S_1 + l_2 S_2 with orthogonal S_1, S_2 that together have full rank."""
 

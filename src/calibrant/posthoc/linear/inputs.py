@@ -15,9 +15,9 @@ import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, for_row_chunks, row_sums
+from calibrant.core.arrays import Array, FloatArray, for_row_chunks
 from calibrant.core.masks import unmasked_mean
-from calibrant.posthoc.pieces import centred, top, zero_where_masked
+from calibrant.posthoc.pieces import centred, largest, sums, zero_where_masked
 
 Inputs = Literal["log-probabilities", "centred"]
 INPUTS: tuple[str, ...] = ("log-probabilities", "centred")
@@ -36,8 +36,8 @@ def linear_inputs(xp: Any, logits: Array, inputs: str, beta: Array | float, mask
     if inputs == "centred":
         return centred(xp, logits, masks)
     # In two steps: a large common offset mustn't cost the digits of a narrow float.
-    largest, total = _top_and_log_total(xp, logits, beta)
-    return zero_where_masked(xp, logits, (logits - largest) - total, masks)
+    most, total = _top_and_log_total(xp, logits, beta)
+    return zero_where_masked(xp, logits, (logits - most) - total, masks)
 
 
 def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
@@ -57,6 +57,6 @@ def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
 
 def _top_and_log_total(xp: Any, logits: Array, beta: Array | float) -> tuple[Array, Array]:
     """Return the (n, 1) largest logits, and what logsumexp(beta z) / beta lies above them."""
-    _, largest = top(xp, logits)
-    total = row_sums(xp.exp((logits - largest) * beta))[:, None]
-    return largest, xp.log(total) / beta
+    most = largest(xp, logits)
+    total = sums(xp, xp.exp((logits - most) * beta))[:, None]
+    return most, xp.log(total) / beta

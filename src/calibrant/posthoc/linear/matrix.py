@@ -10,14 +10,14 @@ import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, row_sums, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import BoundaryWarning
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
-from calibrant.posthoc.pieces import centred, still_masked, top
+from calibrant.posthoc.pieces import centred, largest, still_masked, sums
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
@@ -158,6 +158,6 @@ class DirichletCalibration(_RegularisedMatrix):
         """Return ln p; for a masked class the mean of the others."""
         values = centred(xp, logits, masks)
         known = still_masked(xp, logits, values, masks)
-        largest = top(xp, known)[1]
-        total = row_sums(xp.exp(known - largest))[:, None]
-        return values - (largest + xp.log(total))
+        most = largest(xp, known)
+        total = sums(xp, xp.exp(known - most))[:, None]
+        return values - (most + xp.log(total))

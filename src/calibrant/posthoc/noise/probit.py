@@ -11,6 +11,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, for_row_chunks, l
 from calibrant.core.checks import refuse_infinite
 from calibrant.core.masks import uniform
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.noise.vote_table import FEWEST_CLASSES, tabled_share, tabled_shares
 from calibrant.posthoc.noise.votes import COARSE_STEP, step_for, vote_share, vote_shares
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
@@ -37,9 +38,9 @@ class ProbitScaling(Calibrator):
 
     Networks trained for hundreds of epochs (a ResNet-50 on CIFAR-10, a WideResNet on CIFAR-100)
     are better described by normal noise, networks trained for few or by focal loss by Gumbel's:
-    docs/beyond-smart.md has the table. Rows are integrated in NumPy, at 30 evaluations of the
-    normal distribution for each logit within 14 deviations of the largest, 59 with more than a
-    hundred classes.
+    docs/beyond-smart.md has the table. Rows are integrated in NumPy: with fewer than twenty classes
+    at 30 evaluations of the normal distribution for each logit within 14 deviations of the largest,
+    with more by a table that serves all logits (`calibrant.posthoc.noise.vote_table`).
 
     Attributes:
         noise_: eps, in the caller's units; uniform_: weight of the uniform distribution.
@@ -105,7 +106,10 @@ class ProbitScaling(Calibrator):
         shares = np.empty(len(classes))
 
         def work(part: slice) -> None:
-            votes = vote_share(logits[part], classes[part], noise, COARSE_STEP)
+            if logits.shape[1] < FEWEST_CLASSES:
+                votes = vote_share(logits[part], classes[part], noise, COARSE_STEP)
+            else:
+                votes = tabled_share(logits[part], classes[part], noise)
             known = np.isfinite(logits[part]).sum(axis=1)
             shares[part] = (1 - self.uniform_) * votes + self.uniform_ / known
 
@@ -116,7 +120,10 @@ class ProbitScaling(Calibrator):
         def vote(chunk: Array, part: slice) -> Array:
             rows = to_numpy(chunk).astype(np.float64)
             refuse_infinite(np.isfinite(rows.max(axis=1)), part.start)
-            shares = vote_shares(rows, self.noise_, step_for(rows.shape[1]))
+            if rows.shape[1] < FEWEST_CLASSES:
+                shares = vote_shares(rows, self.noise_, step_for(rows.shape[1]))
+            else:
+                shares = tabled_shares(rows, self.noise_)
             mixed = (1 - self.uniform_) * shares + self.uniform_ * uniform(rows)
             return like(mixed, chunk, chunk.dtype)
 

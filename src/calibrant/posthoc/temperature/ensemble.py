@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 
-MIXTURE_STEPS = 500
+# Bound on the steps to the weights, and the gain that a step must promise.
+MIXTURE_STEPS, SMALLEST_GAIN = 100, 1e-15
+# The squared error needn't be convex in T: where it is looked for, as factors of likelihood's T.
+FACTORS = np.geomspace(1 / 16, 16, 33)
 
 
 @dataclass(eq=False)
@@ -25,12 +28,28 @@ class EnsembleTemperatureScaling(Mixture):
     """A mixture w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
 
     Keeps the predicted class: all three parts rank the classes alike. K counts the classes that a
-    row leaves unmasked. T comes from temperature scaling, the weights from one more convex problem:
-    for ``loss="mse"`` (the authors' choice) a quadratic program on a 3 x 3 Gram matrix, solved
-    exactly; for ``"nll"`` by sequential quadratic programming. Four parameters, three of them free.
+    row leaves unmasked. First T is found with w = (1, 0, 0), then w for that T. By likelihood both
+    are convex problems, and the second holds the outcome of the first, so the likelihood of the
+    calibration rows is never below that of temperature scaling. By squares w is a quadratic program
+    on a 3 x 3 Gram matrix, solved exactly. Four parameters, three of them free.
+
+    Held-out NLL minus that of temperature scaling, five draws of the rows of a ResNet-50 (CIFAR-10)
+    and a WideResNet-16-4 (CIFAR-100), with standard errors:
+
+        =========  =====  ==============  ==============  ==============
+        data       rows   nll             mse             mixed
+        =========  =====  ==============  ==============  ==============
+        CIFAR-10   200    +.0002 (.0002)  -.0014 (.0040)  +.0023 (.0013)
+        CIFAR-10   1 000  +.0000 (.0000)  +.0037 (.0015)  +.0032 (.0004)
+        CIFAR-10   5 000  +.0000 (.0000)  +.0064 (.0012)  +.0038 (.0003)
+        CIFAR-100  200    -.0012 (.0012)  +.0217 (.0061)  +.0259 (.0052)
+        CIFAR-100  1 000  -.0003 (.0001)  +.0220 (.0032)  +.0241 (.0027)
+        CIFAR-100  5 000  -.0002 (.0000)  +.0225 (.0014)  +.0229 (.0013)
+        =========  =====  ==============  ==============  ==============
 
     Args:
-        loss: what the weights minimise.
+        loss: what is minimised: ``"nll"`` for T and w; ``"mse"``, the squared error, for both, as
+            in the authors' code; ``"mixed"``: T by likelihood, w by squared error.
 
     Attributes:
         beta_: inverse temperature of the first part.
@@ -39,7 +58,7 @@ class EnsembleTemperatureScaling(Mixture):
 
     method: ClassVar[str] = "ets"
 
-    loss: Literal["mse", "nll"] = argument("mse", choices=("mse", "nll"))
+    loss: Literal["nll", "mse", "mixed"] = argument("nll", choices=("nll", "mse", "mixed"))
 
     weights_: FloatArray = field(init=False, repr=False)
 
@@ -52,6 +71,8 @@ class EnsembleTemperatureScaling(Mixture):
         rows = summarize(predictions.scores, predictions.labels, curve="dense")
         fit = fit_temperature(rows)
         self.beta_ = fit.beta
+        if self.loss == "mse" and fit.warning is None:
+            self.beta_ = _beta_by_squares(rows, fit.beta)
         of_label = _label_probabilities(rows, self.beta_)
         if self.loss == "nll":
             self.weights_ = _weights_by_likelihood(of_label)
@@ -63,6 +84,28 @@ class EnsembleTemperatureScaling(Mixture):
         """Return all three weights."""
         weights = learnt["weights_"]
         return weights[0], weights[1], weights[2]
+
+
+def _beta_by_squares(rows: RowSummary, near: float) -> float:
+    """Return the beta of least squared error, within a factor of 16 of `near`."""
+    from scipy.optimize import brentq
+
+    def loss(beta: float) -> float:
+        one, two = (rows.curve.evaluate(b).value for b in (beta, 2 * beta))
+        return float(np.mean(np.exp(two - 2 * one) - 2 * np.exp(-beta * rows.label_gap - one)))
+
+    def slope(beta: float) -> float:
+        one, two = (rows.curve.evaluate(b) for b in (beta, 2 * beta))
+        squares = 2 * np.exp(two.value - 2 * one.value) * (two.slope - one.slope)
+        of_label = np.exp(-beta * rows.label_gap - one.value) * (rows.label_gap + one.slope)
+        return float(np.mean(squares + 2 * of_label))
+
+    betas = near / FACTORS
+    best = int(np.argmin([loss(beta) for beta in betas]))
+    low, high = betas[min(best + 1, len(betas) - 1)], betas[max(best - 1, 0)]
+    if slope(low) >= 0 or slope(high) <= 0:  # at an end of the search
+        return float(betas[best])
+    return float(cast(Any, brentq)(slope, low, high, xtol=1e-13 * near, rtol=1e-13))
 
 
 def _label_probabilities(rows: RowSummary, beta: float) -> FloatArray:
@@ -116,25 +159,26 @@ def _weights_by_squares(gram: FloatArray, of_label: FloatArray) -> FloatArray:
 
 
 def _weights_by_likelihood(of_label: FloatArray) -> FloatArray:
-    """Maximise the mean of log(w . p) over the simplex, a concave problem with a known gradient."""
-    from scipy.optimize import minimize
+    """Maximise the mean of log(w . p) over the simplex, a concave problem, by Newton's method.
 
-    def loss(weights: FloatArray) -> tuple[float, FloatArray]:
-        mixed = np.maximum(of_label @ weights, SMALLEST_PROBABILITY)
-        return -float(np.log(mixed).mean()), -(of_label / mixed[:, None]).mean(axis=0)
+    Each step goes towards the optimum over the simplex of the quadratic at hand, and is halved
+    until it gains; so weights become 0 exactly.
+    """
+    parts = np.maximum(of_label, SMALLEST_PROBABILITY)
 
-    found: Any = minimize(
-        loss,
-        np.full(3, 1 / 3),
-        jac=True,
-        method="SLSQP",
-        bounds=[(0.0, 1.0)] * 3,
-        constraints={
-            "type": "eq",
-            "fun": lambda weights: weights.sum() - 1,
-            "jac": lambda weights: np.ones(3),
-        },
-        options={"ftol": 1e-12, "maxiter": MIXTURE_STEPS},
-    )
-    weights = np.maximum(found.x, 0.0)
+    def loss(weights: FloatArray) -> float:
+        return -float(np.log(parts @ weights).mean())
+
+    weights = np.array([1.0, 0.0, 0.0])
+    for _ in range(MIXTURE_STEPS):
+        ratios = parts / (parts @ weights)[:, None]
+        downhill, curvature = ratios.mean(axis=0), ratios.T @ ratios / len(ratios)
+        step = _weights_by_squares(curvature, curvature @ weights + downhill) - weights
+        gain = float(downhill @ step)
+        if gain < SMALLEST_GAIN:
+            break
+        before, share = loss(weights), 1.0
+        while share > SMALLEST_GAIN and loss(weights + share * step) > before - share * gain / 10:
+            share /= 2
+        weights = np.maximum(weights + share * step, 0.0)
     return weights / weights.sum()

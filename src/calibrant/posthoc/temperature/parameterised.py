@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, row_chunks, sigmoid, to_numpy
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.fitting import (
@@ -88,13 +89,7 @@ class ParameterisedTemperature(RowTemperature):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         # Rows in an order of their own, classes too: an optimiser makes the most of any rounding.
-        logits = to_numpy(predictions.scores).astype(np.float64)
-        of_label = logits[np.arange(len(logits)), predictions.labels]
-        ranked = -np.sort(-logits, axis=1)
-        ranks = (ranked > of_label[:, None]).sum(axis=1)
-        width = min(self.inputs, self.classes_)
-        order = np.lexsort([ranks, *(ranked[:, :width] - ranked.mean(axis=1, keepdims=True)).T])
-        ranked, ranks = ranked[order], ranks[order]
+        ranked, ranks, _ = in_own_order(predictions)
         rows = summarize(ranked, ranks, curve="dense")
         start = fit_temperature(rows)
         notes = start.report(rows.n).notes
@@ -106,7 +101,9 @@ class ParameterisedTemperature(RowTemperature):
         inputs = (values - self.mean_) / self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
         if start.warning is not None:
-            self.network_ = LayeredNetwork.start(width, np.random.default_rng(self.seed)).weights
+            self.network_ = LayeredNetwork.start(
+                values.shape[1], np.random.default_rng(self.seed)
+            ).weights
             return FitReport(rows.n, "brier", float("nan"), start.iterations, True, notes)
         if rows.classes > DENSE_CLASSES:
             rows = rows.tabulated(start.beta)

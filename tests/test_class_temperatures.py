@@ -18,12 +18,15 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
 )
 from calibrant.metrics.binned import expected_calibration_error
+from calibrant.posthoc.fitting.cross_validation import fold_numbers
+from calibrant.posthoc.linear.class_likelihood import SHRINKAGES
 from calibrant.posthoc.linear.class_temperatures import (
     ClassTemperatureScaling,
     GradientClassTemperatureScaling,
 )
 from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.rows import summarize
 
 both = pytest.mark.parametrize(
     "kind", [ClassTemperatureScaling, GradientClassTemperatureScaling], ids=lambda k: k.method
@@ -87,7 +90,7 @@ def test_greedy_search_is_the_plain_one(classes, loss, bins):
     for seed in range(3):
         logits, labels = skewed(120, classes, seed)
         calibrator = ClassTemperatureScaling(
-            bins=bins, span=2.0, candidates=11, sweeps=3, accuracy_loss=loss
+            criterion="ece", bins=bins, span=2.0, candidates=11, sweeps=3, accuracy_loss=loss
         ).fit(logits, labels)
         temperatures, best = plain_search(logits, labels, calibrator)
         changed += len(np.unique(temperatures)) > 1
@@ -128,7 +131,9 @@ def test_accuracy_is_kept_on_its_rows_unless_allowed():
         logits, labels = skewed(150, 8, seed)
         start = (logits.argmax(axis=1) == labels).mean()
         for loss, found in ((0.0, kept), (1.0, free)):
-            calibrator = fitted(ClassTemperatureScaling(accuracy_loss=loss), logits, labels)
+            calibrator = fitted(
+                ClassTemperatureScaling(criterion="ece", accuracy_loss=loss), logits, labels
+            )
             hits = calibrator.predict_proba(logits).argmax(axis=1) == labels
             found.append(hits.mean() - start)
     assert min(kept) >= 0
@@ -138,7 +143,7 @@ def test_accuracy_is_kept_on_its_rows_unless_allowed():
 def test_a_class_without_a_label_keeps_the_single_temperature():
     logits, labels = skewed(300, 5, 1)
     some = labels != 2
-    calibrator = fitted(ClassTemperatureScaling(), logits[some], labels[some])
+    calibrator = fitted(ClassTemperatureScaling(criterion="ece"), logits[some], labels[some])
     base = TemperatureScaling().fit(logits[some], labels[some]).temperature_
     assert calibrator.temperatures_[2] == base
     assert (calibrator.temperatures_ != base).any()
@@ -176,6 +181,58 @@ def test_known_temperatures_are_recovered():
     np.testing.assert_allclose(calibrator.temperatures_, 2, rtol=0.05)
 
 
+def penalised(x, labels, pull):
+    def objective(logs):
+        scores = log_softmax(x / np.exp(logs), axis=1)
+        return pull * (logs @ logs) - scores[np.arange(len(labels)), labels].mean()
+
+    return objective
+
+
+def test_shrinkage_is_that_of_plain_cross_validation():
+    rng = np.random.default_rng(0)
+    logits = log_softmax(rng.normal(scale=2.0, size=(600, 4)), axis=1)
+    scores = logits * np.array([0.6, 0.9, 1.1, 1.4])
+    labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    calibrator = ClassTemperatureScaling().fit(logits, labels)
+    beta = TemperatureScaling().fit(logits, labels).beta_
+    x = log_softmax(beta * logits, axis=1)
+    fold = fold_numbers(summarize(logits, labels), 5, seed=0)
+    held_out = {}
+    for shrinkage in SHRINKAGES:
+        total = 0.0
+        for part in range(5):
+            seen = fold != part
+
+            objective = penalised(x[seen], labels[seen], shrinkage * 4 / seen.sum())
+            u = minimize(objective, np.zeros(4), method="BFGS", options={"gtol": 1e-8}).x
+            scores = log_softmax(x[~seen] / np.exp(u), axis=1)
+            total -= scores[np.arange((~seen).sum()), labels[~seen]].sum()
+        held_out[shrinkage] = total
+    assert calibrator.shrinkage_ == min(held_out, key=lambda key: held_out[key])
+    told = GradientClassTemperatureScaling(shrinkage=calibrator.shrinkage_).fit(logits, labels)
+    np.testing.assert_array_equal(calibrator.temperatures_, told.temperatures_)
+    np.testing.assert_array_equal(calibrator.predict_proba(logits), told.predict_proba(logits))
+
+
+def test_classes_without_temperatures_of_their_own_keep_the_single_one():
+    kept = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        logits = 2 * rng.normal(size=(200, 10))
+        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        calibrator = ClassTemperatureScaling().fit(2 * logits, labels)
+        single = TemperatureScaling().fit(2 * logits, labels)
+        if calibrator.shrinkage_ == 0:
+            kept += 1
+            np.testing.assert_allclose(
+                calibrator.predict_proba(logits), single.predict_proba(logits), rtol=1e-12
+            )
+            assert any("no clear gain" in note for note in calibrator.fit_report_.notes)
+    # A standard error is exceeded by chance one time in six.
+    assert kept >= 6
+
+
 @both
 def test_scale_does_not_matter(kind):
     logits, labels = skewed(200, 4, 5)
@@ -191,8 +248,7 @@ def test_masked_classes_leave_the_others_their_map(kind):
     calibrator = fitted(kind(), logits, labels)
     probs = calibrator.predict_proba(np.array([[1.0, 2.0, 0.0, -np.inf]]))
     x = np.array([0.0, 1.0, -1.0])
-    if kind is GradientClassTemperatureScaling:
-        x = log_softmax(x * calibrator.beta_) / calibrator.beta_
+    x = log_softmax(x * calibrator.beta_) / calibrator.beta_
     wanted = softmax(x / calibrator.temperatures_[:3])
     np.testing.assert_allclose(probs[0], [*wanted, 0.0], rtol=1e-12)
 
@@ -210,6 +266,7 @@ def test_degenerate_rows_are_named(kind):
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
+        (ClassTemperatureScaling, {"criterion": "brier"}),
         (ClassTemperatureScaling, {"bins": 0}),
         (ClassTemperatureScaling, {"span": 1.0}),
         (ClassTemperatureScaling, {"candidates": 1}),

@@ -31,6 +31,12 @@ def written_out(rows: LinearLikelihood, change, bias) -> float:
     return -log_softmax(scores, 1)[np.arange(len(scores)), rows.labels].sum()
 
 
+def written_out_one(rows: LinearLikelihood, row: int, change, bias) -> float:
+    index = slice(row, row + 1)
+    one = replace(rows, logits=rows.logits[index], labels=rows.labels[index])
+    return written_out(one, change, bias)
+
+
 @both_shapes
 @pytest.mark.parametrize("inputs", ["centred", "log-probabilities"])
 def test_value_and_gradient(shape, inputs):
@@ -111,6 +117,17 @@ def test_a_fit_that_begins_at_the_optimum_stays_there(shape):
     assert again.iterations <= 1 < found.iterations
     np.testing.assert_allclose(again.change, found.change, atol=1e-6)
     np.testing.assert_allclose(again.bias, found.bias, atol=1e-6)
+
+
+@both_shapes
+def test_losses_of_the_rows_add_up_and_those_of_unlikely_labels_stay_finite(shape):
+    rows, change, bias = drawn(shape)
+    losses = rows.losses(change, bias)
+    for i in range(5):
+        np.testing.assert_allclose(losses[i], written_out_one(rows, i, change, bias), rtol=1e-12)
+    np.testing.assert_allclose(losses.sum(), rows.nll(change, bias)[0], rtol=1e-12)
+    far = replace(rows, logits=1e4 * rows.logits)
+    assert np.isfinite(far.losses(change, bias)).all()
 
 
 @both_shapes

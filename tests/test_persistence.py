@@ -36,7 +36,9 @@ ARGUMENTS = {
     "sms": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
     "matrix": st.fixed_dictionaries({"penalty": st.sampled_from([0.0, 0.1, 10.0])}),
     "dirichlet": st.fixed_dictionaries({"bias_penalty": st.sampled_from([0.0, 0.1, 10.0])}),
-    "cts": st.fixed_dictionaries({"bins": st.integers(1, 20), "candidates": st.integers(2, 9)}),
+    "cts": st.fixed_dictionaries(
+        {"criterion": st.sampled_from(["nll", "ece"]), "candidates": st.integers(2, 9)}
+    ),
     "cts-gradient": st.fixed_dictionaries({"shrinkage": st.floats(1e-2, 1e2)}),
     "pts": st.fixed_dictionaries({"inputs": st.integers(1, 12), "seed": st.integers(0, 99)}),
     "logit-clipping": st.fixed_dictionaries({"criterion": st.sampled_from(["ece", "nll"])}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -448,8 +449,7 @@ def test_the_history_is_whole_where_a_run_died_after_its_last_checkpoint(
 ) -> None:
     whole = train(settings(), tmp_path / "run", data=data)
     written = (tmp_path / "run/history.csv").read_text()
-    # As if a process had ended while it wrote a checkpoint, another between that and the table.
-    (tmp_path / "run/.0123456789abcdef.ckpt").write_bytes(b"half")
+    # As if a process had ended between its last checkpoint and the table.
     (tmp_path / "run/history.csv").write_text("\n".join(written.splitlines()[:-1]))
     train(settings(), tmp_path / "run", data=data, resume=True)
     assert (tmp_path / "run/history.csv").read_text() == written
@@ -544,6 +544,53 @@ def test_the_command_in_process(
     assert call(*words) == 2
     assert "holds a run already" in capsys.readouterr().err
     assert call(*words, "--resume") == 0
+
+
+# The command line, with a writer of checkpoints that never comes to its end.
+SLOW_TRAIN = """
+import time
+import torch
+from calibrant.cli import main
+
+def slow(content, path):
+    path.write_bytes(b"half")
+    print("writing", flush=True)
+    time.sleep(600)
+
+torch.save = slow
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_temporary_file_of_a_killed_run_survives_the_next(
+    number: signal.Signals, idx_folder: Path, tmp_path: Path
+) -> None:
+    words = ["train", "--data", str(idx_folder), "--out", str(tmp_path / "run"), "--classes", "3"]
+    words += ["--epochs", "1", "--batch-size", "16"]
+    line = [sys.executable, "-c", SLOW_TRAIN, *words]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(number)
+    left = [item.name for item in (tmp_path / "run").iterdir() if item.name != "config.json"]
+    assert (len(left), process.returncode) == (int(number == signal.SIGKILL), -number)
+    if left:
+        done = command(*words[1:], "--resume")
+        assert done.returncode == 0, done.stderr
+        assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_no_room_for_a_checkpoint_is_one_sentence(idx_folder: Path, tmp_path: Path) -> None:
+    # A limit on the size of files fails in the middle of a file, as a full disk does.
+    line = f"ulimit -f 64; {sys.executable} -m calibrant train --data {idx_folder} --out run"
+    line += " --classes 3 --epochs 1 --batch-size 16"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    sentence = "error: run/last.ckpt: can't be written: File too large\n"
+    assert (done.returncode, done.stderr) == (2, sentence)
+    assert [item.name for item in (tmp_path / "run").iterdir()] == ["config.json"]
 
 
 def test_missing_extras_give_one_sentence(

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
-from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
+from calibrant.core.errors import NotIdentifiedWarning
 from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.base import LinearMap
+from calibrant.posthoc.linear.class_likelihood import (
+    ClassFit,
+    chosen_shrinkage,
+    fit_logs,
+    warn_if_short,
+)
 from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
-from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
-from calibrant.posthoc.pieces import as_type, centred
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.pieces import as_type
 from calibrant.posthoc.temperature.single import TemperatureFit, fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12
+# Of the choice of a shrinkage; bound on the steps of the fit with it.
+FOLDS, MOST_STEPS = 5, 500
 
 
 @dataclass(eq=False)
 class _ClassTemperatures(LinearMap):
     """Family: softmax(x_k / T_k), x being log-probabilities or centred logits."""
 
+    beta_: float = field(init=False, repr=False)
     temperatures_: FloatArray = field(init=False, repr=False)
 
     @property
@@ -40,8 +49,19 @@ class _ClassTemperatures(LinearMap):
 
     def _start(self, predictions: Predictions) -> TemperatureFit:
         base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
-        self.temperatures_ = np.full(self.classes_, 1 / base.beta)
+        self.beta_, self.temperatures_ = base.beta, np.full(self.classes_, 1 / base.beta)
         return base
+
+    def _likelihood(self, predictions: Predictions, inputs: Inputs) -> LinearLikelihood:
+        logits = to_numpy(predictions.scores)
+        return LinearLikelihood(logits, predictions.labels, self.beta_, square=False, inputs=inputs)
+
+    def _take(self, fit: ClassFit, report: FitReport) -> FitReport:
+        warn_if_short(fit)
+        self.temperatures_ = np.exp(fit.logs) / self.beta_
+        return FitReport(
+            report.rows, "penalised nll", fit.value, fit.iterations, fit.converged, report.notes
+        )
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """See `LinearMap.linear_map`."""
@@ -50,24 +70,40 @@ class _ClassTemperatures(LinearMap):
 
 @dataclass(eq=False)
 class ClassTemperatureScaling(_ClassTemperatures):
-    """softmax(z_k / T_k) with T_k found class by class, each lowering the ECE; K temperatures.
+    """softmax(x_k / T_k): a temperature for each class's own logit; K temperatures.
 
-    All start at the single temperature T of greatest likelihood. Then, class by class from the one
-    with most probability to the one with least, T_k takes the value out of T times a geometric grid
-    with which the ECE of all calibration rows is lowest, if that is lower than before and accuracy
-    stays within `accuracy_loss` of what it was at the start. Sweeps over the classes go on until
-    one changes nothing. A class that is no row's label keeps T.
+    By likelihood it is the map of `GradientClassTemperatureScaling`, whose shrinkage is chosen by
+    five-fold cross-validation out of 30, 10, 3 and 1. Unless that gains on the single temperature
+    by more than a standard error of the paired difference, the single one is taken for all classes.
 
-    The map depends on the origin of the logits: dividing only z_k moves it against the others. Here
-    each row's mean is taken off first. Hence a class below the mean gains by a larger T_k. The
-    predicted class may change. ECE is a step function of binned rows and no proper score, and K
-    temperatures searched for it fit its noise: judge it on other rows, and prefer 'cts-gradient' or
-    'predicted-class' where rows are few. Where the single temperature isn't identified, all classes
-    take it as it is.
+    By ECE it is the published search. x are the centred logits, and all T_k start at the single
+    temperature T of greatest likelihood. Then, class by class from the one with most probability to
+    the one with least, T_k takes the value out of T times a geometric grid with which the ECE of
+    all calibration rows is lowest, if that is lower than before and accuracy stays within
+    `accuracy_loss` of what it was at the start. Sweeps over the classes go on until one changes
+    nothing. A class that is no row's label keeps T. ECE is a step function of binned rows and no
+    proper score, and K temperatures searched for it fit its noise. The search keeps of every row
+    what doesn't depend on class k, so a candidate costs N, not N K.
 
-    The search keeps of every row what doesn't depend on class k, so a candidate costs N, not N K.
+    The predicted class may change. Where the single temperature isn't identified, or no row is
+    wrong, all classes take it as it is.
+
+    Held-out NLL minus that of the single temperature, ten draws (by ECE five) of the rows of a
+    ResNet-50 (CIFAR-10) and a WideResNet-16-4 (CIFAR-100), with standard errors:
+
+        =========  =====  ==============  ==============
+        data       rows   nll             ece
+        =========  =====  ==============  ==============
+        CIFAR-10   200    +.0003 (.0003)  +.0367 (.0154)
+        CIFAR-10   1 000  -.0007 (.0004)  +.0067 (.0019)
+        CIFAR-10   5 000  -.0034 (.0001)  +.0096 (.0015)
+        CIFAR-100  200    -.0001 (.0001)  +.1593 (.0202)
+        CIFAR-100  1 000  -.0007 (.0003)  +.0563 (.0049)
+        CIFAR-100  5 000  -.0054 (.0002)  +.0091 (.0015)
+        =========  =====  ==============  ==============
 
     Args:
+        criterion: ``"nll"`` or ``"ece"``. The others belong to the search for a low ECE:
         bins: equal-width bins of the ECE.
         span: the grid goes from T / span to T * span.
         candidates: values on the grid.
@@ -75,30 +111,49 @@ class ClassTemperatureScaling(_ClassTemperatures):
         accuracy_loss: accuracy, as a fraction of rows, that may be lost from the start; 1 for any.
 
     Attributes:
-        temperatures_: (K,) T_k.
+        temperatures_: (K,) T_k; beta_: 1 / T. shrinkage_: that of cross-validation, or 0 where
+            it took the single temperature, and by ECE.
 
     References:
         Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021.
-        There the grid is 0.1 to 10 whatever T is, and T itself the one of lowest ECE.
+        There T_k is found by ECE, the grid is 0.1 to 10 whatever T is, and T itself the one of
+        lowest ECE. Likelihood and shrinkage are this package's.
     """
 
     method: ClassVar[str] = "cts"
 
+    criterion: Literal["nll", "ece"] = argument("nll", choices=("nll", "ece"))
     bins: int = argument(15, at_least=1)
     span: float = argument(4.0, above=1)
     candidates: int = argument(45, at_least=2)
     sweeps: int = argument(5, at_least=1)
     accuracy_loss: float = argument(0.0, at_least=0, at_most=1)
 
+    shrinkage_: float = field(init=False, repr=False)
+
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
-        """Return centred logits."""
-        return centred(xp, logits, masks)
+        """Return log-probabilities, or centred logits for the search by ECE."""
+        inputs = "centred" if self.criterion == "ece" else "log-probabilities"
+        return linear_inputs(xp, logits, inputs, as_type(xp, learnt["beta"], logits), masks)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        base = self._start(predictions)
+        base, self.shrinkage_ = self._start(predictions), 0.0
         report = base.report(predictions.n)
         if base.warning is not None:
             return report
+        if self.criterion == "ece":
+            return self._fit_by_ece(predictions, report)
+        rows = self._likelihood(predictions, "log-probabilities")
+        summary = summarize(predictions.scores, predictions.labels, curve="dense")
+        fold = fold_numbers(summary, min(FOLDS, predictions.n), seed=0)
+        shrinkage = chosen_shrinkage(rows, fold)
+        if np.isinf(shrinkage):
+            note = "cross-validation saw no clear gain by temperatures of classes"
+            return replace(report, notes=(*report.notes, note))
+        self.shrinkage_ = shrinkage
+        return self._take(fit_logs(rows, shrinkage, MOST_STEPS), report)
+
+    def _fit_by_ece(self, predictions: Predictions, report: FitReport) -> FitReport:
         search = ColumnSearch(
             centred_copy(predictions.scores), predictions.labels, 1 / self.temperatures_, self.bins
         )
@@ -112,7 +167,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
         while changed and sweep < self.sweeps:
             sweep, changed = sweep + 1, False
             for k in order:
-                betas = base.beta / ratios
+                betas = self.beta_ / ratios
                 errors, accuracies = search.try_class(k, betas)
                 errors[accuracies < lowest] = np.inf
                 chosen = int(errors.argmin())
@@ -174,8 +229,6 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     max_iterations: int = argument(500, at_least=1)
     inputs: Inputs = argument("log-probabilities", choices=INPUTS)
 
-    beta_: float = field(init=False, repr=False)
-
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
         """Return log-probabilities or centred logits, as `inputs` says."""
         beta = as_type(xp, learnt["beta"], logits)
@@ -183,37 +236,9 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = self._start(predictions)
-        self.beta_ = base.beta
         report = base.report(predictions.n)
         if isinstance(base.warning, NotIdentifiedWarning):
             # Log-probabilities of rows that say nothing would act as a bias.
             return report
-        rows, bias = predictions.n, np.zeros(self.classes_)
-        scores = to_numpy(predictions.scores)
-        possible = int((scores > -np.inf).any(axis=0).sum())
-        likelihood = LinearLikelihood(
-            scores, predictions.labels, base.beta, square=False, inputs=self.inputs
-        )
-
-        def loss(logs: FloatArray) -> tuple[float, FloatArray]:
-            ratios = np.exp(-logs)
-            value, by_ratio, _ = likelihood.nll(ratios - 1, bias)
-            pull = self.shrinkage * possible / rows
-            gradient = 2 * pull * logs - by_ratio * ratios / rows
-            return value / rows + pull * float(logs @ logs), gradient
-
-        found = minimize(
-            loss,
-            np.zeros(self.classes_),
-            maxiter=self.max_iterations,
-            gtol=1e-7,
-            ftol=1e-13,
-        )
-        converged = bool(found.success) or float(np.abs(found.jac).max()) < SMALL_GRADIENT
-        if not converged:
-            message = f"class temperatures stopped after {found.nit} steps: {found.message}"
-            warn_caller(ConvergenceWarning(message))
-        self.temperatures_ = np.exp(found.x) / base.beta
-        return FitReport(
-            rows, "penalised nll", float(found.fun), int(found.nit), converged, report.notes
-        )
+        rows = self._likelihood(predictions, self.inputs)
+        return self._take(fit_logs(rows, self.shrinkage, self.max_iterations), report)

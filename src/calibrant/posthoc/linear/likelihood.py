@@ -122,6 +122,20 @@ class LinearLikelihood:
 
         return self._over_chunks(sums)
 
+    def losses(self, change: FloatArray, bias: FloatArray) -> FloatArray:
+        """Return the (N,) NLL of each row."""
+        found = np.empty(len(self.labels))
+
+        def work(part: slice) -> None:
+            rows = self._chunk(part)
+            top, weights = self._exponentials(rows, change, bias)
+            own, at = pick(rows.inputs, rows.labels), change[rows.labels]
+            scores = own + ((rows.inputs * at).sum(axis=1) if self.square else own * at)
+            found[part] = np.log(row_sums(weights)) + top - scores - bias[rows.labels]
+
+        for_row_chunks(self.logits, work)
+        return found
+
     def curvature(self, change: FloatArray, bias: FloatArray) -> tuple[FloatArray, ...]:
         """Return the second derivatives by each entry of C, by each of b, and by both of a class.
 
@@ -160,6 +174,21 @@ class LinearLikelihood:
     def _origins(self) -> FloatArray:
         return origins(self.logits, self.inputs, self.beta)
 
+    def _chunk(self, part: slice) -> _Rows:
+        inputs, masked = self.logits[part].astype(np.float64), None
+        if self.inputs != "given":
+            masked = masked_classes(inputs) if self._masks else None
+            inputs -= self._origins[part]
+            if masked is not None:
+                inputs[masked] = 0.0
+        inputs *= self.beta
+        return _Rows(inputs, masked, self.labels[part])
+
+    @cached_property
+    def possible(self) -> int:
+        """How many classes some row can be."""
+        return int((self.logits > -np.inf).any(axis=0).sum())
+
     @cached_property
     def _masks(self) -> bool:
         return bool((self.logits == -np.inf).any())
@@ -169,17 +198,9 @@ class LinearLikelihood:
     ) -> tuple[FloatArray, ...]:
         """Add up what `sums` returns for every chunk."""
         found: dict[int, tuple[FloatArray, ...]] = {}
-        own_origins = None if self.inputs == "given" else self._origins
 
         def work(part: slice) -> None:
-            inputs, masked = self.logits[part].astype(np.float64), None
-            if own_origins is not None:
-                masked = masked_classes(inputs) if self._masks else None
-                inputs -= own_origins[part]
-                if masked is not None:
-                    inputs[masked] = 0.0
-            inputs *= self.beta
-            found[part.start] = sums(_Rows(inputs, masked, self.labels[part]))
+            found[part.start] = sums(self._chunk(part))
 
         for_row_chunks(self.logits, work)
         ordered = [found[start] for start in sorted(found)]

@@ -40,9 +40,6 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
                 f"{folder}: the run there has {name} {before[name]!r}, not {now[name]!r}; it can "
                 "only go on as it began"
             )
-        # A process that was killed while it wrote a checkpoint couldn't tidy up.
-        for leftover in folder.glob(".*.ckpt"):
-            leftover.unlink()
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,14 @@ from calibrant.training.run.outputs import Outputs, predict_on_all_devices
 from calibrant.training.run.protocols import MOMENTUM, rate_at
 from calibrant.training.run.seeding import seed_everything
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import BEST, LAST, Progress, read_checkpoint, save_checkpoint
+from calibrant.training.run.state import (
+    BEST,
+    LAST,
+    Progress,
+    loading,
+    read_checkpoint,
+    save_checkpoint,
+)
 
 
 @dataclass(eq=False)
@@ -70,9 +77,14 @@ class Loop:
         if not file.is_file():
             return
         content = read_checkpoint(file)
-        self.objective.load_state_dict(content["objective"])
-        self._optimizer.load_state_dict(content["optimizer"])
-        self.fabric.strategy.precision.load_state_dict(content["precision"])
+        with loading(file):
+            self.objective.load_state_dict(content["objective"])
+            self._optimizer.load_state_dict(content["optimizer"])
+            for parameter, state in self._optimizer.state.items():
+                momentum = state.get("momentum_buffer")
+                if momentum is not None and momentum.shape != parameter.shape:
+                    raise ValueError("the momentum of a weight has another shape than the weight")
+            self.fabric.strategy.precision.load_state_dict(content["precision"])
         self.progress = content["progress"]
         if not self.fabric.is_global_zero:
             # The sums in the checkpoint are those of all devices; the first goes on from them.
@@ -88,7 +100,9 @@ class Loop:
     def load_selected(self) -> None:
         """Give the network the weights that the protocol counts: the last, or the best."""
         if self.settings.recipe.select == "best":
-            self.objective.load_state_dict(read_checkpoint(self.folder / BEST)["objective"])
+            content = read_checkpoint(self.folder / BEST)
+            with loading(self.folder / BEST):
+                self.objective.load_state_dict(content["objective"])
 
     def _finish_epoch(self) -> None:
         progress = self.progress

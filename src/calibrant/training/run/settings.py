@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from math import inf
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,19 @@ from calibrant.training.run.protocols import Protocol, protocol_named
 
 PRECISIONS = ("32", "bf16", "16")
 MIXINGS = ("none", "mixup", "regmixup", "mit", "mit-a")
+
+_OF_PROTOCOL = ("epochs", "batch_size", "rate", "plain_share")
+_TEXT, _WHOLE = ((str,), "text"), ((Integral,), "a whole number")
+_NUMBER, _NAMED = ((Real,), "a number"), ((dict,), "arguments by their names")
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("data", "net", "loss", "loss_settings_for", "mixing", "protocol"), _TEXT),
+    **dict.fromkeys(("loss_arguments", "mixing_arguments"), _NAMED),
+    **dict.fromkeys(("epochs", "batch_size", "seed", "num_classes", "image_size"), _WHOLE),
+    **dict.fromkeys(("rate", "plain_share"), _NUMBER),
+    "precision": _TEXT,
+}
+# Of these, the ones that may be left to protocol or data.
+_OPTIONAL = ("loss_settings_for", *_OF_PROTOCOL, "num_classes", "image_size")
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,11 @@ class RunSettings:
     precision: str = "32"
 
     def __post_init__(self) -> None:
+        for name, (kinds, words) in _KINDS.items():
+            value = getattr(self, name)
+            empty = value is None and name in _OPTIONAL
+            if not empty and (not isinstance(value, kinds) or isinstance(value, bool)):
+                raise InputError(f"{name} must be {words}, not {value!r}")
         protocol_named(self.protocol)
         for name in ("epochs", "batch_size", "rate", "image_size"):
             value = getattr(self, name)
@@ -123,5 +142,6 @@ class RunSettings:
         """
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
+        # Whatever the file holds, be it JSON nested too deeply or no text at all.
+        except (TypeError, ValueError, RecursionError, OSError) as error:
             raise InputError(f"{file}: holds no settings of a run ({error})") from error

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
@@ -14,6 +18,7 @@ from calibrant.training.data.images import Normalisation
 
 FORMAT = 1
 LAST, BEST = "last.ckpt", "best.ckpt"
+_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation")
 
 
 @dataclass
@@ -73,14 +78,78 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return the content of a checkpoint on the CPU, its progress as `Progress`.
 
     Raises:
-        InputError: the file is none, or is damaged.
+        InputError: the file is none, is damaged, lacks a part, or has weights that are no numbers.
     """
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     # A damaged file makes the decoder raise almost anything.
     except Exception as error:
-        raise InputError(f"{path}: can't be read as a checkpoint ({error})") from error
-    if not hasattr(content, "keys") or content.get("format") != FORMAT:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(f"{path}: can't be read as a checkpoint ({reason})") from error
+    if not isinstance(content, dict) or not _is_format(cast(Any, content).get("format")):
         raise InputError(f"{path}: is no checkpoint of a run, or of another version")
-    content["progress"] = Progress(**content["progress"])
-    return content
+    parts = cast(dict[str, Any], content)
+    for name in _PARTS:
+        if name not in parts:
+            raise InputError(f"{path}: is a checkpoint without '{name}'")
+    progress = _progress(parts["progress"])
+    if progress is None:
+        raise InputError(f"{path}: doesn't say how far the run is ('progress' is damaged)")
+    for name in ("objective", "optimizer", "precision"):
+        if not isinstance(parts[name], dict):
+            raise InputError(f"{path}: '{name}' must be a dict, not {type(parts[name]).__name__}")
+    for name, values in parts["objective"].items():
+        if not isinstance(values, Tensor):
+            raise InputError(f"{path}: '{name}' of the objective is no tensor")
+        if values.is_floating_point() and not values.isfinite().all():
+            raise InputError(f"{path}: '{name}' holds values that are no finite numbers")
+    if not _is_normalisation(parts["normalisation"]):
+        raise InputError(f"{path}: 'normalisation' must be means and deviations of three colours")
+    return parts | {"progress": progress}
+
+
+@contextmanager
+def loading(path: Path) -> Generator[None]:
+    """Turn whatever a part says against the state that it is given into an `InputError`."""
+    try:
+        yield
+    # torch's parts raise RuntimeError, KeyError, ValueError, TypeError, ...
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:2])[:200] or type(error).__name__
+        raise InputError(f"{path}: doesn't fit this network and loss ({reason})") from error
+
+
+def _is_format(value: Any) -> bool:
+    return isinstance(value, int) and value == FORMAT
+
+
+def _progress(content: Any) -> Progress | None:
+    """Return the progress that a checkpoint holds; None if it holds something else."""
+    defaults = asdict(Progress())
+    if not isinstance(content, dict) or cast(Any, content).keys() != defaults.keys():
+        return None
+    values = cast(dict[str, Any], content)
+    for name in ("epoch", "step", "right", "rows"):
+        if not isinstance(values[name], int) or values[name] < 0:
+            return None
+    if not all(isinstance(values[name], (int, float)) for name in ("loss_sum", "best_accuracy")):
+        return None
+    history: Any = values["history"]
+    if not isinstance(history, list) or len(cast(Any, history)) != values["epoch"]:
+        return None
+    for row in cast(list[Any], history):
+        if not isinstance(row, dict):
+            return None
+        if not all(isinstance(cell, (int, float)) for cell in cast(dict[str, Any], row).values()):
+            return None
+    return Progress(**values)
+
+
+def _is_normalisation(value: Any) -> bool:
+    try:
+        mean, std = (tuple(float(number) for number in part) for part in value)
+    except (TypeError, ValueError):
+        return False
+    sound = all(isfinite(number) for number in (*mean, *std)) and all(number > 0 for number in std)
+    return len(mean) == len(std) == 3 and sound

@@ -32,7 +32,7 @@ from calibrant.training.run.observer import HistoryWriter, Observer
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
 from calibrant.training.run.seeding import seed_everything
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import BEST, LAST, Progress, read_checkpoint
+from calibrant.training.run.state import BEST, LAST, Progress, loading, read_checkpoint
 
 _FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -132,7 +132,7 @@ def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]:
     Its normalisation comes with it, since images from elsewhere must go through the same.
 
     Raises:
-        InputError: the folder holds no run, or one without a checkpoint.
+        InputError: the folder holds no run, or one without a checkpoint, or a damaged one.
     """
     place = Path(folder)
     if not (place / CONFIG).is_file():
@@ -148,8 +148,9 @@ def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]:
         for key, value in content["objective"].items()
         if key.startswith(prefix)
     }
-    network = build(settings.net, len(weights["fc.bias"]))
-    network.load_state_dict(weights)
+    with loading(place / name):
+        network = build(settings.net, len(weights["fc.bias"]))
+        network.load_state_dict(weights)
     mean, std = content["normalisation"]
     return network.eval(), Normalisation(mean, std)
 

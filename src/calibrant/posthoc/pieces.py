@@ -7,7 +7,7 @@ graph.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import array_api_compat.numpy
 
@@ -60,6 +60,36 @@ def softmax_of_gaps(xp: Any, gaps: Array) -> Array:
 def softmax(xp: Any, rows: Array) -> Array:
     """Return the softmax of (n, K) rows."""
     return softmax_of_gaps(xp, below_top(xp, rows))
+
+
+class TopAndOthers(NamedTuple):
+    """Rows parted into the largest entry and the others, all relative to the largest.
+
+    Attributes:
+        chosen: (n, K) whether an entry is the largest (the first of tied ones).
+        weights: (n, K) exp(z - max z) of the others, 0 for the largest.
+        rest: (n,) sum of the weights in float64. The confidence is 1 / (1 + rest); a float32 sum
+            that took in the largest would round the rest away where it matters most, next to a
+            confidence of 1.
+    """
+
+    chosen: Array
+    weights: Array
+    rest: Array
+
+    @property
+    def confidence(self) -> Array:
+        """(n,) largest probability of the softmax, in float64."""
+        return 1 / (1 + self.rest)
+
+
+def parted(xp: Any, rows: Array) -> TopAndOthers:
+    """Return what the softmax of (n, K) rows is made of, apart from the largest entry."""
+    index, most = top(xp, rows)
+    chosen = columns(xp, rows) == index
+    weights = xp.exp(rows - most)
+    weights = xp.where(chosen, xp.zeros_like(weights), weights)
+    return TopAndOthers(chosen, weights, xp.astype(sums(xp, weights), xp.float64))
 
 
 def as_type(xp: Any, value: Array, rows: Array) -> Array:

@@ -1,6 +1,6 @@
 """Maps of the confidence alone, a method a module; `base` is what they share."""
 
-from calibrant.posthoc.confidence.base import SEPARATION, ConfidenceMap, rebuild_rows
+from calibrant.posthoc.confidence.base import SEPARATION, ConfidenceMap
 from calibrant.posthoc.confidence.bbq import BayesianBinning
 from calibrant.posthoc.confidence.histogram import HistogramBinning, equal_mass_edges
 from calibrant.posthoc.confidence.isotonic import IsotonicRegression
@@ -20,5 +20,4 @@ __all__ = [
     "SplineCalibration",
     "VennAbers",
     "equal_mass_edges",
-    "rebuild_rows",
 ]

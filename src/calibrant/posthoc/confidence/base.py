@@ -7,18 +7,21 @@ They say how sure the prediction is, not which one to make. `predict_confidence`
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import array_api_compat.numpy as xnp
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
+from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.checks import refuse_infinite
-from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.confidence.shapes import Lines, Steps
+from calibrant.posthoc.pieces import TopAndOthers, as_type, largest, parted, sums
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import map_rows, softmax_chunk
-from calibrant.predictions.scoring import score_top, top_confidence
+from calibrant.predictions.scoring import score_top
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
 SEPARATION = 1e-6
@@ -39,8 +42,20 @@ class ConfidenceMap(Calibrator):
     fits_masked: ClassVar[bool] = True
 
     @abstractmethod
+    def shape(self) -> Steps | Lines:
+        """Return the map as it was learnt."""
+
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return the numbers of the map's shape."""
+        return self.shape()._asdict()
+
+    def mapped(self, xp: Any, confidence: Array, learnt: Mapping[str, Array]) -> Array:
+        """Return the (n,) recalibrated ones of (n,) float64 confidences; see `transform`."""
+        return (Steps if "edges" in learnt else Lines).read(xp, confidence, learnt)
+
     def map_confidence(self, confidence: FloatArray) -> FloatArray:
         """Return the (N,) recalibrated confidences."""
+        return self.mapped(xnp, confidence, self.learnt())
 
     @abstractmethod
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
@@ -51,15 +66,19 @@ class ConfidenceMap(Calibrator):
         order = np.argsort(scores.confidence, kind="stable")
         return self._fit_map(scores.confidence[order], scores.correct[order].astype(np.float64))
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def rebuild(chunk: Array, part: slice) -> Array:
-            probs = softmax_chunk(chunk - namespace(chunk).max(chunk, axis=1, keepdims=True), part)
-            label, confidence = top_confidence(chunk)
-            return rebuild_rows(
-                probs, label, self.map_confidence(confidence), masked_classes(chunk)
-            )
-
-        return map_rows(logits, rebuild)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return rows rebuilt around c'."""
+        row = parted(xp, logits)
+        sure = self.mapped(xp, row.confidence, learnt)
+        return rebuilt(xp, logits, row, sure, masks)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
@@ -81,10 +100,8 @@ class ConfidenceMap(Calibrator):
         return scores.predicted, scores.confidence
 
 
-def rebuild_rows(
-    probs: Array, label: IntArray, confidence: FloatArray, masked: Array | None = None
-) -> Array:
-    """Return rows that give each `label` its new `confidence` and keep it the largest entry.
+def rebuilt(xp: Any, logits: Array, row: TopAndOthers, confidence: Array, masks: bool) -> Array:
+    """Return (n, K) rows that give the top class its new confidence and keep it the largest entry.
 
     The other classes share the rest in their old proportions. Where one of them would overtake,
     they are mixed with their common mean just as far as needed. A class of probability 0 gets its
@@ -93,33 +110,37 @@ def rebuild_rows(
     such a confidence is raised to just above.
 
     Args:
-        probs: (n, K) probabilities, of any array kind.
-        label: (n,) the label to keep on top.
-        confidence: (n,) its new probability.
-        masked: (n, K) where a class must keep probability 0, or None.
+        xp: array namespace.
+        logits: (n, K) logits.
+        row: `parted` of them, or of what has the same largest entries.
+        confidence: (n,) the new probability of the top class.
+        masks: whether a logit may be minus infinity.
     """
-    xp = namespace(probs)
-    columns = like(np.arange(int(probs.shape[1])), probs)
-    chosen = columns[None, :] == like(label, probs)[:, None]
-    allowed = ~chosen if masked is None else ~(chosen | masked)
-    free = xp.sum(xp.astype(allowed, probs.dtype), axis=1, keepdims=True)
-    others = xp.where(chosen, xp.zeros_like(probs), probs)
-    mass = xp.sum(others, axis=1, keepdims=True)
-    target = like(np.minimum(confidence, 1.0)[:, None], probs, probs.dtype)
-    target = xp.clip(xp.maximum(target, (1 + 2 * SEPARATION) / (1 + free)), None, 1.0)
+    zeros = xp.zeros_like(row.weights)
+    allowed = ~row.chosen & (logits > -xp.inf) if masks else ~row.chosen
+    positive = row.weights > 0
+
+    def count(which: Array) -> Array:
+        return sums(xp, xp.astype(which, logits.dtype))[:, None]
+
+    free, some = count(allowed), count(positive)
+    target = as_type(xp, xp.clip(confidence, 0.0, 1.0), logits)[:, None]
+    target = xp.clip(xp.maximum(target, (1 + 2 * SEPARATION) / (1 + free)), 0.0, 1.0)
     rest = 1 - target
-    positive = xp.sum(xp.astype(others > 0, probs.dtype), axis=1, keepdims=True)
-    crowded = target * (positive + 1) < 1 + 2 * SEPARATION
-    sharing = allowed & ((others > 0) | crowded)
-    count = xp.where(crowded, free, positive)
-    mean = xp.where(sharing, rest / xp.where(count > 0, count, 1.0), xp.zeros_like(probs))
-    others = xp.where(mass > 0, rest * (others / xp.where(mass > 0, mass, 1.0)), mean)
-    highest, cap = xp.max(others, axis=1, keepdims=True), target * (1 - SEPARATION)
-    excess, room = highest - cap, highest - xp.max(mean, axis=1, keepdims=True)
-    share = xp.clip(excess / xp.where(excess > 0, room, 1.0), 0.0, 1.0)
+    crowded = target * (some + 1) < 1 + 2 * SEPARATION
+    shared_by = xp.where(crowded, free, some)
+    even = rest / xp.where(shared_by > 0, shared_by, xp.ones_like(shared_by))
+    mean = xp.where(allowed & (positive | crowded), even, zeros)
+    mass = sums(xp, row.weights)[:, None]
+    known = mass > 0
+    share = rest / xp.where(known, mass, xp.ones_like(mass))
+    others = xp.where(known, row.weights * share, mean)
+    highest, cap = largest(xp, others), target * (1 - SEPARATION)
+    excess, room = highest - cap, highest - largest(xp, mean)
+    part = excess / xp.where(excess > 0, room, xp.ones_like(room))
     # The minimum takes off what float32 rounds up.
-    others = xp.minimum(others + share * (mean - others), cap)
-    return xp.where(chosen, target, others)
+    others = xp.minimum(others + xp.clip(part, 0.0, 1.0) * (mean - others), cap)
+    return xp.where(row.chosen, target, others)
 
 
 def mixed_with_uniform(value: FloatArray, rows: int, classes: int) -> FloatArray:

@@ -13,6 +13,7 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
+from calibrant.posthoc.confidence.shapes import Steps
 
 # A prior mean at 0 or 1 would forbid one of the outcomes.
 LOWEST_PRIOR_MEAN = 0.005
@@ -97,9 +98,9 @@ class BayesianBinning(MapOfEitherForm):
         self.values_ = mixed_with_uniform(mean, n, self.classes_)
         return FitReport(n, "marginal likelihood", -float(log.max()) / n, len(models))
 
-    def map_confidence(self, confidence: FloatArray) -> FloatArray:
-        """See `ConfidenceMap.map_confidence`."""
-        return self.values_[np.searchsorted(self.edges_[1:-1], confidence, side="left")]
+    def shape(self) -> Steps:
+        """Return the values of the bins."""
+        return Steps(self.edges_[1:-1], self.values_)
 
 
 class Binning(NamedTuple):

@@ -11,6 +11,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.metrics.bins import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.shapes import Steps
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk
 
 
@@ -75,9 +76,9 @@ class HistogramBinning(ShrunkMap):
     def _bin_of(self, confidence: FloatArray) -> IntArray:
         return np.searchsorted(self.edges_[1:-1], confidence, side="left").astype(np.int64)
 
-    def map_confidence(self, confidence: FloatArray) -> FloatArray:
-        """See `ConfidenceMap.map_confidence`."""
-        return self.values_[self._bin_of(confidence)]
+    def shape(self) -> Steps:
+        """Return the values of the bins."""
+        return Steps(self.edges_[1:-1], self.values_)
 
 
 def equal_mass_edges(confidence: FloatArray, bins: int) -> FloatArray:

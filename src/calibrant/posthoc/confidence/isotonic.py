@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.shapes import Lines
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk_steps
 
 
@@ -59,6 +60,6 @@ class IsotonicRegression(ShrunkMap):
         loss = float(np.mean((level[block][index] - correct) ** 2))
         return FitReport(len(confidence), "squared error", loss)
 
-    def map_confidence(self, confidence: FloatArray) -> FloatArray:
-        """See `ConfidenceMap.map_confidence`."""
-        return np.interp(confidence, self.knots_, self.values_)
+    def shape(self) -> Lines:
+        """Return the values at the knots."""
+        return Lines(self.knots_, self.values_)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import (
     Array,
     FloatArray,
-    like,
     namespace,
     row_chunks,
     to_numpy,
@@ -21,8 +22,9 @@ from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.confidence.shrinkage import PRIOR_STRENGTH, shrunk_steps
+from calibrant.posthoc.pieces import as_type, columns, lines, softmax, sums, zero_where_masked
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import map_rows, softmax_chunk
+from calibrant.predictions.rows import softmax_chunk
 
 # Slope of the line that is added to the steps: equal only where the probabilities were.
 TILT = 1e-9
@@ -90,21 +92,29 @@ class MulticlassIsotonic(Calibrator):
 
     def map_probability(self, probability: FloatArray) -> FloatArray:
         """Return what the map makes of probabilities of any shape, before rows are normalised."""
-        return np.interp(probability, self.knots_, self.values_) + TILT * probability
+        return _raised(xnp, probability.ravel(), self.state()).reshape(probability.shape)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def mapped(chunk: Array, part: slice) -> Array:
-            probs = _probabilities(chunk, part)
-            raised = self.map_probability(to_numpy(probs).astype(np.float64))
-            label = to_numpy(namespace(chunk).argmax(chunk, axis=1))
-            raised[np.arange(len(raised)), label] *= 1 + SEPARATION
-            masked = masked_classes(chunk)
-            if masked is not None:
-                raised[to_numpy(masked)] = 0.0
-            raised /= raised.sum(axis=1, keepdims=True)
-            return like(raised, probs, probs.dtype)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return mapped probabilities over their sum, that of the top class lifted a little."""
+        probs = xp.astype(softmax(xp, logits), xp.float64)
+        raised = xp.reshape(_raised(xp, xp.reshape(probs, (-1,)), learnt), probs.shape)
+        chosen = columns(xp, logits) == xp.argmax(logits, axis=1, keepdims=True)
+        raised = xp.where(chosen, raised * (1 + SEPARATION), raised)
+        raised = zero_where_masked(xp, logits, raised, masks)
+        return as_type(xp, raised / sums(xp, raised)[:, None], logits)
 
-        return map_rows(logits, mapped)
+
+def _raised(xp: Any, probability: Array, learnt: Mapping[str, Array]) -> Array:
+    line = lines(xp, probability, learnt["knots_"], learnt["values_"])
+    return line + TILT * probability
 
 
 class PairRuns(NamedTuple):

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, like, to_numpy
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap
+from calibrant.posthoc.confidence.shapes import APART
+from calibrant.posthoc.pieces import as_type, columns, sums, zero_where_masked
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 
 Form = Literal["top-label", "one-vs-rest"]
-# A class has a map of its own, so a block of rows must be long enough to be worth K calls.
-BLOCK_ELEMENTS = 1 << 22
 NOTES: dict[Form, str] = {
     "top-label": "top-label form: one map of the confidence",
     "one-vs-rest": "one-vs-rest form: a map for each class, which may change predictions",
@@ -117,21 +118,33 @@ class MapOfEitherForm(ConfidenceMap):
         for name, row in zip(names, pieces, strict=True):
             setattr(self, name, np.concatenate(row))
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return the numbers of the map's shape, or of all maps side by side."""
         if self.form == "top-label":
-            return super()._apply(logits, features)
-        probs = softmax(logits)
-        functions = [part.map_confidence for part in self.maps()]
-        for block in _blocks(probs):
-            before = to_numpy(probs[block]).astype(np.float64)
-            after = _by_class(functions, before)
-            masked = masked_classes(logits[block])
-            if masked is not None:
-                after[to_numpy(masked)] = 0.0
-            total = after.sum(axis=1, keepdims=True)
-            after = np.where(total > 0, after / np.where(total > 0, total, 1.0), before)
-            probs[block] = like(after, probs, probs.dtype)
-        return probs
+            return super().learnt()
+        shapes: list[Any] = [part.shape() for part in self.maps()]
+        return shapes[0].side_by_side(shapes)._asdict()
+
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return rows rebuilt around c', or mapped probabilities over their sum."""
+        if self.form == "top-label":
+            return super().transform(xp, logits, features, learnt, masks=masks)
+        before = xp.astype(softmax(xp, logits), xp.float64)
+        places = before + APART * xp.astype(columns(xp, logits), xp.float64)
+        after = xp.reshape(self.mapped(xp, xp.reshape(places, (-1,)), learnt), before.shape)
+        after = zero_where_masked(xp, logits, after, masks)
+        total = sums(xp, after)[:, None]
+        some = total > 0
+        after = xp.where(some, after / xp.where(some, total, xp.ones_like(total)), before)
+        return as_type(xp, after, logits)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
@@ -143,17 +156,3 @@ class MapOfEitherForm(ConfidenceMap):
         if self.form == "top-label":
             return super().predict_confidence(logits, features)
         return Calibrator.predict_confidence(self, logits, features)
-
-
-def _blocks(probs: Array) -> list[slice]:
-    rows, classes = (int(size) for size in probs.shape)
-    step = max(1, BLOCK_ELEMENTS // classes)
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
-def _by_class(functions: list[Callable[[FloatArray], FloatArray]], probs: FloatArray) -> FloatArray:
-    """Return (n, K) values, column k by function k."""
-    mapped = np.empty(probs.shape[::-1])
-    for function, out, column in zip(functions, mapped, np.ascontiguousarray(probs.T), strict=True):
-        out[:] = function(column)
-    return mapped.T

@@ -12,6 +12,7 @@ from calibrant.core.arrays import FloatArray, sigmoid
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
+from calibrant.posthoc.confidence.shapes import Steps
 
 # Beyond these odds float32 confidences no longer say what the odds are.
 NEAREST_TO_CERTAIN = 1e-6
@@ -84,9 +85,9 @@ class ScalingBinning(ConfidenceMap):
         """Return g of (N,) confidences, what the bins average."""
         return sigmoid(self.slope_ * log_odds(confidence) + self.offset_)
 
-    def map_confidence(self, confidence: FloatArray) -> FloatArray:
-        """See `ConfidenceMap.map_confidence`."""
-        return self.values_[np.searchsorted(self.edges_[1:-1], confidence, side="left")]
+    def shape(self) -> Steps:
+        """Return the values of the bins."""
+        return Steps(self.edges_[1:-1], self.values_)
 
 
 def log_odds(confidence: FloatArray) -> FloatArray:

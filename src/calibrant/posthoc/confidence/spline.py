@@ -11,6 +11,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
+from calibrant.posthoc.confidence.shapes import Lines
 
 # Points of the table that new confidences are looked up in; between them the map is a line.
 TABLE_SIZE = 1024
@@ -83,6 +84,6 @@ class SplineCalibration(ConfidenceMap):
         loss = float(np.mean((value[index] - correct) ** 2))
         return FitReport(n, "squared error of the running sum", loss)
 
-    def map_confidence(self, confidence: FloatArray) -> FloatArray:
-        """See `ConfidenceMap.map_confidence`."""
-        return np.interp(confidence, self.knots_, self.values_)
+    def shape(self) -> Lines:
+        """Return the values at the knots."""
+        return Lines(self.knots_, self.values_)

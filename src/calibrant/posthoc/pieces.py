@@ -92,6 +92,17 @@ def parted(xp: Any, rows: Array) -> TopAndOthers:
     return TopAndOthers(chosen, weights, xp.astype(sums(xp, weights), xp.float64))
 
 
+def smallest(xp: Any, rows: Array, count: int) -> Array:
+    """Return the (n, count) indices of the smallest entries of (n, M) rows, in any order."""
+    if count >= int(rows.shape[1]):
+        return xp.argsort(rows, axis=1)
+    if xp is array_api_compat.numpy:  # the standard has a full sort only, which takes far longer
+        return xp.argpartition(rows, count - 1, axis=1)[:, :count]
+    if hasattr(xp, "topk"):
+        return xp.topk(rows, count, dim=1, largest=False, sorted=False)[1]
+    return xp.argsort(rows, axis=1)[:, :count]
+
+
 def as_type(xp: Any, value: Array, rows: Array) -> Array:
     """Return a learnt `value` in the type of the `rows` that it is combined with.
 

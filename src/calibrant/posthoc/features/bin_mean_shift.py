@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
 from calibrant.posthoc.features.proximity import ProximityMap
@@ -72,25 +74,39 @@ class BinMeanShift(ProximityMap):
         self.confidence_edges_ = np.ones((bins, width))
         for row, inner in zip(self.confidence_edges_, edges, strict=True):
             row[: len(inner)] = inner
-        cell = self._cell_of(confidence, proximity)
+        cell = _cell_of(xnp, confidence, proximity, self._edges())
         cells = bins * (width - 1)
         count = np.maximum(np.bincount(cell, minlength=cells), 1)
         gap = np.bincount(cell, correct - confidence, cells) / count
         self.shifts_ = (self.strength * gap).reshape(bins, width - 1)
         self.limits_ = mixed_with_uniform(np.array([0.0, 1.0]), len(confidence), self.classes_)
 
-    def _cell_of(self, confidence: FloatArray, proximity: FloatArray) -> IntArray:
-        """Return the (n,) cells, as indices of `shifts_` in one dimension."""
-        level = bin_of(proximity, self.proximity_edges_)
-        inner = np.zeros(len(level), dtype=np.int64)
-        for b, edges in enumerate(self.confidence_edges_):
-            inner[level == b] = bin_of(confidence[level == b], edges)
-        return level * (self.confidence_edges_.shape[1] - 1) + inner
+    def _edges(self) -> dict[str, FloatArray]:
+        return {
+            "proximity_edges_": self.proximity_edges_,
+            "confidence_edges_": self.confidence_edges_,
+        }
 
-    def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
-        """See `ProximityMap.map_confidence`."""
-        shifted = confidence + self.shifts_.ravel()[self._cell_of(confidence, proximity)]
-        return np.clip(shifted, *self.limits_)
+    def mapped(
+        self, xp: Any, confidence: Array, proximity: Array, learnt: Mapping[str, Array]
+    ) -> Array:
+        """Return confidences moved by the gap of their cell."""
+        cell = _cell_of(xp, confidence, proximity, learnt)
+        shifted = confidence + xp.take(xp.reshape(learnt["shifts_"], (-1,)), cell, axis=0)
+        limits = learnt["limits_"]
+        return xp.minimum(xp.maximum(shifted, limits[0]), limits[1])
+
+
+def _cell_of(xp: Any, confidence: Array, proximity: Array, edges: Mapping[str, Array]) -> Array:
+    """Return the (n,) cells, as indices of `shifts_` in one dimension.
+
+    Bins are (lo, hi]; the outer ones take what lies beyond.
+    """
+    level = xp.searchsorted(edges["proximity_edges_"][1:-1], proximity)
+    inner = edges["confidence_edges_"][:, 1:-1]
+    own = xp.take(inner, level, axis=0)
+    within = xp.sum(xp.astype(own < confidence[:, None], level.dtype), axis=1)
+    return level * (int(inner.shape[1]) + 1) + within
 
 
 def bin_of(values: FloatArray, edges: FloatArray) -> IntArray:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, warn_caller
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps, sums
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, softmax
+from calibrant.predictions.rows import RowSummary
 
 # The temperature of no row falls below this share of the single one.
 LOWEST_SHARE = 0.05
@@ -106,12 +109,32 @@ class DensityAwareCalibration(NeighbourCalibrator):
 
     def temperatures(self, features: Array) -> FloatArray:
         """Return the (N,) temperatures of rows with these (N, D) features."""
-        kth = [nearest[:, -1] for nearest in self._distances(features)]
-        rise = np.stack(kth, axis=1) @ self.weights_
-        return np.maximum(self.offset_ + rise, self.floor_)
+        rows = to_numpy(features)
+        blank = np.zeros((len(rows), self.classes_))
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        return softmax(logits, 1 / self.temperatures(features))
+        def of(xp: Any, _: Array, rows: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+            return self._temperatures(xp, rows, learnt)
+
+        return apply_map(of, blank, rows, self.learnt(), self.widest())
+
+    def _temperatures(self, xp: Any, features: Array, learnt: Mapping[str, Array]) -> Array:
+        layers = layer_columns(self.layers, int(features.shape[1]))
+        kth = [self.distances_of(xp, features, learnt, columns)[:, -1] for columns in layers]
+        rise = sums(xp, xp.stack(kth, axis=1) * learnt["weights_"][None, :])
+        return xp.maximum(learnt["offset_"] + rise, learnt["floor_"])
+
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return softmax(z / T)."""
+        beta = as_type(xp, 1 / self._temperatures(xp, features, learnt), logits)
+        return softmax_of_gaps(xp, below_top(xp, logits) * beta[:, None])
 
 
 def layer_columns(widths: str, width: int) -> list[slice]:

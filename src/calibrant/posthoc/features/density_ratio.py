@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import NotApplicableError
 from calibrant.posthoc.confidence.base import mixed_with_uniform
-from calibrant.posthoc.features.neighbours import BLOCK_ELEMENTS
 from calibrant.posthoc.features.proximity import ProximityMap
+from calibrant.posthoc.pieces import sums
 
 # The row that stands for knowing nothing counts like one that lies so many bandwidths away.
 FARTHEST_BANDWIDTHS = 3.0
@@ -74,17 +76,23 @@ class ProximityDensityRatio(ProximityMap):
         # Where no two rows differ, the axis says nothing.
         self.bandwidths_ = np.where(of_all > 1e-9, widths, 1.0)
 
-    def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
-        """See `ProximityMap.map_confidence`."""
-        points = np.stack([confidence, proximity], axis=1)
-        of_right, of_wrong, of_all = self.bandwidths_
-        right = log_kernel_sum(points, self.right_, of_right)
-        wrong = log_kernel_sum(points, self.wrong_, of_wrong)
-        unknown = -0.5 * FARTHEST_BANDWIDTHS**2 - np.log(2 * np.pi * of_all.prod())
-        top = np.maximum(np.maximum(right, wrong), unknown)
-        right, wrong, weight = np.exp(right - top), np.exp(wrong - top), np.exp(unknown - top)
+    def widest(self) -> int:
+        """Return the kernels of all calibration rows, if those are most."""
+        return max(super().widest(), len(self.right_), len(self.wrong_))
+
+    def mapped(
+        self, xp: Any, confidence: Array, proximity: Array, learnt: Mapping[str, Array]
+    ) -> Array:
+        """Return the share of the right rows' density."""
+        points = xp.stack([confidence, proximity], axis=1)
+        of_right, of_wrong, of_all = (learnt["bandwidths_"][i] for i in range(3))
+        right = log_kernel_sum(xp, points, learnt["right_"], of_right)
+        wrong = log_kernel_sum(xp, points, learnt["wrong_"], of_wrong)
+        unknown = -0.5 * FARTHEST_BANDWIDTHS**2 - xp.log(2 * math.pi * xp.prod(of_all))
+        top = xp.maximum(xp.maximum(right, wrong), unknown)
+        right, wrong, weight = xp.exp(right - top), xp.exp(wrong - top), xp.exp(unknown - top)
         # Even what is known for certain only rests on so many rows.
-        rows = len(self.right_) + len(self.wrong_)
+        rows = int(learnt["right_"].shape[0]) + int(learnt["wrong_"].shape[0])
         prior = mixed_with_uniform(confidence, rows, self.classes_)
         return (right + weight * prior) / (right + wrong + weight)
 
@@ -95,17 +103,13 @@ def bandwidth(points: FloatArray) -> FloatArray:
     return 1.06 * points.std(axis=0) * n ** (-1 / (4 + dimensions))
 
 
-def log_kernel_sum(queries: FloatArray, points: FloatArray, widths: FloatArray) -> FloatArray:
+def log_kernel_sum(xp: Any, queries: Array, points: Array, widths: Array) -> Array:
     """Return (m,) log of the sum of Gaussian product kernels of (n, d) points at (m, d) queries."""
     scaled, places = queries / widths, points / widths
-    out = np.empty(len(queries))
-    step = max(1, BLOCK_ELEMENTS // len(points))
-    for start in range(0, len(queries), step):
-        part = slice(start, start + step)
-        exponent = np.zeros((len(scaled[part]), len(points)))
-        for axis in range(points.shape[1]):
-            exponent -= 0.5 * (scaled[part, axis, None] - places[:, axis]) ** 2
-        top = exponent.max(axis=1, keepdims=True)
-        exponent -= top
-        out[part] = top[:, 0] + np.log(np.exp(exponent, out=exponent).sum(axis=1))
-    return out - np.log(np.prod(widths)) - 0.5 * points.shape[1] * np.log(2 * np.pi)
+    exponent = -0.5 * (scaled[:, :1] - places[None, :, 0]) ** 2
+    for axis in range(1, int(points.shape[1])):
+        exponent = exponent - 0.5 * (scaled[:, axis, None] - places[None, :, axis]) ** 2
+    top = xp.max(exponent, axis=1, keepdims=True)
+    total = xp.log(sums(xp, xp.exp(exponent - top)))
+    scale = xp.log(xp.prod(widths)) + 0.5 * int(points.shape[1]) * math.log(2 * math.pi)
+    return top[:, 0] + total - scale

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, like, namespace, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import CalibrationWarning
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
+from calibrant.posthoc.features.base import FeatureCalibrator
+from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.temperature.single import fit_temperature, warn_of
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import map_rows, softmax_chunk, summarize
+from calibrant.predictions.rows import summarize
 
 # Bounds that are tried first leave these shares of the features outside.
 FIRST_SHARES = np.geomspace(1e-5, 0.95, 40)
@@ -134,14 +137,23 @@ class FeatureClipping(FeatureCalibrator):
 
     def _shift(self, features: FloatArray, bound: float) -> FloatArray:
         """Return (n, K): what clipping adds to the logits."""
-        return (np.clip(features, -bound, bound) - features) @ self.weight_.T.astype(np.float64)
+        return _shift(xnp, features, bound, self.weight_)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def clip(chunk: Array, part: slice) -> Array:
-            shift = self._shift(in_float64(features[part]), self.bound_)  # type: ignore[index]
-            scores = chunk + like(shift, chunk, chunk.dtype)
-            scores -= namespace(scores).max(scores, axis=1, keepdims=True)
-            scores *= self.beta_
-            return softmax_chunk(scores, part)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return softmax(beta z')."""
+        shift = _shift(xp, xp.astype(features, xp.float64), learnt["bound_"], learnt["weight_"])
+        beta = as_type(xp, learnt["beta_"], logits)
+        return softmax_of_gaps(xp, below_top(xp, logits + as_type(xp, shift, logits)) * beta)
 
-        return map_rows(logits, clip)
+
+def _shift(xp: Any, features: Array, bound: Array | float, weight: Array) -> Array:
+    clipped = xp.minimum(xp.maximum(features, -bound), bound)
+    return (clipped - features) @ xp.astype(weight, xp.float64).T

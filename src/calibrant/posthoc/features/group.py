@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
+from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
+from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.fitting.row_order import in_own_order
+from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.temperature.predicted_class import fit_ratios
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, map_rows, softmax_chunk, summarize
+from calibrant.predictions.rows import RowSummary, summarize
 
 # While a partition is learnt, temperatures stay within this factor of the single one.
 LARGEST_RATIO = 8.0
@@ -131,31 +134,41 @@ class GroupCalibration(FeatureCalibrator):
             self.betas_[u] = beta * fit_ratios(grouped, beta, self.shrinkage)[0]
 
     def _nll(self, rows: RowSummary, standardised: FloatArray) -> float:
-        betas = self._betas_of(standardised)
+        betas = _betas_of(xnp, standardised, self.partitions_, self.betas_)
         true = np.zeros(rows.n)
         for beta in betas.T:
             true += np.exp(-rows.curve.evaluate(beta).value - beta * rows.label_gap)
         return float(-np.mean(np.log(np.maximum(true / len(betas.T), np.finfo(float).tiny))))
 
-    def _betas_of(self, standardised: FloatArray) -> FloatArray:
-        """Return the (n, U) inverse temperatures of rows in each partition."""
-        partitions, groups, width = self.partitions_.shape
-        scores = standardised @ self.partitions_.reshape(-1, width).T
-        group = scores.reshape(-1, partitions, groups).argmax(axis=2)
-        return self.betas_[np.arange(partitions), group]
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return the mean over partitions of the softmax at the group's temperature."""
+        wide = xp.astype(features, xp.float64)
+        standardised = (wide - learnt["centre_"]) / learnt["scale_"]
+        betas = _betas_of(xp, standardised, learnt["partitions_"], learnt["betas_"])
+        betas, gaps = as_type(xp, betas, logits), below_top(xp, logits)
+        partitions = int(betas.shape[1])
+        total = xp.zeros_like(gaps)
+        for u in range(partitions):
+            total = total + softmax_of_gaps(xp, gaps * betas[:, u : u + 1])
+        return total / partitions
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def average(chunk: Array, part: slice) -> Array:
-            xp = namespace(chunk)
-            standardised = (in_float64(features[part]) - self.centre_) / self.scale_  # type: ignore[index]
-            betas = self._betas_of(standardised)
-            gaps = chunk - xp.max(chunk, axis=1, keepdims=True)
-            total = xp.zeros_like(gaps)
-            for beta in betas.T:
-                total += softmax_chunk(gaps * like(beta[:, None], chunk, chunk.dtype), part)
-            return total / betas.shape[1]
 
-        return map_rows(logits, average)
+def _betas_of(xp: Any, standardised: Array, weights: Array, betas: Array) -> Array:
+    """Return the (n, U) inverse temperatures of rows in each of U partitions."""
+    partitions, groups, width = (int(size) for size in weights.shape)
+    scores = standardised @ xp.reshape(weights, (-1, width)).T
+    group = xp.argmax(xp.reshape(scores, (-1, partitions, groups)), axis=2)
+    place = group + groups * xp.arange(partitions, device=group.device)[None, :]
+    found = xp.take(xp.reshape(betas, (-1,)), xp.reshape(place, (-1,)), axis=0)
+    return xp.reshape(found, (-1, partitions))
 
 
 def alternating_halves(rows: RowSummary, features: FloatArray) -> tuple[IntArray, IntArray]:

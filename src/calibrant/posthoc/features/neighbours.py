@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.posthoc.features.base import FeatureCalibrator
+from calibrant.posthoc.pieces import smallest
 from calibrant.predictions.predictions import Predictions
 
 Bank = NDArray[np.float32]
@@ -22,31 +25,38 @@ NOT_IN_BANK = -1
 
 
 def unit_rows(features: Array) -> Bank:
-    """Return (N, D) features scaled to length 1; a row of zeros stays one.
+    """Return (N, D) features scaled to length 1, as float32 NumPy; see `scaled_to_unit`."""
+    rows = to_numpy(features)
+    out = np.empty(rows.shape, dtype=np.float32)
+    for part in _blocks(len(rows), rows.shape[1]):
+        out[part] = scaled_to_unit(xnp, rows[part])
+    return out
+
+
+def scaled_to_unit(xp: Any, features: Array) -> Array:
+    """Return (n, D) features scaled to length 1; a row of zeros stays one.
 
     They are rounded to float32, in which files keep them, so that a row lies at distance 0 from its
     own copy in a file.
     """
-    rows = to_numpy(features)
-    out = np.empty(rows.shape, dtype=np.float32)
-    step = max(1, BLOCK_ELEMENTS // rows.shape[1])
-    for start in range(0, len(rows), step):
-        part = slice(start, start + step)
-        block = rows[part].astype(np.float64)
-        largest = np.abs(block).max(axis=1, keepdims=True, initial=0.0)
-        block /= np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers don't fit
-        length = np.sqrt(np.einsum("nd,nd->n", block, block))[:, None]
-        out[part] = block / np.where(length > 0, length, 1.0)
-    return out
+    rows = xp.astype(features, xp.float64)
+    # Squares of huge or tiny numbers don't fit.
+    rows = rows / _or_one(xp, xp.max(xp.abs(rows), axis=1, keepdims=True))
+    length = xp.sqrt(xp.sum(rows * rows, axis=1, keepdims=True))
+    return xp.astype(rows / _or_one(xp, length), xp.float32)
+
+
+def _or_one(xp: Any, column: Array) -> Array:
+    return xp.where(column > 0, column, xp.ones_like(column))
+
+
+def _blocks(rows: int, width: int) -> list[slice]:
+    step = max(1, BLOCK_ELEMENTS // width)
+    return [slice(start, start + step) for start in range(0, rows, step)]
 
 
 def nearest_distances(queries: Bank, bank: Bank, count: int, own: IntArray) -> FloatArray:
     """Return (n, count) Euclidean distances to the nearest rows of a bank, ascending.
-
-    Candidates come from |q|^2 + |b|^2 - 2 q b, which is one matrix product. In float64 its error is
-    far below what can order two distances wrongly by more than rounding; the distances themselves,
-    which it would give as 0 or 1e-8 where rows all but coincide, are computed once more as
-    |q - b|.
 
     Args:
         queries: (n, D).
@@ -55,25 +65,32 @@ def nearest_distances(queries: Bank, bank: Bank, count: int, own: IntArray) -> F
         own: (n,) where in the bank each query itself is, which is not its own neighbour; -1 for one
             that is not in there. A copy of a query elsewhere in the bank counts as any other row.
     """
-    wide = bank.astype(np.float64)
-    squares = np.einsum("md,md->m", wide, wide)
     out = np.empty((len(queries), count))
-    step = max(1, BLOCK_ELEMENTS // max(len(bank), count * queries.shape[1]))
-    for start in range(0, len(queries), step):
-        block = queries[start : start + step].astype(np.float64)
-        # |q|^2 is the same for all candidates of a row.
-        order = squares - 2 * (block @ wide.T)
-        selves = own[start : start + step]
-        inside = np.flatnonzero(selves != NOT_IN_BANK)
-        order[inside, selves[inside]] = np.inf
-        if count < len(bank):
-            nearest = np.argpartition(order, count - 1, axis=1)[:, :count]
-        else:
-            nearest = np.broadcast_to(np.arange(count), (len(block), count))
-        apart = block[:, None, :] - wide[nearest]
-        distance = np.sqrt(np.einsum("nkd,nkd->nk", apart, apart))
-        out[start : start + step] = np.sort(distance, axis=1)
+    for part in _blocks(len(queries), max(len(bank), count * queries.shape[1])):
+        out[part] = distances(xnp, queries[part], bank, count, own[part])
     return out
+
+
+def distances(xp: Any, queries: Array, bank: Array, count: int, own: Array | None = None) -> Array:
+    """Return (n, count) Euclidean distances to the nearest rows of a bank, ascending.
+
+    Candidates come from |q|^2 + |b|^2 - 2 q b, which is one matrix product. In float64 its error is
+    far below what can order two distances wrongly by more than rounding; the distances themselves,
+    which it would give as 0 or 1e-8 where rows all but coincide, are computed once more as
+    |q - b|. See `nearest_distances` for the arguments.
+    """
+    near, wide = xp.astype(queries, xp.float64), xp.astype(bank, xp.float64)
+    # |q|^2 is the same for all candidates of a row.
+    order = xp.sum(wide * wide, axis=1)[None, :] - 2 * (near @ wide.T)
+    if own is not None:
+        every = xp.arange(int(bank.shape[0]), device=bank.device)
+        order = xp.where(every[None, :] == own[:, None], xp.inf, order)
+    found = smallest(xp, order, count)
+    nearest = xp.reshape(
+        xp.take(wide, xp.reshape(found, (-1,)), axis=0), (-1, count, wide.shape[1])
+    )
+    apart = near[:, None, :] - nearest
+    return xp.sort(xp.sqrt(xp.sum(apart * apart, axis=2)), axis=1)
 
 
 class References(NamedTuple):
@@ -151,10 +168,6 @@ class NeighbourCalibrator(FeatureCalibrator):
 
     def _distances(self, features: Array, own: IntArray | None = None) -> list[FloatArray]:
         """Return for each layer the (n, k) distances of rows to their nearest references."""
-        if self.bank_.shape[1] != self.width_:  # in a damaged file
-            raise InputError(
-                f"the reference rows have {self.bank_.shape[1]} features, not {self.width_}"
-            )
         rows = to_numpy(features)
         selves = np.full(len(rows), NOT_IN_BANK) if own is None else own
         return [
@@ -163,3 +176,23 @@ class NeighbourCalibrator(FeatureCalibrator):
             )
             for part in self._layers()
         ]
+
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return what was learnt, and as many ranks as there are neighbours."""
+        if self.bank_.shape[1] != self.width_:  # in a damaged file
+            raise InputError(
+                f"the reference rows have {self.bank_.shape[1]} features, not {self.width_}"
+            )
+        # The number of neighbours is a shape: those are known where values aren't.
+        return super().learnt() | {"ranks": np.arange(self.neighbours_)}
+
+    def widest(self) -> int:
+        """Return the distances to all reference rows, or the neighbours' features."""
+        return max(len(self.bank_), self.neighbours_ * self.width_)
+
+    def distances_of(
+        self, xp: Any, features: Array, learnt: Mapping[str, Array], columns: slice
+    ) -> Array:
+        """Return the (n, k) distances of rows to their nearest references in one layer."""
+        bank, count = learnt["bank_"], int(learnt["ranks"].shape[0])
+        return distances(xp, scaled_to_unit(xp, features[:, columns]), bank[:, columns], count)

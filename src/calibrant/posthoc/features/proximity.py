@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
@@ -13,35 +15,31 @@ from calibrant.core.arrays import (
     Array,
     FloatArray,
     IntArray,
-    for_row_chunks,
-    namespace,
     to_numpy,
-    working_dtype,
 )
-from calibrant.core.checks import refuse_infinite
-from calibrant.core.masks import masked_classes
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import rebuild_rows
+from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.pieces import TopAndOthers, as_type, below_top, parted, sums
 from calibrant.posthoc.temperature.single import fit_temperature, warn_of
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import map_rows, softmax_chunk
-from calibrant.predictions.scoring import top_confidence
 
 ProximityKind = Literal["paper", "released"]
 
 
-def proximity_of(distances: FloatArray, kind: ProximityKind) -> FloatArray:
+def proximity_of(xp: Any, distances: Array, kind: ProximityKind) -> Array:
     """Return (n,) proximities in (0, 1] from (n, k) distances to the nearest neighbours.
 
     Args:
+        xp: array namespace.
         distances: Euclidean, of features of length 1.
         kind: "paper" is exp(-mean distance). "released" is what the paper's code computes,
             mean exp(-distance^2): its library of nearest neighbours returns squared distances.
     """
     if kind == "paper":
-        return np.exp(-distances.mean(axis=1))
-    return np.exp(-(distances**2)).mean(axis=1)
+        return xp.exp(-xp.mean(distances, axis=1))
+    return xp.mean(xp.exp(-distances * distances), axis=1)
 
 
 @dataclass(eq=False)
@@ -49,7 +47,7 @@ class ProximityMap(NeighbourCalibrator):
     """Family: c' = map(c, D), with c the confidence and D the proximity of a row.
 
     Keeps the predicted class: the map says how sure the prediction is, the other classes share the
-    rest in proportion (see `calibrant.posthoc.confidence.base.rebuild_rows`).
+    rest in proportion (see `calibrant.posthoc.confidence.base.rebuilt`).
 
     Attributes:
         beta_: inverse temperature before the map.
@@ -65,8 +63,14 @@ class ProximityMap(NeighbourCalibrator):
     beta_: float = field(init=False, repr=False)
 
     @abstractmethod
+    def mapped(
+        self, xp: Any, confidence: Array, proximity: Array, learnt: Mapping[str, Array]
+    ) -> Array:
+        """Return (n,) recalibrated confidences, all in float64; see `transform`."""
+
     def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
-        """Return (n,) recalibrated confidences."""
+        """Return the (N,) recalibrated ones of (N,) confidences with these proximities."""
+        return self.mapped(xnp, confidence, proximity, self.learnt())
 
     @abstractmethod
     def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:
@@ -82,28 +86,33 @@ class ProximityMap(NeighbourCalibrator):
             fit = fit_temperature(rows)
             self.beta_ = fit.beta
             notes += warn_of(fit.warning)
-        confidence = self._confidence(predictions.scores)[1]
+        confidence = rows.confidence(self.beta_)
         (distances,) = self._distances(predictions.features, references.own)
-        proximity, correct = proximity_of(distances, self.proximity), rows.correct.astype(float)
+        proximity = proximity_of(xnp, distances, self.proximity)
+        correct = rows.correct.astype(np.float64)
         self._fit_map(confidence, proximity, correct)
         loss = float(np.mean((self.map_confidence(confidence, proximity) - correct) ** 2))
         return FitReport(rows.n, "closed form", loss, notes=notes)
 
-    def proximities(self, features: Array) -> FloatArray:
-        """Return the (N,) proximities of rows with these (N, D) features."""
-        (distances,) = self._distances(features)
-        return proximity_of(distances, self.proximity)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return rows rebuilt around c'."""
+        row = _tempered(xp, logits, learnt)
+        sure = self._sure(xp, row, features, learnt)
+        return rebuilt(xp, logits, row, sure, masks)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        proximity = self.proximities(features)
-
-        def rebuild(chunk: Array, part: slice) -> Array:
-            label, gaps = self._tempered(chunk)
-            probs, confidence = softmax_chunk(gaps, part), top_confidence(gaps)[1]
-            sure = self.map_confidence(confidence, proximity[part])
-            return rebuild_rows(probs, label, sure, masked_classes(chunk))
-
-        return map_rows(logits, rebuild)
+    def _sure(
+        self, xp: Any, row: TopAndOthers, features: Array | None, learnt: Mapping[str, Array]
+    ) -> Array:
+        near = self.distances_of(xp, features, learnt, slice(None))
+        return self.mapped(xp, row.confidence, proximity_of(xp, near, self.proximity), learnt)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
@@ -114,29 +123,24 @@ class ProximityMap(NeighbourCalibrator):
         """
         checked = self._checked(logits)
         known = self._checked_features(features, int(checked.shape[0]))
-        label, confidence = self._confidence(checked)
-        refuse_infinite(np.isfinite(confidence))
-        return label, self.map_confidence(confidence, self.proximities(known))
 
-    def _confidence(self, logits: Array) -> tuple[IntArray, FloatArray]:
-        """Return the (N,) predicted labels and confidences before the map."""
-        label = np.empty(int(logits.shape[0]), dtype=np.int64)
-        confidence = np.empty(len(label))
-        xp, dtype = namespace(logits), working_dtype(logits)
+        def of(
+            xp: Any, rows: Array, beside: Array, learnt: Mapping[str, Array], masks: bool
+        ) -> Array:
+            label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
+            sure = self._sure(xp, _tempered(xp, rows, learnt), beside, learnt)
+            return xp.stack([label, sure], axis=1)
 
-        def work(part: slice) -> None:
-            label[part], gaps = self._tempered(xp.astype(logits[part], dtype, copy=False))
-            confidence[part] = top_confidence(gaps)[1]
+        found = to_numpy(apply_map(of, checked, known, self.learnt(), self.widest()))
+        return found[:, 0].astype(np.int64), found[:, 1]
 
-        with np.errstate(invalid="ignore"):
-            for_row_chunks(logits, work)
-        return label, confidence
 
-    def _tempered(self, chunk: Array) -> tuple[IntArray, Array]:
-        """Return the predicted labels, and logits less the largest over the temperature.
+def _tempered(xp: Any, logits: Array, learnt: Mapping[str, Array]) -> TopAndOthers:
+    """Return the softmax at the temperature in parts.
 
-        Rounding may make the largest two of the latter tie, so the labels are not taken from them.
-        """
-        xp = namespace(chunk)
-        label = to_numpy(xp.argmax(chunk, axis=1)).astype(np.int64)
-        return label, (chunk - xp.max(chunk, axis=1, keepdims=True)) * self.beta_
+    Rounding may make its largest two tie, so which is the largest comes from the logits.
+    """
+    row = parted(xp, logits)
+    weights = xp.exp(below_top(xp, logits) * as_type(xp, learnt["beta_"], logits))
+    weights = xp.where(row.chosen, xp.zeros_like(weights), weights)
+    return TopAndOthers(row.chosen, weights, xp.astype(sums(xp, weights), xp.float64))

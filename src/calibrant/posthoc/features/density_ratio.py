@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import NotApplicableError
@@ -76,6 +77,10 @@ class ProximityDensityRatio(ProximityMap):
         # Where no two rows differ, the axis says nothing.
         self.bandwidths_ = np.where(of_all > 1e-9, widths, 1.0)
 
+    def learnt(self) -> dict[str, NDArray[Any]]:
+        """Return what was learnt, and the number of classes."""
+        return super().learnt() | {"classes": np.asarray(float(self.classes_))}
+
     def widest(self) -> int:
         """Return the kernels of all calibration rows, if those are most."""
         return max(super().widest(), len(self.right_), len(self.wrong_))
@@ -93,7 +98,7 @@ class ProximityDensityRatio(ProximityMap):
         right, wrong, weight = xp.exp(right - top), xp.exp(wrong - top), xp.exp(unknown - top)
         # Even what is known for certain only rests on so many rows.
         rows = int(learnt["right_"].shape[0]) + int(learnt["wrong_"].shape[0])
-        prior = mixed_with_uniform(confidence, rows, self.classes_)
+        prior = mixed_with_uniform(confidence, rows, learnt["classes"])
         return (right + weight * prior) / (right + wrong + weight)
 
 

@@ -92,7 +92,7 @@ class MapOfEitherForm(ConfidenceMap):
         return replace(report, notes=(*report.notes, NOTES[self.form]))
 
     def _fit_classes(self, predictions: Predictions) -> FitReport:
-        probs = to_numpy(softmax(predictions.scores)).T
+        probs = exact_softmax(predictions.scores).T
         masked = masked_classes(predictions.scores)
         kept = None if masked is None else ~to_numpy(masked).T
         maps: list[Self] = []
@@ -103,9 +103,7 @@ class MapOfEitherForm(ConfidenceMap):
                 column, hit = column[kept[k]], hit[kept[k]]
             order = np.argsort(column, kind="stable")
             maps.append(self._map())
-            reports.append(
-                maps[-1]._fit_map(column[order].astype(np.float64), hit[order].astype(np.float64))
-            )
+            reports.append(maps[-1]._fit_map(column[order], hit[order].astype(np.float64)))
         self._join(maps)
         value = float(np.mean([report.value for report in reports]))
         return replace(reports[0], rows=predictions.n, value=value)
@@ -123,7 +121,7 @@ class MapOfEitherForm(ConfidenceMap):
         probs = softmax(logits)
         functions = [part.map_confidence for part in self.maps()]
         for block in _blocks(probs):
-            before = to_numpy(probs[block]).astype(np.float64)
+            before = exact_softmax(logits[block])
             after = _by_class(functions, before)
             masked = masked_classes(logits[block])
             if masked is not None:
@@ -143,6 +141,14 @@ class MapOfEitherForm(ConfidenceMap):
         if self.form == "top-label":
             return super().predict_confidence(logits, features)
         return Calibrator.predict_confidence(self, logits, features)
+
+
+def exact_softmax(logits: Array) -> FloatArray:
+    """Return the (N, K) softmax as float64 NumPy, to the last digits of it.
+
+    Maps jump, and next to 1 a float32 probability can't tell on which side of a jump it lies.
+    """
+    return softmax(to_numpy(logits).astype(np.float64))
 
 
 def _blocks(probs: Array) -> list[slice]:

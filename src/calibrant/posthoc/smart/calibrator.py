@@ -154,7 +154,8 @@ class SMART(SummaryTemperature):
         self.reference_ = reference
         self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
         self.deviation_ = np.where(deviation > 0, deviation, 1.0)
-        inputs = (indicator - self.mean_) / self.deviation_
+        inputs = indicator - self.mean_
+        inputs /= self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
         bins = SoftBins(self.bins, self.width)
         objective = objective_named(

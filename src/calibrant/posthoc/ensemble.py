@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Literal, cast
 
@@ -11,6 +11,7 @@ import numpy as np
 from calibrant.arrays import FloatArray
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.mixture import Mixture
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
@@ -59,7 +60,7 @@ class EnsembleTemperatureScaling(Mixture):
 
     loss: Literal["nll", "mse", "mixed"] = argument("nll", choices=("nll", "mse", "mixed"))
 
-    weights_: FloatArray = field(init=False, repr=False)
+    weights_: FloatArray = learnt(3, at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

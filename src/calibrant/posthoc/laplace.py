@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.mixture import Mixture
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
@@ -32,7 +33,7 @@ class LaplaceTemperatureScaling(Mixture):
 
     method: ClassVar[str] = "temperature-laplace"
 
-    uniform_: float = field(init=False, repr=False)
+    uniform_: float = learnt(at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant.masks import centred, centred_copy, remasked
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.binned_gap import binned_gap
+from calibrant.posthoc.learnt import learnt
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk
 
@@ -59,7 +60,7 @@ class LogitClipping(Calibrator):
     candidates: int = argument(100, at_least=2)
     accuracy_kept: float = argument(0.95, at_least=0, below=1)
 
-    clip_: float = field(init=False, repr=False)
+    clip_: float = learnt(at_least=0)
 
     @property
     def n_parameters(self) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from calibrant.arrays import Array, namespace
 from calibrant.masks import uniform
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.learnt import learnt
 from calibrant.rows import map_rows, softmax_chunk
 
 
@@ -23,7 +24,7 @@ class Mixture(Calibrator):
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 
-    beta_: float = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
 
     @property
     def temperature_(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.confidence.shrinkage import PRIOR_STRENGTH, shrunk_steps
+from calibrant.posthoc.learnt import learnt
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk
 
@@ -54,8 +55,8 @@ class MulticlassIsotonic(Calibrator):
 
     prior_strength: float = argument(PRIOR_STRENGTH, at_least=0)
 
-    knots_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = learnt("v")
+    values_: FloatArray = learnt("v", at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

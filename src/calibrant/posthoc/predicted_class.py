@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.arrays import Array, FloatArray, namespace, row_chunks, to_numpy
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.row_temperature import SummaryTemperature
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.rows import DENSE_CLASSES, RowSummary
@@ -58,8 +59,8 @@ class PredictedClassTemperature(SummaryTemperature):
 
     shrinkage: float = argument(100.0, above=0)
 
-    beta_: float = field(init=False, repr=False)
-    class_betas_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    class_betas_: FloatArray = learnt("K", above=0)
 
     @property
     def n_parameters(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import ClassVar
 
@@ -30,6 +30,7 @@ from calibrant.errors import (
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.smooth_logistic import (
     LogisticFit,
     Penalty,
@@ -89,13 +90,13 @@ class TopRestScaling(Calibrator):
     knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
 
-    beta_: float = field(init=False, repr=False)
-    beta_error_: float = field(init=False, repr=False)
-    slope_: float = field(init=False, repr=False)
-    weights_: FloatArray = field(init=False, repr=False)
-    knots_: FloatArray = field(init=False, repr=False)
-    covariance_: FloatArray = field(init=False, repr=False)
-    penalties_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    beta_error_: float = learnt(at_least=0)
+    slope_: float = learnt()
+    weights_: FloatArray = learnt("w")
+    knots_: FloatArray = learnt("v")
+    covariance_: FloatArray = learnt("w+1", "w+1")
+    penalties_: FloatArray = learnt(2, at_least=0)
 
     @property
     def n_parameters(self) -> int:

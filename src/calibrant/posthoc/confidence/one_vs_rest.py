@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Literal, Self, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap
+from calibrant.posthoc.learnt import learnt
 from calibrant.predictions import Predictions
 from calibrant.rows import softmax
 
@@ -48,7 +49,7 @@ class MapOfEitherForm(ConfidenceMap):
     _: KW_ONLY
     form: Form = argument("top-label", choices=("top-label", "one-vs-rest"))
 
-    parts_: IntArray = field(init=False, repr=False)
+    parts_: IntArray = learnt("p", "n", at_least=1)
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calibrant.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm, exact_softmax
+from calibrant.posthoc.learnt import learnt
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
 # moves the log odds of a confidence so far at most, and the confidence by c (1 - c) times as much.
@@ -49,9 +50,9 @@ class VennAbers(MapOfEitherForm):
 
     method: ClassVar[str] = "venn-abers"
 
-    knots_: FloatArray = field(init=False, repr=False)
-    lower_: FloatArray = field(init=False, repr=False)
-    upper_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = learnt("v")
+    lower_: FloatArray = learnt("v", at_least=0, at_most=1)
+    upper_: FloatArray = learnt("v", at_least="lower_", at_most=1)
 
     @property
     def levels(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibrant.errors import ConvergenceWarning, InputError, warn_caller
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.minimizing import minimize
 from calibrant.posthoc.smart.objectives import brier, negative_log_likelihood
 from calibrant.posthoc.temperature import fit_temperature
@@ -66,9 +67,9 @@ class DensityAwareCalibration(NeighbourCalibrator):
     layers: str = ""
     loss: Literal["nll", "mse"] = argument("nll", choices=("nll", "mse"))
 
-    weights_: FloatArray = field(init=False, repr=False)
-    offset_: float = field(init=False, repr=False)
-    floor_: float = field(init=False, repr=False)
+    weights_: FloatArray = learnt("L")
+    offset_: float = learnt()
+    floor_: float = learnt(above=0)
 
     @property
     def n_parameters(self) -> int:

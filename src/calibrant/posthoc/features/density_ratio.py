@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibrant.errors import NotApplicableError
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.features.neighbours import BLOCK_ELEMENTS
 from calibrant.posthoc.features.proximity import ProximityMap
+from calibrant.posthoc.learnt import learnt
 
 # The row that stands for knowing nothing counts like one that lies so many bandwidths away.
 FARTHEST_BANDWIDTHS = 3.0
@@ -48,9 +49,9 @@ class ProximityDensityRatio(ProximityMap):
 
     method: ClassVar[str] = "procal-dr"
 
-    right_: FloatArray = field(init=False, repr=False)
-    wrong_: FloatArray = field(init=False, repr=False)
-    bandwidths_: FloatArray = field(init=False, repr=False)
+    right_: FloatArray = learnt("r", 2)
+    wrong_: FloatArray = learnt("w", 2)
+    bandwidths_: FloatArray = learnt(3, 2, above=0)
 
     @property
     def n_parameters(self) -> int:

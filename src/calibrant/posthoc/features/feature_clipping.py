@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from calibrant.errors import CalibrationWarning
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature import fit_temperature, warn_of
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk, summarize
@@ -73,9 +75,9 @@ class FeatureClipping(FeatureCalibrator):
     )
     accuracy: float = argument(0.99, at_least=0, at_most=1)
 
-    bound_: float = field(init=False, repr=False)
-    beta_: float = field(init=False, repr=False)
-    weight_: NDArray[Any] = field(init=False, repr=False)
+    bound_: float = learnt(at_least=0, at_most=inf)
+    beta_: float = learnt(above=0)
+    weight_: NDArray[Any] = learnt("K", "D")
 
     @property
     def n_parameters(self) -> int:

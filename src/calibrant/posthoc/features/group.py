@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from calibrant.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator, in_float64
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.predicted_class import fit_ratios
 from calibrant.posthoc.row_order import in_own_order
 from calibrant.posthoc.temperature import fit_temperature
@@ -75,10 +77,10 @@ class GroupCalibration(FeatureCalibrator):
     seed: int = argument(0, at_least=0)
     max_iterations: int = argument(50, at_least=1)
 
-    centre_: FloatArray = field(init=False, repr=False)
-    scale_: FloatArray = field(init=False, repr=False)
-    partitions_: FloatArray = field(init=False, repr=False)
-    betas_: FloatArray = field(init=False, repr=False)
+    centre_: FloatArray = learnt("D")
+    scale_: FloatArray = learnt("D", above=0, at_most=inf)
+    partitions_: FloatArray = learnt("p", "g", "D")
+    betas_: FloatArray = learnt("p", "g", above=0)
 
     @property
     def n_parameters(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibrant.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.errors import InputError, NotApplicableError
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.features.base import FeatureCalibrator
+from calibrant.posthoc.learnt import learnt
 from calibrant.predictions import Predictions
 
 Bank = NDArray[np.float32]
@@ -129,8 +130,8 @@ class NeighbourCalibrator(FeatureCalibrator):
     neighbours: int = argument(10, at_least=1)
     reference_rows: int = argument(5000, at_least=2)
 
-    bank_: Bank = field(init=False, repr=False)
-    neighbours_: int = field(init=False, repr=False)
+    bank_: Bank = learnt("M", "D")
+    neighbours_: int = learnt(at_least=1)
 
     def _remember(self, references: References) -> None:
         """Keep the reference rows, and settle how many neighbours there are for everyone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import rebuild_rows
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature import fit_temperature, warn_of
 from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, softmax_chunk
@@ -62,7 +63,7 @@ class ProximityMap(NeighbourCalibrator):
         "temperature", choices=("temperature", "none")
     )
 
-    beta_: float = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
 
     @abstractmethod
     def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant.errors import NotApplicableError
 from calibrant.masks import remasked
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 from calibrant.posthoc.temperature import fit_temperature
@@ -71,9 +72,9 @@ class PenalisedMap(LinearMap):
     max_iterations: int = argument(500, at_least=1)
     inputs: Inputs = argument("log-probabilities", choices=INPUTS)
 
-    beta_: float = field(init=False, repr=False)
-    change_: FloatArray = field(init=False, repr=False)
-    bias_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    change_: FloatArray = learnt("K")
+    bias_: FloatArray = learnt("K")
 
     @property
     def weight_(self) -> FloatArray:

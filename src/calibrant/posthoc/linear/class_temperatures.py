@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant.masks import centred_copy
 from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.cross_validation import fold_numbers
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.class_likelihood import (
     ClassFit,
@@ -37,8 +38,8 @@ FOLDS, MOST_STEPS = 5, 500
 class _ClassTemperatures(LinearMap):
     """Family: softmax(x_k / T_k), x being log-probabilities or centred logits."""
 
-    beta_: float = field(init=False, repr=False)
-    temperatures_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    temperatures_: FloatArray = learnt("K", above=0)
 
     @property
     def n_parameters(self) -> int:

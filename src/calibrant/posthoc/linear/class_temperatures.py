@@ -128,7 +128,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
     sweeps: int = argument(5, at_least=1)
     accuracy_loss: float = argument(0.0, at_least=0, at_most=1)
 
-    shrinkage_: float = field(init=False, repr=False)
+    shrinkage_: float = learnt(at_least=0)
 
     def _inputs(self, chunk: Array) -> tuple[Array, Array | None]:
         inputs = "centred" if self.criterion == "ece" else "log-probabilities"

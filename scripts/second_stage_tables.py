@@ -82,7 +82,7 @@ def every_method(runs: Sequence[Results]) -> str:
 def did_it_halve(runs: Sequence[Results]) -> str:
     """Return for each network what MaC-Cal made of ECE and accuracy."""
     rows: list[list[str]] = []
-    for run, method in product(runs, ("maccal", "maccal, linear")):
+    for run, method in product(runs, ("maccal", "maccal, two layers")):
         before, after = (run["methods"][name]["none"] for name in (NETWORK, method))
         rows.append(
             [
@@ -117,12 +117,15 @@ def kappa_curve(runs: Sequence[Results]) -> str:
     rows: list[list[str]] = []
     for place, point in enumerate(chosen[0]["kappa"]["curve"]):
         points = [run["kappa"]["curve"][place] for run in chosen]
-        times = sum(run["kappa"]["chosen"] == point["kappa"] for run in chosen)
-        cells = [spread([point["retention"] for point in points], digits=2)]
-        cells += [spread([point[key] for point in points], 100) for key in SHARES]
-        cells.append(spread([point["nll"] for point in points]))
-        rows.append([f"{point['kappa']:g}", *cells, str(times)])
-    return markdown(["kappa", "last retention", *LABELS, "NLL", "chosen, times"], rows)
+        times = sum(
+            run["kappa"]["chosen"] == run["kappa"]["curve"][place]["kappa"] for run in chosen
+        )
+        cells = [spread([each[key] for each in points], digits=2) for key in ("kappa", "retention")]
+        cells += [spread([each[key] for each in points], 100) for key in SHARES]
+        cells.append(spread([each["nll"] for each in points]))
+        rows.append([f"{point['share']:g}", *cells, str(times)])
+    head = ["share", "last kappa", "last retention", *LABELS, "NLL", "chosen, times"]
+    return markdown(head, rows)
 
 
 def masks(runs: Sequence[Results]) -> str:

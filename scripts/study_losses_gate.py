@@ -153,11 +153,17 @@ def norm_estimates(run: Run) -> list[Estimate]:
     ]
 
 
+def norms_by_line(runs: Sequence[Run]) -> dict[str, list[list[Estimate]]]:
+    """Return the estimates of every run by its line."""
+    return {
+        line: [norm_estimates(run) for run in runs if run.line == line] for line in lines_of(runs)
+    }
+
+
 def norms(runs: Sequence[Run]) -> Table:
     """Return how the norm of the features goes with being right."""
     rows: list[list[str]] = []
-    for line in lines_of(runs):
-        found = [norm_estimates(run) for run in runs if run.line == line]
+    for line, found in norms_by_line(runs).items():
         cells = [_with_interval([each[i] for each in found]) for i in range(len(NORM_COLUMNS))]
         rows.append([f"{line} ({len(found)})", *cells])
     title = "L1 norm of the features, test images"
@@ -165,13 +171,19 @@ def norms(runs: Sequence[Run]) -> Table:
 
 
 def _with_interval(found: Sequence[Estimate]) -> str:
+    value, low, high = interval(found)
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def interval(found: Sequence[Estimate]) -> tuple[float, float, float]:
+    """Return mean and ends, over seeds or of one seed over test images."""
     values = np.array([each.value for each in found])
     if len(values) > 1:
         low, high = t_interval(values)
     else:
         half = NORMAL * found[0].error
         low, high = found[0].value - half, found[0].value + half
-    return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
+    return float(values.mean()), low, high
 
 
 def with_gate(runs: Sequence[Run]) -> list[Run]:

@@ -13,7 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibrant.cli import main  # noqa: E402
+from calibrant.evaluation.evaluate import evaluate  # noqa: E402
 from calibrant.files import read_predictions, write_predictions  # noqa: E402
+from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E402
 from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.heads import FeatureRows, HeadRetraining, load_head  # noqa: E402
@@ -75,7 +77,9 @@ def test_json_holds_what_the_old_and_the_new_head_do(run, folder, tmp_path, meth
     assert [record["epoch"] for record in document["history"]] == [1, 2]
     assert set(document["history"][0]) == {"epoch", "retention", "accuracy", "confidence"}
     if method == "maccal":
-        assert document["kappa"] in [point["kappa"] for point in document["kappa_curve"]]
+        kappas = [point["kappa"] for point in document["kappa_curve"]]
+        assert document["kappa"] in ([1.0] if document["plain_chosen"] else kappas)
+        assert document["plain"]["accuracy"] > 0
     else:
         assert document["kappa"] is None
 
@@ -109,12 +113,39 @@ def test_a_run_folder_is_its_three_files(run, folder):
 
 
 def test_text_shows_both_heads(run, folder):
-    code, out, err = run(*files(folder), "--set", "hidden=8", "--set", "kappas=[1,0.9]", *QUICK)
+    two_layers = ["--set", "bottleneck=true", "--set", "hidden=8"]
+    code, out, err = run(*files(folder), *two_layers, "--kappa", "0.9", *QUICK)
     assert code == 0
     assert "network's head" in out
     assert "2 epochs in" in out
-    assert "kappa" in out
+    assert "kappa 0.9" in out
+    # Two epochs leave every head unsure, and masks would make it less sure still.
+    assert ", the plainly retrained head\n" in run(*files(folder), *QUICK)[1]
     assert "Training" not in err  # no bar where stderr is no terminal
+
+
+def test_both_outputs_say_what_one_temperature_would_have_done(run, folder):
+    code, out, _ = run(*files(folder), *QUICK, "--json", "-")
+    assert code == 0
+    found = json.loads(out)["one_temperature"]
+    val, test = (read_predictions(folder / f"{name}.npz") for name in ("val", "test"))
+    scaling = TemperatureScaling().fit(val.logits, val.labels)
+    assert found["temperature"] == pytest.approx(scaling.temperature_)
+    expected = evaluate(scaling.predict_proba(test.logits), test.labels, resamples=20)
+    assert found["metrics"]["nll"]["value"] == pytest.approx(expected["nll"].value)
+    assert found["metrics"]["nll"]["low"] == pytest.approx(expected["nll"].low)
+    metrics = json.loads(out)["metrics"]
+    for name in ("accuracy", "ece", "nll"):
+        difference = found["differences"][name]
+        apart = metrics[name]["value"] - expected[name].value
+        assert difference["value"] == pytest.approx(apart, abs=1e-9)
+        assert difference["low"] <= difference["value"] <= difference["high"]
+    text = " ".join(run(*files(folder), *QUICK)[1].split())
+    assert f"One temperature on the network's head (T = {scaling.temperature_:.3g})" in text
+    assert f"NLL {expected['nll'].value:.4f} (" in text
+    files_without = ["--train", folder / "train.npz", "--test", folder / "test.npz"]
+    text = " ".join(run(*files_without, "--kappa", "1", *QUICK)[1].split())
+    assert "nothing says what one temperature" in text
 
 
 def test_without_validation_rows_a_warning_says_where_kappa_came_from(run, folder):

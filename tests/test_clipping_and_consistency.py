@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
+from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -60,54 +61,85 @@ def test_quick_ece_is_the_ece(seed, bins, edges):
 @pytest.mark.parametrize("criterion", ["ece", "nll"])
 @pytest.mark.parametrize("kept", [0.0, 0.95, 0.999])
 def test_the_clip_is_that_of_a_plain_search(criterion, kept, labelled_logits):
-    logits, labels = labelled_logits(300, 5, temperature=3.0)
+    logits, labels = clipped_wants(600)
     calibrator = LogitClipping(criterion=criterion, candidates=40, accuracy_kept=kept)
     calibrator.fit(logits, labels)
     z = centred(logits)
     grid = np.geomspace(np.abs(z).max(), np.quantile(z, 0.8), 40)
-    scores = []
+    scores, betas = [], []
     for clip in grid:
         clipped = np.clip(z, -clip, clip)
-        probs = softmax(clipped)
+        betas.append(1.0)
+        if criterion == "nll":
+            betas[-1] = minimize_scalar(
+                lambda beta, z=clipped: negative_log_likelihood(softmax(z, beta), labels),
+                bounds=(1e-3, 10),
+                method="bounded",
+                options={"xatol": 1e-8},
+            ).x
+        probs = softmax(clipped, betas[-1])
         tied = clipped == clipped.max(axis=1, keepdims=True)
-        right = tied[np.arange(300), labels] / tied.sum(axis=1)
+        right = tied[np.arange(600), labels] / tied.sum(axis=1)
         edges = np.ceil(probs.max(axis=1) * 15)
         gaps = [(probs.max(axis=1) - right)[edges == b].sum() for b in range(1, 16)]
-        ece, nll = np.abs(gaps).sum() / 300, negative_log_likelihood(probs, labels)
+        ece, nll = np.abs(gaps).sum() / 600, negative_log_likelihood(probs, labels)
         start = (z.argmax(axis=1) == labels).mean()
         allowed = clip == grid[0] or right.mean() > kept * start
         scores.append((ece if criterion == "ece" else nll) if allowed else np.inf)
-    assert calibrator.clip_ == pytest.approx(grid[int(np.argmin(scores))], rel=1e-12)
+    best = int(np.argmin(scores))
+    assert calibrator.clip_ == pytest.approx(grid[best], rel=1e-12)
+    assert calibrator.beta_ == pytest.approx(betas[best], rel=1e-5)
     assert calibrator.clip_ < grid[0]
-    np.testing.assert_allclose(calibrator.fit_report_.value, min(scores), atol=1e-12)
+    np.testing.assert_allclose(calibrator.fit_report_.value, min(scores), atol=1e-9)
     clipped = np.clip(z, -calibrator.clip_, calibrator.clip_)
-    np.testing.assert_allclose(calibrator.predict_proba(logits), softmax(clipped), atol=1e-12)
+    wanted = softmax(clipped, calibrator.beta_)
+    np.testing.assert_allclose(calibrator.predict_proba(logits), wanted, atol=1e-12)
+
+
+def clipped_wants(rows: int, seed: int = 0):
+    """Logits whose truth is what clipping and a temperature make of them."""
+    rng = np.random.default_rng(seed)
+    logits = centred(5 * rng.standard_t(3, size=(rows, 5)))
+    return logits, (np.clip(logits, -6, 6) / 3 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+def test_nothing_is_clipped_where_a_temperature_is_all_that_it_takes(labelled_logits):
+    clipped = 0
+    for seed in range(10):
+        logits, labels = labelled_logits(500, 5, temperature=3.0, seed=seed)
+        calibrator = fitted(LogitClipping(), logits, labels)
+        clipped += calibrator.clip_ > 0
+        if calibrator.clip_ == 0:
+            single = TemperatureScaling().fit(logits, labels).predict_proba(10 * logits)
+            np.testing.assert_allclose(calibrator.predict_proba(10 * logits), single, atol=1e-12)
+            assert any("nothing is clipped" in note for note in calibrator.fit_report_.notes)
+    assert clipped <= 4
 
 
 def test_ties_count_by_their_share():
     logits = np.array([[5.0, 4.0, 0.0, 0.0], [3.0, 1.0, 0.0, 0.0]])
-    confidence, correct, nll = clipped_rows(logits, np.array([1, 1]), 2.0)
+    confidence, correct = clipped_rows(logits, np.array([1, 1]), 2.0)
     top = np.exp(2) / np.array([2 * np.exp(2) + 2, np.exp(2) + np.exp(1) + 2])
     np.testing.assert_allclose(confidence, top)
     np.testing.assert_allclose(correct, [0.5, 0.0])
-    np.testing.assert_allclose(nll, -np.log([top[0], np.exp(1) / np.exp(2) * top[1]]))
 
 
-def test_confidence_is_bounded_and_masks_stay(labelled_logits):
-    logits, labels = labelled_logits(300, 5, temperature=3.0)
-    calibrator = fitted(LogitClipping(), logits, labels)
+@pytest.mark.parametrize("criterion", ["ece", "nll"])
+def test_confidence_is_bounded_and_masks_stay(criterion):
+    logits, labels = clipped_wants(600)
+    calibrator = fitted(LogitClipping(criterion=criterion), logits, labels)
     sure = np.array([[1e6, 0.0, 0.0, 0.0, 0.0], [1e6, 0.0, -np.inf, 0.0, 0.0]])
     probs = calibrator.predict_proba(sure)
-    bound = 1 / (1 + 4 * np.exp(-2 * calibrator.clip_))
+    bound = 1 / (1 + 4 * np.exp(-2 * calibrator.clip_ * calibrator.beta_))
     np.testing.assert_allclose(probs[0, 0], bound)
     assert probs[1, 2] == 0
-    scaled = fitted(LogitClipping(), 100 * logits, labels)
+    scaled = fitted(LogitClipping(criterion=criterion), 100 * logits, labels)
     np.testing.assert_allclose(scaled.clip_, 100 * calibrator.clip_, rtol=0.5)
 
 
 def test_constant_logits_are_not_clipped():
     with pytest.warns(NotIdentifiedWarning, match="logits are constant"):
-        calibrator = LogitClipping().fit(np.ones((4, 3)), [0, 1, 2, 0])
+        calibrator = LogitClipping(criterion="ece").fit(np.ones((4, 3)), [0, 1, 2, 0])
     np.testing.assert_allclose(calibrator.predict_proba(np.ones((1, 3))), 1 / 3)
 
 

@@ -278,5 +278,37 @@ def test_venn_abers_of_many_rows(labelled_logits):
     np.testing.assert_allclose(wide[0], single.intervals(narrow)[0], atol=1e-3)
 
 
+def crowded(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return float32 logits and labels of a network that is nearly certain of most rows."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(rows, 10)).astype(np.float32)
+    logits[:, 0] += rng.gamma(6.0, 2.0, size=rows).astype(np.float32)
+    labels = np.where(rng.random(rows) < 0.06, rng.integers(1, 10, rows), 0)
+    return logits, labels
+
+
+def test_venn_abers_tells_apart_confidences_crowded_next_to_one():
+    fit, labels = crowded(5000, 0)
+    new, _ = crowded(400, 1)
+    calibrator = VennAbers().fit(fit, labels)
+
+    def confidence(logits: np.ndarray) -> np.ndarray:
+        shifted = logits.astype(float) - logits.max(axis=1, keepdims=True)
+        return 1 / np.exp(shifted).sum(axis=1)
+
+    known, correct = confidence(fit), (fit.argmax(axis=1) == labels).astype(float)
+    assert np.median(1 - known) < 1e-3
+    # New rows, and rows that are more doubtful than a calibration row by one part in 100 000.
+    at = np.concatenate([confidence(new), 1 - (1 - known[:200]) * (1 + 1e-5)])
+    found = np.stack(calibrator.interval_of(at), axis=1)
+    expected = [venn_abers_by_hand(known, correct, x) for x in at]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    # A row that was fitted on is the same row in float32 and float64, alone and among others.
+    ends = np.stack(calibrator.intervals(fit))
+    np.testing.assert_array_equal(ends, np.stack(calibrator.intervals(fit.astype(float))))
+    for row in range(20):
+        np.testing.assert_array_equal(ends[:, [row]], calibrator.intervals(fit[[row]]))
+
+
 def test_all_are_of_one_family():
     assert all(issubclass(kind, ConfidenceMap) for kind in NEW)

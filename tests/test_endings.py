@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant import temporaries
+from calibrant.core import temporaries
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
 from calibrant.posthoc.temperature.single import TemperatureScaling

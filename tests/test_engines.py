@@ -55,7 +55,7 @@ class AsModule(torch.nn.Module):
         super().__init__()
         self.bare = skeleton(calibrator)
         self.names = {}
-        for place, (name, array) in enumerate(calibrator.learnt().items()):
+        for place, (name, array) in enumerate(calibrator.map_arrays().items()):
             self.names[name] = f"learnt_{place}"
             self.register_buffer(f"learnt_{place}", torch.as_tensor(array))
 
@@ -78,7 +78,7 @@ def arguments(method: str, dtype: str, n: int = 64, masks: bool = True):
 
 def expected(method: str, dtype: str, n: int = 64) -> np.ndarray:
     given = arguments(method, dtype, n)
-    learnt = fitted(method).learnt()
+    learnt = fitted(method).map_arrays()
     with np.errstate(all="ignore"):
         features = given[1] if len(given) > 1 else None
         return skeleton(fitted(method)).transform(xnp, given[0], features, learnt)

@@ -25,7 +25,7 @@ from calibrant.training.heads import (  # noqa: E402
     parameter_cuts,
     simplex_frame,
 )
-from calibrant.training.heads.balcal import class_factors, find_balance  # noqa: E402
+from calibrant.training.heads.balanced_head import class_factors, find_balance  # noqa: E402
 from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 from calibrant.training.heads.two_stage import divergence_from_standard_normal  # noqa: E402
 

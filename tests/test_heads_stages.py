@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -20,21 +21,27 @@ from calibrant.core.errors import (  # noqa: E402
     InputError,
     NotFittedError,
 )
+from calibrant.evaluation.evaluate import evaluate  # noqa: E402
+from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E402
+from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.training.heads import (  # noqa: E402
     ABLATION,
     HEADS,
+    PAPER,
+    SHARES,
     BalCAL,
     FeatureRows,
     HeadRetraining,
     MaCCal,
     SeededShuffle,
+    beside_temperature,
     find_head,
     load_head,
     make_head,
     replace_head,
 )
 from calibrant.training.heads.held_out import measure_head  # noqa: E402
-from calibrant.training.heads.kappa import KappaPoint, choose_kappa  # noqa: E402
+from calibrant.training.heads.kappa import Candidate, KappaPoint, accuracy_lost, choose  # noqa: E402
 from calibrant.training.heads.scaling import FeatureScaling  # noqa: E402
 from calibrant.training.heads.simulation import memorised_features  # noqa: E402
 
@@ -58,7 +65,7 @@ def memorised():
 
 
 def quick(method: str, **more):
-    extra = {"kappa": 0.9, "hidden": 16} if method == "maccal" else {}
+    extra = {"kappa": 0.9, "hidden": 16, "bottleneck": True} if method == "maccal" else {}
     return make_head(method, **(FEW | extra | more))
 
 
@@ -81,7 +88,7 @@ def network_of(width: int, classes: int) -> nn.Sequential:
 def test_maccal_halves_the_error_of_the_same_head_without_masks(memorised):
     train, val, test = memorised
     held = FeatureRows.checked(*test, 10)
-    settings = {"epochs": 20, "batch_size": 64, "hidden": 64}
+    settings = {"epochs": 20, "batch_size": 64, "hidden": 64, "bottleneck": True}
     unmasked = MaCCal(kappa=1.0, initial_retention=1.0, **settings).fit(*train)
     before = measure_head(unmasked.head_, held)
     stage = MaCCal(kappas=(1.0, 0.95, 0.9, 0.85, 0.8, 0.7), **settings).fit(*train, val)
@@ -97,8 +104,30 @@ def test_maccal_halves_the_error_of_the_same_head_without_masks(memorised):
     assert confidences[0] - confidences[-1] > 0.1
 
 
+def test_default_head_keeps_the_accuracy_and_leaves_a_quarter_of_the_error(memorised):
+    train, val, test = memorised
+    held = FeatureRows.checked(*test, 10)
+    old = HeadRetraining(epochs=20, batch_size=64, learning_rate=0.05, seed=100).fit(*train)
+    before = measure_head(old.head_, held)
+    reference = old.logits(val.features)
+    found = [
+        measure_head(
+            MaCCal(epochs=20, batch_size=64, seed=seed)
+            .fit(*train, val, reference_logits=reference)
+            .head_,
+            held,
+        )
+        for seed in range(3)
+    ]
+    assert before.ece > 0.06
+    assert np.mean([after.ece for after in found]) < before.ece / 4
+    assert np.mean([after.accuracy for after in found]) > before.accuracy - 0.01
+
+
 def test_history_obeys_the_rule_for_retention(memorised):
-    stage = MaCCal(kappa=0.8, hidden=32, epochs=12, batch_size=64).fit(*memorised[0])
+    stage = MaCCal(kappa=0.8, hidden=32, bottleneck=True, epochs=12, batch_size=64).fit(
+        *memorised[0]
+    )
     history = stage.history_
     assert [record.epoch for record in history] == list(range(1, 13))
     assert history[0].retention == 0.9
@@ -128,59 +157,141 @@ def test_ablation_switches_one_thing_at_a_time():
     parts = ("restrict_gradient", "bottleneck", "adaptation")
     for one, other in itertools.pairwise(stages):
         assert sum(getattr(one, part) != getattr(other, part) for part in parts) == 1
-    assert stages[-1].get_params() == MaCCal().get_params()
+    assert stages[-1].get_params() == MaCCal(bottleneck=True).get_params()
+    assert not MaCCal().bottleneck
+
+
+def test_head_of_the_paper_has_two_layers_and_its_rate(rows):
+    stage = MaCCal(**PAPER | {"epochs": 1}, kappa=0.95).fit(*rows[0])
+    assert [type(layer).__name__ for layer in stage.head_] == ["Linear", "ReLU", "Linear"]
+    assert stage.learning_rate == 0.1
 
 
 # --- kappa -------------------------------------------------------------------------------------
 
 
-def points(*values: tuple[float, float]) -> list[KappaPoint]:
+def point(accuracy: float, confidence: float, loss: float, error: float = 0.0) -> dict[str, float]:
+    held = {"accuracy": accuracy, "confidence": confidence, "ece": 0.1, "nll": 1.0}
+    return held | {"loss": loss, "loss_error": error}
+
+
+def points(*values: dict[str, float]) -> list[KappaPoint]:
     return [
-        KappaPoint(
-            kappa=1 - place / 10,
-            retention=0.5,
-            accuracy=accuracy,
-            confidence=confidence,
-            ece=0.1,
-            nll=1.0,
-        )
-        for place, (accuracy, confidence) in enumerate(values)
+        KappaPoint(kappa=1 - place / 10, retention=0.5, **value)
+        for place, value in enumerate(values)
     ]
 
 
+FAR = Candidate(**point(0.8, 0.95, 0.0))
+
+
 def test_kappa_of_the_nearest_confidence_that_keeps_accuracy():
-    free = choose_kappa(points((0.8, 0.9), (0.799, 0.85), (0.797, 0.78), (0.8, 0.7)), 0.8, 0.005)
+    candidates = points(
+        point(0.8, 0.9, 0), point(0.799, 0.85, 0.001), point(0.797, 0.78, 0.003), point(0.8, 0.7, 0)
+    )
+    free = choose(candidates, FAR, 0.005)
     assert (free.index, free.note) == (2, None)
-    guarded = choose_kappa(points((0.8, 0.9), (0.799, 0.85), (0.7, 0.7)), 0.8, 0.005)
+    guarded = choose(
+        points(point(0.8, 0.9, 0), point(0.799, 0.85, 0.001), point(0.7, 0.7, 0.1)), FAR, 0.005
+    )
     assert guarded.index == 1
-    assert "loses 10.00 points" in str(guarded.note)
+    assert "loses 10.00 ± 0.00 points" in str(guarded.note)
     assert "backed off to 0.9" in str(guarded.note)
-    none = choose_kappa(points((0.75, 0.8), (0.76, 0.78), (0.7, 0.7)), 0.8, 0.005)
+    none = choose(points(point(0.75, 0.8, 0.05), point(0.76, 0.78, 0.04)), FAR, 0.005)
     assert none.index is None
     assert "no kappa keeps" in str(none.note)
-    given = choose_kappa(points((0.75, 0.8)), 0.8, 0.005)
-    assert given.index is None
-    assert "kappa 1 loses 5.00 points" in str(given.note)
+
+
+def test_plain_head_is_chosen_where_its_confidence_is_nearest():
+    candidates = points(point(0.8, 0.85, 0.0), point(0.79, 0.7, 0.0))
+    near = Candidate(**point(0.8, 0.81, 0.0))
+    assert choose(candidates, near, 0.005).index is None
+    assert choose(candidates, near, 0.005).note is None
+    # Not if it loses accuracy and another doesn't.
+    assert choose(candidates, Candidate(**point(0.8, 0.81, 0.1)), 0.005).index == 0
+    # The nearest kappa is ruled out, and of what is left the plain head is nearest.
+    ruled_out = choose(points(point(0.8, 0.85, 0.0), point(0.7, 0.701, 0.1)), near, 0.005)
+    assert ruled_out.index is None
+    assert "backed off to plain retraining" in str(ruled_out.note)
+
+
+def test_a_loss_that_the_rows_cannot_tell_from_the_tolerance_is_no_loss():
+    # 2000 rows know an accuracy to about half a point; that mustn't rule out what calibrates.
+    assert Candidate(**point(0.8, 0.8, 0.008, 0.004)).keeps(0.005)
+    assert not Candidate(**point(0.8, 0.8, 0.010, 0.004)).keeps(0.005)
+    assert not Candidate(**point(0.8, 0.8, 0.006, 0.0)).keeps(0.005)
+    near, far = point(0.792, 0.793, 0.008, 0.004), point(0.8, 0.85, 0.0)
+    assert choose(points(far, near), FAR, 0.005).index == 1
+
+
+def test_loss_of_accuracy_is_paired_row_by_row():
+    before = np.array([True] * 90 + [False] * 10)
+    after = before.copy()
+    after[:4] = False
+    after[95] = True
+    loss, error = accuracy_lost(before, after)
+    assert loss == pytest.approx(0.03)
+    lost = np.array([1.0] * 4 + [0.0] * 91 + [-1.0] + [0.0] * 4)
+    assert error == pytest.approx(lost.std() / 10)
+    assert accuracy_lost(before, before) == (0.0, 0.0)
+
+
+def test_candidates_are_measured_against_the_rows_of_the_networks_own_head(rows):
+    train, val, _ = rows
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(len(val.labels), 5))
+    logits[np.arange(400), val.labels[:400]] += 20  # right on the first 400 rows
+    stage = MaCCal(tolerance=1.0, **FEW).fit(*train, val, reference_logits=logits)
+    right = logits.argmax(axis=1) == val.labels
+    found = stage.predict_proba(val.features).argmax(axis=1) == val.labels
+    chosen = stage.plain_
+    if not stage.plain_chosen_:
+        (chosen,) = [p for p in stage.kappa_curve_ if p.kappa == stage.kappa_]
+    lost = right.astype(float) - found
+    assert chosen.loss == pytest.approx(lost.mean())
+    assert chosen.loss_error == pytest.approx(lost.std() / len(lost) ** 0.5)
+    assert chosen.accuracy == pytest.approx(found.mean())
+
+
+@pytest.mark.parametrize("bottleneck", [False, True])
+def test_candidates_are_shares_of_the_kappa_that_takes_no_connection_away(bottleneck, memorised):
+    train, val, _ = memorised
+    settings = {"epochs": 6, "batch_size": 64, "bottleneck": bottleneck, "hidden": 64}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        stage = MaCCal(tolerance=1.0, **settings).fit(*train, val)
+    unmasked = MaCCal(kappa=1.0, initial_retention=1.0, adaptation="none", **settings).fit(*train)
+    last = unmasked.history_[-1]
+    expected = [share * last.confidence / last.accuracy for share in SHARES]
+    assert [p.kappa for p in stage.kappa_curve_] == pytest.approx(expected, rel=1e-3)
+    assert [p.share for p in stage.kappa_curve_] == list(SHARES)
+    assert stage.kappa_curve_[0].retention > 0.9 > stage.kappa_curve_[-1].retention
+    # No two of them are one head.
+    assert len({p.nll for p in stage.kappa_curve_}) == len(SHARES)
 
 
 def test_where_no_kappa_keeps_the_accuracy_the_plain_head_is_kept(rows):
     train, val, _ = rows
+    two = {"bottleneck": True, "hidden": 2, "epochs": 6}
     with pytest.warns(CalibrationWarning, match="backed off to plain retraining"):
-        stage = MaCCal(kappas=(0.5, 0.4), hidden=2, epochs=6).fit(*train, val)
+        stage = MaCCal(kappas=(0.5, 0.4), **two).fit(*train, val)
     control = HeadRetraining(epochs=6, learning_rate=stage.learning_rate).fit(*train)
     np.testing.assert_array_equal(probabilities(stage, rows), probabilities(control, rows))
     assert stage.kappa_ == 1.0
+    assert stage.plain_chosen_
     assert {record.retention for record in stage.history_} == {1.0}
     assert max(p.accuracy for p in stage.kappa_curve_) < stage.plain_.accuracy - stage.tolerance
     with pytest.warns(CalibrationWarning, match="kappa 0.5 loses"):
-        given = MaCCal(kappa=0.5, hidden=2, epochs=6).fit(*train, val)
+        given = MaCCal(kappa=0.5, **two).fit(*train, val)
     assert given.kappa_ == 0.5
     assert len(given.head_) == 3  # its own head all the same
 
 
 def test_collapse_is_said():
     train, _, _ = memorised_features(1000, 10, seed=1)
-    stage = MaCCal(kappa=0.2, hidden=16, epochs=25, learning_rate=1.0, batch_size=32)
+    stage = MaCCal(
+        kappa=0.2, hidden=16, bottleneck=True, epochs=25, learning_rate=1.0, batch_size=32
+    )
     with pytest.warns(CalibrationWarning, match="collapsed"):
         stage.fit(*train)
     assert any("raise kappa" in note for note in stage.notes_)
@@ -189,7 +300,7 @@ def test_collapse_is_said():
 @short
 def test_without_held_out_rows_some_are_split_off_and_that_is_said(rows):
     with pytest.warns(CalibrationWarning, match="120 rows held out"):
-        stage = MaCCal(hidden=8, kappas=(1.0, 0.9), **FEW).fit(*rows[0])
+        stage = MaCCal(bottleneck=True, hidden=8, kappas=(1.0, 0.9), **FEW).fit(*rows[0])
     assert len(stage.kappa_curve_) == 2
 
 
@@ -259,6 +370,42 @@ def test_probabilities_come_back_as_the_kind_that_went_in(method, rows):
 
 
 # --- saving ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_every_fit_says_what_one_temperature_would_have_done(method, rows):
+    train, val, _ = rows
+    old = quick("retrain", seed=7, epochs=8).fit(*train).logits(val.features)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        stage = quick(method).fit(*train, val, reference_logits=old)
+    found = stage.beside_temperature_
+    scaling = TemperatureScaling().fit(old, val.labels)
+    assert found.temperature == pytest.approx(scaling.temperature_)
+    scaled = evaluate(scaling.predict_proba(old), val.labels, resamples=20)
+    new = evaluate(stage.predict_proba(val.features), val.labels, resamples=20)
+    for name in ("accuracy", "ece", "nll"):
+        assert found.scaled[name].value == pytest.approx(scaled[name].value)
+        apart = new[name].value - scaled[name].value
+        assert found.differences[name].value == pytest.approx(apart, abs=1e-6)
+    assert f"network's head (T = {found.temperature:.3g}" in str(found)
+    assert quick("retrain").fit(*train, val).beside_temperature_ is None
+
+
+def test_better_and_worse_are_said_where_the_paired_interval_says_so(rows):
+    labels = rows[1].labels
+    rng = np.random.default_rng(0)
+    good = rng.normal(size=(500, 5)) + 3 * np.eye(5)[labels]
+    bad = rng.normal(size=(500, 5)) + np.eye(5)[labels]
+    old, new = (Predictions.from_logits(logits, labels) for logits in (bad, good))
+    assert beside_temperature(old, old, new).better[-1] == "NLL"
+    assert "The new head is better in accuracy" in str(beside_temperature(old, old, new))
+    assert beside_temperature(new, new, old).worse[-1] == "NLL"
+    same = beside_temperature(new, new, Predictions.from_logits(
+        good / TemperatureScaling().fit(good, labels).temperature_, labels
+    ))  # fmt: skip
+    assert same.better == same.worse == []
+    assert "can't be told apart" in str(same)
 
 
 @pytest.mark.parametrize("method", HEADS)
@@ -460,6 +607,14 @@ def test_bad_input_is_refused_in_a_sentence(rows):
         MaCCal().fit(features, labels, (features[:, :3], labels))
     with pytest.raises(InputError, match="the same in every"):
         MaCCal(kappa=1.0).fit(np.ones_like(features), labels)
+    with pytest.raises(InputError, match="kappas must hold at least one"):
+        MaCCal(kappas=()).fit(features, labels)
+    with pytest.raises(InputError, match="reference_logits are of the validation rows"):
+        MaCCal().fit(features, labels, reference_logits=features)
+    with pytest.raises(InputError, match="reference_logits: have 12 classes, but the training"):
+        MaCCal().fit(features, labels, (features, labels), reference_logits=features)
+    with pytest.raises(InputError, match=r"reference_logits: .* 9 rows"):
+        MaCCal().fit(features, labels, (features, labels), reference_logits=features[:9, :5])
     with pytest.raises(InputError, match="there is only one"):
         MaCCal().fit(features[:1], labels[:1], classes=5)
     single = [(torch.zeros(1, 12), torch.tensor([0])), (torch.ones(1, 12), torch.tensor([1]))]

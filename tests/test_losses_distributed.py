@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -105,6 +106,22 @@ def focal_bins(rows: int) -> dict[str, Tensor]:
     return dict(loss.named_buffers())
 
 
+def gates(rank: int, wrapped: bool) -> list[str]:
+    """Train for some steps, wrapped or not, and return the warnings."""
+    plain = learner("fedlas-ls")
+    part = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
+    inputs, target, _ = (values[part] for values in data())
+    body: nn.Module = DistributedDataParallel(plain) if wrapped else plain
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.5)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            optimiser.zero_grad()
+            body(inputs, target).backward()
+            optimiser.step()
+    return [str(warning.message) for warning in said]
+
+
 def work(rank: int, folder: str) -> None:
     meeting, patience = f"file://{folder}/meeting", timedelta(minutes=2)
     dist.init_process_group("gloo", meeting, patience, world_size=2, rank=rank)
@@ -121,6 +138,7 @@ def everything(rank: int) -> dict[str, Any]:
         plain = learner(case)
         found[case] = outcome(DistributedDataParallel(plain), plain, part)
     found["crl"], found["record"] = ranking(part), record(part)
+    found["gates"] = [gates(rank, wrapped) for wrapped in (True, False)]
     found["adafocal"] = focal_bins(200 if rank == 0 else 50)
     if rank == 1:
         # One process alone may evaluate: nothing waits for the other.
@@ -158,6 +176,14 @@ def test_gradients_and_state_are_those_of_one_process(case, ranks):
         gate = [expected[name] for name in expected if name.startswith("loss.gate")]
         assert len(gate) == 4
         assert all((gradient != 0).any() for gradient in gate)
+
+
+def test_gates_that_drift_apart_are_named(ranks):
+    for found in ranks:
+        together, apart = found["gates"]
+        assert together == []
+        (said,) = apart
+        assert said.startswith("the gate of FeDLaS differs between the processes of this run: wrap")
 
 
 def test_ranking_counts_the_samples_of_all_processes(ranks):

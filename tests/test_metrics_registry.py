@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -194,6 +195,21 @@ def test_a_batch_of_outcomes_is_one_at_a_time(metric: CurveMetric):
     for found, outcome in zip(batch, outcomes, strict=True):
         alone = TopLabel.sort(rows.confidence, outcome).curves()
         assert found == pytest.approx(float(metric.of_curves(alone)[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize("piled", [True, False])
+@by_name
+def test_value_and_floor_are_one_statistic(metric: CurveMetric, piled: bool):
+    # A floor on coarser cells than the value's would be too low or too high, and its test's false
+    # alarms more or fewer than promised. On the same outcomes, the two must agree far more closely
+    # than outcomes scatter.
+    rng = np.random.default_rng(8)
+    confidence = 1 - 0.5 * rng.beta(0.5, 2, 2000) if piled else rng.uniform(0.1, 1, 2000)
+    rows = TopLabel.sort(confidence, np.zeros(2000))
+    curves = ResidualCurves.with_labels(rows, rng.random((30, 2000)) < rows.confidence)
+    coarse = metric.of_curves(curves)
+    values = [metric.of_curve(replace(curves, residual=r[None])) for r in curves.residual]
+    assert abs(np.mean(values) - coarse.mean()) < 0.06 * np.std(values)
 
 
 # --- streaming

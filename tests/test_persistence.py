@@ -15,13 +15,13 @@ from feature_rows import fitted, pairs_of, probs_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from calibrant import persistence
 from calibrant.core.errors import (
     CalibratorFileError,
     InputError,
     NotApplicableError,
     NotFittedError,
 )
+from calibrant.posthoc import loading as persistence
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator

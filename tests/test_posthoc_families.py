@@ -127,7 +127,7 @@ def test_number_of_parameters(method, overconfident):
     calibrator = fitted(method, *overconfident)
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}
     wanted |= {"temperature-laplace": 1, "predicted-class": 5, "matrix": 30, "dirichlet": 30}
-    wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 1, "consistency": 1}
+    wanted |= {"cts": 5, "cts-gradient": 5, "pts": 66, "logit-clipping": 2, "consistency": 1}
     wanted |= {"probit": 1}
     wanted |= {"temperature-laplace": 1, "predicted-class": 5, "auto": 1}
     if method in wanted:

@@ -16,12 +16,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import study_losses
 import study_losses_gate
+import study_losses_paper
 from study_losses_paper import all_tables, claims, control, summary
 from study_losses_runs import CONTROL, LINES, METRICS, Run, finished, line_of, read_runs
-from study_losses_statistics import as_document, difference, mean
+from study_losses_statistics import Difference, as_document, difference, mean
 from study_losses_tables import fill, interval_cell
 
 from calibrant.core.errors import InputError
+from calibrant.evaluation.uncertainty import PairedDifference
 from calibrant.report.gate_figure import gate_over_epochs
 
 TEST_ROWS, CLASSES = 400, 4
@@ -199,13 +201,75 @@ def test_verdicts_need_an_interval_that_leaves_out_0(runs: list[Run]) -> None:
     assert found["fedlas-mbls below mbls", "ECE"] == ""
     single = verdicts([run for run in runs if run.seed == 1])
     assert single[below, "ECE"] == "as published (one seed)"
-    told = [verdict for verdict in found.values() if verdict]
-    counts = [told.count(words) for words in ("as published", "the opposite", "open")]
-    assert sum(counts) == len(told)
+    # ECE and AdaECE of a comparison are one claim.
+    told: dict[tuple[str, str], list[str]] = {}
+    for (comparison, metric), verdict in found.items():
+        if verdict:
+            told.setdefault((comparison, metric.removeprefix("Ada")), []).append(verdict)
+    assert any(len(verdicts) == 2 for verdicts in told.values())
+    words = [each[0] if len(set(each)) == 1 else "open" for each in told.values()]
+    counts = [words.count(one) for one in ("as published", "the opposite", "open")]
+    assert sum(counts) == len(told) < sum(map(bool, found.values()))
     assert claims(runs).note == (
         f"Claims that could be checked: {len(told)}; {counts[0]} as published, "
         f"{counts[1]} the opposite, {counts[2]} open."
     )
+
+
+def test_verdicts_need_most_of_the_single_networks_too() -> None:
+    def verdict(value: float, lows: list[float]) -> str:
+        by_seed = {
+            seed: PairedDifference(value, low, low + 2 * value, 0.01)
+            for seed, low in enumerate(lows)
+        }
+        return study_losses_paper._verdict(Difference(value, value / 2, 2 * value, True, by_seed))
+
+    apart, around = 0.1, -1.0
+    assert verdict(1.0, [apart, apart, apart]) == "the opposite"
+    assert verdict(1.0, [apart, apart, around]) == "the opposite"
+    assert verdict(1.0, [apart, around, around]) == "open"
+    assert verdict(1.0, [around, around, around]) == "open"
+
+
+def test_two_measures_of_one_error_are_one_claim() -> None:
+    def tally(*verdicts: str) -> str:
+        rows = [["a below b", metric, "", "", verdict] for metric, verdict in zip(
+            ("ECE", "AdaECE", "U-ECE"), verdicts, strict=False
+        )]  # fmt: skip
+        return study_losses_paper.tally(rows)
+
+    start = "Claims that could be checked:"
+    assert tally("as published", "as published") == (
+        f"{start} 1; 1 as published, 0 the opposite, 0 open."
+    )
+    assert tally("as published", "open (one seed)", "the opposite (one seed)") == (
+        f"{start} 2; 0 as published, 1 the opposite, 1 open."
+    )
+    assert tally("", "") == f"{start} 0; 0 as published, 0 the opposite, 0 open."
+
+
+def test_the_summary_says_of_how_many_seeds_the_control_is(tmp_path: Path, runs: list[Run]) -> None:
+    for line in ("cross-entropy", "fedlas-ls", "label-smoothing"):
+        changes = {"loss_arguments": {"alpha": 0.03}} if line == "label-smoothing" else {}
+        make_run(tmp_path, line, 0, changes)
+    text = summary(read_runs(tmp_path, 50)).note
+    assert f"fedlas-ls minus {CONTROL}, the control with about its mean alpha (one seed, " in text
+    assert "the control" not in summary(runs).note
+
+
+def test_the_summary_says_what_the_norm_tells_beside_the_confidence(runs: list[Run]) -> None:
+    Estimate = study_losses_gate.Estimate
+    found = {
+        "fedlas-ls": [[Estimate(0, 0), Estimate(0, 0), Estimate(a, 0.01), Estimate(b, 0.01)]
+                      for a, b in ((0.5, 0.88), (0.52, 0.9))],
+        "focal": [[Estimate(0, 0), Estimate(0, 0), Estimate(0.86, 0.05), Estimate(0.87, 0.01)]],
+    }  # fmt: skip
+    assert study_losses_paper.norm_sentence(found).endswith(
+        "than the confidence with 1 of 2 losses (intervals apart): AUROC 0.51 to 0.86 against 0.87 "
+        "to 0.89; fedlas-ls 0.51 against 0.89."
+    )
+    mine = study_losses_gate.norms_by_line(runs)
+    assert study_losses_paper.norm_sentence(mine) in summary(runs).note
 
 
 def test_the_sentences_say_what_the_differences_say(runs: list[Run]) -> None:

@@ -14,9 +14,9 @@ from tiny_networks import CLASSES, Reader, images, tiny_cnn
 from torch import Tensor, nn
 
 import calibrant.training
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, TrainingWarning
 from calibrant.training import PenultimateFeatures, for_trainer, make_loss
-from calibrant.training.losses import CrossEntropy, FeDLaS, GateRecorder
+from calibrant.training.losses import CrossEntropy, FeDLaS, Focal, GateRecorder, SoftECE
 
 
 def test_plain_loop_learns_with_the_gate():
@@ -127,12 +127,56 @@ def test_trainer_outputs_of_other_kinds():
 def test_trainer_refusals():
     with pytest.raises(InputError, match="needs index"):
         for_trainer(make_loss("crl", CLASSES, samples=5))
+    with pytest.raises(InputError, match="needs mixed, which the Trainer doesn't hand"):
+        for_trainer(make_loss("rankmixup", CLASSES))
     with pytest.raises(InputError, match="ignore_index -100, not 0"):
         for_trainer(CrossEntropy(ignore_index=0))
     with pytest.raises(InputError, match="reduction 'mean'"):
         for_trainer(CrossEntropy(reduction="sum"))
     with pytest.raises(InputError, match="needs features="):
         for_trainer(FeDLaS(CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("loss", "need", "call"),
+    [
+        (make_loss("adafocal", CLASSES), "validation", "update_from_validation"),
+        (make_loss("scheduled-focal", CLASSES), "epochs", "start_epoch"),
+        (SoftECE(base=Focal({0: 5.0, 3: 1.0})), "epochs", "start_epoch"),
+    ],
+)
+def test_the_trainer_takes_a_loss_with_state_only_if_somebody_moves_it(loss, need, call):
+    with pytest.raises(InputError, match=rf"needs {need}, .*TrainerCallback's .*loss\.{call}"):
+        for_trainer(loss)
+    with pytest.raises(InputError, match="served must be among epochs, validation, not luck"):
+        for_trainer(loss, served=["luck"])
+    logits, labels = torch.randn(3, CLASSES), torch.arange(3)
+    assert for_trainer(loss, served=[need])(logits, labels) == loss(logits, labels)
+    for_trainer(Focal(2.0))  # one gamma, nothing to be told
+
+
+def test_several_layers_that_could_be_the_last_are_named():
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6))
+            self.fc, self.rotation = nn.Linear(6, CLASSES), nn.Linear(6, 2)
+
+    with pytest.warns(TrainingWarning, match=r"last: fc, rotation; .*'rotation'.*with layer="):
+        assert PenultimateFeatures(TwoHeads()).layer == "rotation"
+    assert PenultimateFeatures(TwoHeads(), "fc").layer == "fc"
+
+    class TwoMaps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 3))
+            self.classifier = nn.Sequential(nn.ReLU(), nn.Conv2d(6, CLASSES, 1))
+            self.aux_classifier = nn.Sequential(nn.ReLU(), nn.Conv2d(6, CLASSES, 1))
+
+    with pytest.warns(TrainingWarning, match=r"last: classifier\.1, aux_classifier\.1; "):
+        PenultimateFeatures(TwoMaps())
+    # A transformer's many layers feed one another, and warnings are errors here.
+    assert PenultimateFeatures(Reader()).layer == "classifier"
 
 
 def test_features_are_the_input_of_the_layer():

@@ -15,6 +15,8 @@ from calibrant.core.settings import parse_literals
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
+    from calibrant.evaluation.evaluate import Evaluation
+    from calibrant.training.heads.one_temperature import BesideTemperature
     from calibrant.training.heads.stage import SecondStage
 
 
@@ -37,7 +39,11 @@ def head(
     ] = None,
     val: Annotated[
         Path | None,
-        typer.Option(help="Held-out rows to choose kappa or the epoch on.", show_default=False),
+        typer.Option(
+            help="Held-out rows to choose kappa or the epoch on, and to fit the temperature that "
+            "the new head is compared with.",
+            show_default=False,
+        ),
     ] = None,
     kappa: Annotated[
         float | None,
@@ -62,8 +68,12 @@ def head(
     ] = None,
     json: Json = None,
 ) -> None:
-    """Train a new classifier head on frozen features, and measure it beside the old one."""
+    """Train a new classifier head on frozen features, and measure it beside the old one.
+
+    MaC-Cal's head is linear; --set bottleneck=true gives it the two layers of its paper.
+    """
     from calibrant.evaluation.evaluate import evaluate
+    from calibrant.training.heads.one_temperature import beside_temperature
 
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
     train_file, val_file, test_file = _files(run, train, val, test, data)
@@ -79,6 +89,9 @@ def head(
     )
     baseline = evaluate(test_rows, resamples=resamples, seed=seed)
     result = evaluate(after, resamples=resamples, seed=seed)
+    beside = None
+    if held_out is not None:
+        beside = beside_temperature(held_out, test_rows, after, resamples=resamples, seed=seed)
     if out is not None:
         stage.save(out)
     document: dict[str, Any] = {
@@ -89,6 +102,7 @@ def head(
         "test": str(test_file),
         "baseline": baseline.as_dict(),
         "metrics": result.as_dict()["metrics"],
+        "one_temperature": None if beside is None else beside.as_dict(),
         "kappa": None,
         **stage.summary(),
         "seconds": seconds,
@@ -96,7 +110,7 @@ def head(
         "history": [record.as_dict() for record in stage.history_],
         "out": None if out is None else str(out),
     }
-    emit(_describe(stage, baseline, result, seconds, out), document, json)
+    emit(_describe(stage, baseline, result, beside, seconds, out), document, json)
 
 
 def _files(
@@ -153,27 +167,24 @@ def _check_same_classes(train: Predictions, val: Predictions | None, test: Predi
 
 
 def _fit(stage: SecondStage, train: Predictions, val: Predictions | None) -> None:
-    validation, accuracy = None, None
-    if val is not None:
-        import numpy as np
-
-        from calibrant.predictions.scoring import score_rows
-
-        validation = val.features, val.labels
-        accuracy = float(np.mean(score_rows(val).correct))
     with progress(stage.epochs, f"training {stage.method}") as step:
         stage.fit(
             train.features,
             train.labels,
-            validation,
+            None if val is None else (val.features, val.labels),
             classes=train.classes,
-            reference_accuracy=accuracy,
+            reference_logits=None if val is None else val.logits,
             progress=step,
         )
 
 
 def _describe(
-    stage: SecondStage, baseline: Any, result: Any, seconds: float, out: Path | None
+    stage: SecondStage,
+    baseline: Evaluation,
+    result: Evaluation,
+    beside: BesideTemperature | None,
+    seconds: float,
+    out: Path | None,
 ) -> str:
     from calibrant.core.text import format_table, wrap
     from calibrant.evaluation.evaluate import show
@@ -182,12 +193,21 @@ def _describe(
         [after.metric.title, show(after.metric, before.value), show(after.metric, after.value)]
         for before, after in zip(baseline.results.values(), result.results.values(), strict=True)
     ]
-    chosen = stage.summary().get("kappa")
+    summary = stage.summary()
+    chosen = None
+    if "kappa" in summary:
+        plain = "the plainly retrained head"
+        chosen = plain if summary["plain_chosen"] else f"kappa {summary['kappa']:.3g}"
     parts = [
         format_table(["metric", "network's head", stage.method], rows),
-        f"{stage.epochs} epochs in {seconds:.1f} s"
-        + ("" if chosen is None else f", kappa {chosen:g}"),
+        f"{stage.epochs} epochs in {seconds:.1f} s" + ("" if chosen is None else f", {chosen}"),
         wrap(result.headline()),
+        wrap(
+            "Without held-out rows (--val) nothing says what one temperature on the network's head "
+            "would have done."
+            if beside is None
+            else str(beside)
+        ),
         "" if out is None else f"saved to {out}",
     ]
     return "\n\n".join(part for part in parts if part)

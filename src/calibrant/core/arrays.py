@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import array_api_compat
 import array_api_compat.numpy
@@ -25,6 +25,8 @@ Array = Any
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+Item = TypeVar("Item")
 
 # A chunk of rows and its temporaries should stay in the second-level cache of one core.
 CHUNK_ELEMENTS_CPU = 1 << 16
@@ -119,18 +121,26 @@ def for_row_chunks(array: Array, work: Callable[[slice], None]) -> None:
 def share_chunks(array: Array, chunks: Sequence[slice], work: Callable[[slice], None]) -> None:
     """Call `work` with every one of these chunks of `array`, on all cores if the array is large.
 
-    NumPy lets go of the interpreter's lock inside its loops, so threads do help. Each call should
-    write to its own rows of the outputs; then the result doesn't depend on how many threads ran.
+    Each call should write to its own rows of the outputs; then the result doesn't depend on how
+    many threads ran.
     """
-    threads = min(worker_count(), len(chunks))
-    if threads < 2 or not is_numpy(array) or array.size < THREADED_ELEMENTS:
-        for chunk in chunks:
-            work(chunk)
+    for_each(chunks, work, threaded=is_numpy(array) and array.size >= THREADED_ELEMENTS)
+
+
+def for_each(items: Sequence[Item], work: Callable[[Item], None], *, threaded: bool = True) -> None:
+    """Call `work` with every item, on all cores unless told otherwise.
+
+    NumPy lets go of the interpreter's lock inside its loops, so threads do help.
+    """
+    threads = min(worker_count(), len(items))
+    if threads < 2 or not threaded:
+        for item in items:
+            work(item)
         return
 
     def share(first: int) -> None:
-        for chunk in chunks[first::threads]:
-            work(chunk)
+        for item in items[first::threads]:
+            work(item)
 
     with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         # NumPy's error state lives in the context, which a new thread doesn't inherit.

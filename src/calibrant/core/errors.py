@@ -58,6 +58,10 @@ class ImproperObjectiveWarning(CalibrationWarning):
     """The chosen objective is known to damage calibration; it is there to be studied."""
 
 
+class TrainingWarning(CalibrationWarning):
+    """A loss isn't given in training what it needs; it goes on, as something else than it says."""
+
+
 class PlugInWarning(UserWarning):
     """A method of another package could not be taken in; the message names it and says why."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, wrap
-from calibrant.evaluation.evaluate import verdict
+from calibrant.evaluation import verdict
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FLOOR_QUANTILE,
@@ -127,8 +127,11 @@ class Evaluation:
     def gap(self) -> tuple[float, float, float]:
         """Mean confidence less accuracy, and the ends of its normal interval."""
         residual = self.rows.confidence - self.rows.correct
-        half = NormalDist().inv_cdf((1 + self.level) / 2) * residual.std() / np.sqrt(self.n)
-        return float(residual.mean()), float(residual.mean() - half), float(residual.mean() + half)
+        mean = float(residual.mean())
+        residual -= mean
+        spread = float(np.sqrt(residual @ residual / self.n))
+        half = NormalDist().inv_cdf((1 + self.level) / 2) * spread / self.n**0.5
+        return mean, mean - half, mean + half
 
     def headline(self) -> str:
         """Return the finding in one sentence, or two; see `calibrant.evaluation.verdict`."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.threads import one_blas_thread, worker_count
+from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
 from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.scoring import RowScores
@@ -63,6 +64,10 @@ def bootstrap(
     if not metrics:
         return {}
     means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    if rows.n > BATCH_ROWS:
+        return _in_batches(
+            lambda rng, _: _one_of_many_rows(scores, rows, metrics, rng), rows.n, resamples, seed
+        )
     per_row = np.stack([metric.per_row(scores) for metric in means]) if means else None
 
     def batch(rng: np.random.Generator, size: int) -> Replicates:
@@ -96,10 +101,29 @@ def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) 
         return {}
 
     def batch(rng: np.random.Generator, size: int) -> Replicates:
+        if rows.n > BATCH_ROWS:  # one at a time
+            drawn = DrawnCurve(rows, outcomes=draw_outcomes(rng, rows.confidence))
+            return _curve_metrics(floored, drawn)
         outcomes = rng.random((size, rows.n)) < rows.confidence
         return _curve_metrics(floored, ResidualCurves.with_labels(rows, outcomes))
 
     return _in_batches(batch, rows.n, resamples, seed)
+
+
+def _one_of_many_rows(
+    scores: RowScores, rows: TopLabel, metrics: Sequence[Metric], rng: np.random.Generator
+) -> Replicates:
+    """Return the values on one resample, in little more memory than the rows have."""
+    counts = draw_counts(rng, rows.n)
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    totals = np.zeros(len(means))
+    for part in stretches(rows.n) if means else ():
+        often, some = counts[part].astype(np.float64), scores.take(part)
+        totals += [float(often @ metric.per_row(some)) for metric in means]
+    found = {m.name: np.array([t / rows.n]) for m, t in zip(means, totals.tolist(), strict=True)}
+    if len(means) < len(metrics):
+        found |= _curve_metrics(metrics, DrawnCurve(rows, counts[rows.order]))
+    return found
 
 
 def _curve_metrics(metrics: Iterable[Metric], curves: ResidualCurves) -> Replicates:

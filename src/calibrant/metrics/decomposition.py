@@ -20,8 +20,6 @@ from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.top_label import ResidualCurves, top_label
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
-RESAMPLING_CELLS = 512
-
 Score = Literal["brier", "log"]
 
 
@@ -70,8 +68,8 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
         raise InputError(f"score must be 'brier' or 'log', not '{score}'")
     rows = top_label(scores, labels)
     position, count, correct = _runs(rows.curves())
-    total = float(_score(position, count, correct[0], score).sum() / rows.n)
-    refined = _isotonic_score(count, correct[0], score) / rows.n
+    total = float(_score(position, count, correct, score).sum() / rows.n)
+    refined = _isotonic_score(count[0], correct[0], score) / rows.n
     base = np.array([rows.correct.mean()])
     constant = float(
         _score(base, np.array([float(rows.n)]), correct.sum(axis=1), score)[0] / rows.n
@@ -120,10 +118,10 @@ def murphy_of_sums(sums: BinSums) -> ScoreDecomposition:
 
 
 def _runs(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return (G,) confidences and counts and (1, G) right ones of runs of equal confidence."""
+    """Return of runs of equal confidence what they say, (R or 1, G) rows and (R, G) right ones."""
     starts = curves.rows.tie_starts
     count, correct = (np.diff(sums[:, starts], axis=1) for sums in (curves.weights, curves.correct))
-    return curves.rows.confidence[starts[:-1]], count[0], correct
+    return curves.rows.confidence[starts[:-1]], count, correct
 
 
 def _score(said: FloatArray, count: FloatArray, correct: FloatArray, score: Score) -> FloatArray:
@@ -147,32 +145,22 @@ def _isotonic_score(count: FloatArray, correct: FloatArray, score: Score) -> flo
     return float(_score(np.clip(fitted, 0.0, 1.0), count, correct, score).sum())
 
 
-def corp_miscalibration_of_curve(curve: ResidualCurves) -> float:
-    """Return the CORP miscalibration of the top-label Brier score of one residual curve."""
-    position, count, correct = _runs(curve)
-    total = _score(position, count, correct[0], "brier").sum()
-    return float(max(total - _isotonic_score(count, correct[0], "brier"), 0.0) / curve.n)
-
-
-def corp_refinement_of_curve(curve: ResidualCurves) -> float:
-    """Return the top-label Brier score of one residual curve after isotonic recalibration."""
-    _, count, correct = _runs(curve)
-    return _isotonic_score(count, correct[0], "brier") / curve.n
-
-
 def corp_miscalibrations_of_curves(curves: ResidualCurves) -> FloatArray:
-    """Return the (R,) CORP miscalibrations of residual curves, on cells of confidence."""
-    sums = BinSums.of_curves(curves, RESAMPLING_CELLS)
-    said = np.nan_to_num(sums.mean_confidence)
-    total = _score(said, sums.count, sums.correct, "brier").sum(axis=1)
+    """Return the (R,) CORP miscalibrations of the top-label Brier score of residual curves."""
+    position, count, correct = _runs(curves)
+    total = _score(position, count, correct, "brier").sum(axis=1)
     return np.maximum(total / curves.n - corp_refinements_of_curves(curves), 0.0)
 
 
 def corp_refinements_of_curves(curves: ResidualCurves) -> FloatArray:
-    """Return the (R,) recalibrated Brier scores of residual curves, on cells of confidence."""
-    sums = BinSums.of_curves(curves, RESAMPLING_CELLS)
+    """Return the (R,) top-label Brier scores of residual curves after isotonic recalibration.
+
+    On all rows, for the recalibration fits whatever noise it sees: on cells it would see less of it
+    in the resamples than in the data, and a floor would be too low.
+    """
+    _, count, correct = _runs(curves)
     refined = [
-        _isotonic_score(count, correct, "brier")
-        for count, correct in zip(sums.count, sums.correct, strict=True)
+        _isotonic_score(rows, hits, "brier")
+        for rows, hits in zip(np.broadcast_to(count, correct.shape), correct, strict=True)
     ]
     return np.array(refined) / curves.n

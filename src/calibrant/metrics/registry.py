@@ -22,9 +22,7 @@ from calibrant.metrics.cox import (
 )
 from calibrant.metrics.cumulative import ks_of_curves
 from calibrant.metrics.decomposition import (
-    corp_miscalibration_of_curve,
     corp_miscalibrations_of_curves,
-    corp_refinement_of_curve,
     corp_refinements_of_curves,
 )
 from calibrant.metrics.density import kde_of_curve, kde_of_curves
@@ -213,7 +211,6 @@ METRICS: dict[str, Metric] = {
             definition="what isotonic recalibration takes off the top-label score (c - a)^2",
             percent=False,
             of_curves=corp_miscalibrations_of_curves,
-            exact=corp_miscalibration_of_curve,
             grid="logit",
         ),
         CurveMetric(
@@ -222,7 +219,6 @@ METRICS: dict[str, Metric] = {
             definition="top-label score (c - a)^2 after isotonic recalibration",
             percent=False,
             of_curves=corp_refinements_of_curves,
-            exact=corp_refinement_of_curve,
             has_floor=False,
             grid="logit",
         ),

@@ -40,9 +40,9 @@ def smce_of_rows(rows: TopLabel) -> float:
 
 def smce_of_curve(curve: ResidualCurves) -> float:
     """Return the smCE of one residual curve."""
-    starts = curve.rows.tie_starts
-    if len(starts) > MOST_EXACT_ROWS:
+    if curve.rows.distinct >= MOST_EXACT_ROWS:
         return float(smce_of_curves(curve, LARGE_CELLS)[0])
+    starts = curve.rows.tie_starts
     residual = np.diff(curve.residual[0, starts]) / -curve.n
     return max_lipschitz_correlation(curve.rows.confidence[starts[:-1]], residual)
 

@@ -47,15 +47,25 @@ class TopLabel:
         return len(self.confidence)
 
     @cached_property
+    def distinct(self) -> int:
+        """Number of distinct confidences."""
+        return 1 + int(np.count_nonzero(self.confidence[1:] != self.confidence[:-1]))
+
+    @cached_property
     def tie_starts(self) -> IntArray:
         """(G + 1,) first row of every run of equal confidences, and N."""
-        changes = np.flatnonzero(np.diff(self.confidence)) + 1
-        return np.concatenate([[0], changes, [self.n]]).astype(np.int64)
+        changes = np.flatnonzero(self.confidence[1:] != self.confidence[:-1])
+        starts = np.zeros(len(changes) + 2, dtype=np.int64)
+        np.add(changes, 1, out=starts[1:-1])
+        starts[-1] = self.n
+        return starts
 
     def curves(self) -> ResidualCurves:
         """Return the residual curve of these rows as a batch of one."""
-        residual = (self.confidence - self.correct)[None, :]
-        return ResidualCurves(self, accumulate(residual), None)
+        sums = np.zeros((1, self.n + 1))
+        np.subtract(self.confidence, self.correct, out=sums[0, 1:])
+        np.cumsum(sums[0, 1:], out=sums[0, 1:])  # in place: a million rows are 8 MB
+        return ResidualCurves(self, sums, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +143,11 @@ class ResidualCurves:
 
     def crossing(self, ranks: IntArray) -> Crossing:
         """Return where each curve has counted as many rows as the (B,) `ranks` in [0, N] say."""
-        starts = self.rows.tie_starts
-        if self.weight is None and len(starts) == self.rows.n + 1:
+        tied = self.rows.distinct < self.rows.n
+        if self.weight is None and not tied:
             at = ranks[None, :]
             return Crossing(at, at, np.zeros(at.shape))
-        tied = len(starts) < self.rows.n + 1
+        starts = self.rows.tie_starts
         weights = self.weights[:, starts] if tied else self.weights
         above = np.stack([np.searchsorted(weight, ranks) for weight in weights])
         below = np.maximum(above - 1, 0)

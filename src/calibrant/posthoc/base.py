@@ -191,7 +191,7 @@ class Calibrator(ABC):
         """
         checked = self._checked(logits)
         known = self._checked_features(features, int(checked.shape[0]))
-        return apply_map(self.transform, checked, known, self.learnt(), self.widest())
+        return apply_map(self.transform, checked, known, self.map_arrays(), self.widest())
 
     @abstractmethod
     def transform(
@@ -213,8 +213,8 @@ class Calibrator(ABC):
             xp: array namespace of all arrays.
             logits: (n, K) floats.
             features: (n, D), for methods that need them.
-            learnt: what `learnt()` returns, as float64 (or integer) arrays of this kind. What is
-                combined with (n, K) rows is cast to their type, so that these aren't widened.
+            learnt: what `map_arrays()` returns, as float64 (or integer) arrays of this kind. What
+                is combined with (n, K) rows is cast to their type, so that these aren't widened.
             masks: whether a logit may be minus infinity. A caller who knows that none is saves
                 passes over the rows.
 
@@ -222,11 +222,11 @@ class Calibrator(ABC):
             Probabilities in the type of `logits`.
         """
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that `transform` reads, by name; those of parts as ``part/name``."""
         found = self.state()
         for name, part in self.parts().items():
-            found |= {f"{name}/{inner}": array for inner, array in part.learnt().items()}
+            found |= {f"{name}/{inner}": array for inner, array in part.map_arrays().items()}
         return found
 
     def widest(self) -> int:

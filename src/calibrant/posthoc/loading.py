@@ -19,7 +19,9 @@ from calibrant.core.errors import CalibratorFileError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.learnt import misfit
 from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.trial import fault_of
 
 FORMAT = ParameterFormat("calibrant", 1, "a calibrator", "numpy")
 
@@ -92,6 +94,8 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         report = cast(dict[str, Any], json.loads(header["fit_report"]))
         report["notes"] = tuple(report["notes"])
         classes, fit_report = int(header["classes"]), FitReport(**report)
+        if classes < 2:
+            raise ValueError(f"{classes} classes")
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
         headers = cast(dict[str, dict[str, str]], json.loads(header.get("parts", "{}")))
@@ -116,6 +120,9 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
     for name, array in own.items():
         if array.dtype.kind not in "fi" or not np.isfinite(array).all():
             raise CalibratorFileError(f"{source}: parameter '{name}' is not made of finite numbers")
+    wrong = misfit(calibrator, own, classes)
+    if wrong is not None:
+        raise CalibratorFileError(f"{_unfit(calibrator, classes, source)} ({wrong})")
     for name, inner in described.items():
         prefix = f"{name}/"
         of_part = {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}
@@ -125,24 +132,23 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
                 f"{source}: its part '{name}' was fitted for {part.classes_} classes, not {classes}"
             )
         setattr(calibrator, name, part)
-    return calibrator.restore(own, classes, fit_report)
+    try:
+        return calibrator.restore(own, classes, fit_report)
+    except Exception as error:  # a plug-in's may make more of arrays than to keep them
+        raise CalibratorFileError(f"{_unfit(calibrator, classes, source)} ({error})") from error
 
 
 def _try_out(calibrator: Calibrator, source: str) -> None:
-    """Refuse parameters whose shapes or values give no probabilities for the plainest of rows."""
-    reason = "what it gives are no probabilities"
+    """Refuse parameters that together give no probabilities."""
     try:
-        rows = np.zeros((2, calibrator.classes_))
-        rows[1, 0] = 1e3
-        width = calibrator.feature_width
-        features = None if width is None else np.eye(2, width)
-        with np.errstate(all="ignore"):
-            if np.allclose(calibrator.predict_proba(rows, features).sum(axis=1), 1):
-                return
-    # Arrays of unexpected shapes may fail in any way.
+        reason = fault_of(calibrator)
+    # Arrays that don't fit one another may fail in any way.
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-    raise CalibratorFileError(
-        f"{source}: its parameters don't fit a '{calibrator.method}' calibrator for "
-        f"{calibrator.classes_} classes ({reason})"
-    )
+        reason = str(error).partition("\n")[0] or type(error).__name__
+    if reason is not None:
+        raise CalibratorFileError(f"{_unfit(calibrator, calibrator.classes_, source)} ({reason})")
+
+
+def _unfit(calibrator: Calibrator, classes: int, source: str) -> str:
+    method = calibrator.method
+    return f"{source}: its parameters don't fit a '{method}' calibrator for {classes} classes"

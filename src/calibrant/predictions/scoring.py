@@ -59,6 +59,10 @@ class RowScores(TopScores):
         """Whether the scores of all classes were known."""
         return not np.isnan(self.nll[0])
 
+    def take(self, part: slice) -> RowScores:
+        """Return some of the rows, nothing copied."""
+        return RowScores(**{name: values[part] for name, values in vars(self).items()})
+
 
 def score_rows(predictions: Predictions) -> RowScores:
     """Score predictions of any kind, in bounded memory, where their scores live."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -13,11 +13,18 @@ from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss, own_loss
 
 TrainerLoss = Callable[..., Tensor]
+# What a callback of the user's can see to, and how.
+CALLS = {
+    "epochs": "on_epoch_begin call loss.start_epoch(int(state.epoch))",
+    "validation": "on_evaluate call loss.update_from_validation(logits, labels)",
+}
 
 
 def for_trainer(
     loss: CalibrationLoss,
     features: PenultimateFeatures | Callable[[Any], Tensor] | None = None,
+    *,
+    served: Collection[str] = (),
 ) -> TrainerLoss:
     """Return `loss` as the `compute_loss_func` of the Hugging Face Trainer.
 
@@ -35,17 +42,32 @@ def for_trainer(
         loss: any loss with reduction "mean" that `needs` at most features.
         features: a tap on the model, or a function of the outputs, for losses that need features;
             (N, D), or (N, T, D) beside token logits.
+        served: of what the loss `needs`, what a `TrainerCallback` of yours sees to, since the
+            Trainer tells a loss of neither: "epochs" (`on_epoch_begin` calls ``loss.start_epoch``),
+            "validation" (`on_evaluate` calls ``loss.update_from_validation``).
 
     Raises:
         InputError: a loss that needs other things, has another reduction, or leaves out other
             labels than -100, by which the Trainer counts.
     """
     own_loss(loss, "for_trainer")
-    lacking = loss.needs - {"features", "validation"}
-    if lacking:
+    name = type(loss).__name__
+    unknown = set(served) - CALLS.keys()
+    if unknown:
         raise InputError(
-            f"{type(loss).__name__} needs {', '.join(sorted(lacking))}, which the Trainer doesn't "
-            "hand to a loss"
+            f"served must be among {', '.join(CALLS)}, not {', '.join(sorted(unknown))}"
+        )
+    # The optimiser's part shows once training goes on, and the loss itself watches over it.
+    lacking = sorted(loss.needs - {"features", "optimiser"} - set(served))
+    out_of_reach = [need for need in lacking if need not in CALLS]
+    if out_of_reach:
+        raise InputError(
+            f"{name} needs {', '.join(out_of_reach)}, which the Trainer doesn't hand to a loss"
+        )
+    for need in lacking:
+        raise InputError(
+            f"{name} needs {need}, which the Trainer gives no loss: let a TrainerCallback's "
+            f"{CALLS[need]}, and pass served=['{need}'] to say so"
         )
     if loss.reduction != "mean":
         raise InputError(f"the loss must have reduction 'mean', not '{loss.reduction}'")
@@ -55,9 +77,7 @@ def for_trainer(
             "all other labels"
         )
     if "features" in loss.needs and features is None:
-        raise InputError(
-            f"{type(loss).__name__} needs features=, such as PenultimateFeatures(model)"
-        )
+        raise InputError(f"{name} needs features=, such as PenultimateFeatures(model)")
 
     def compute_loss(
         outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None

@@ -85,7 +85,7 @@ class CalibrationCallback(Callback):
                 f"{type(pl_module).__name__} has no loss of calibrant as an attribute; set "
                 "self.loss = make_loss(...) in its __init__"
             )
-        if any(isinstance(loss, AdaFocal) for loss in losses) and not trainer.enable_validation:
+        if any("validation" in loss.needs for loss in losses) and not trainer.enable_validation:
             raise InputError(
                 "AdaFocal learns from validation rows: give the trainer validation data and the "
                 "module a validation_step that calls the loss"

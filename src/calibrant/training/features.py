@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.training.losses.base import CalibrationLoss
 
 
@@ -25,7 +25,8 @@ class PenultimateFeatures:
     Args:
         network: any module.
         layer: name of the layer as in `network.named_modules()`; None takes the last linear or
-            convolutional layer that was registered, those of losses left out.
+            convolutional layer that was registered, those of losses left out, and warns if another
+            looks like a head as well.
         detach: hand out features that carry no gradient.
 
     Raises:
@@ -47,6 +48,15 @@ class PenultimateFeatures:
             if not found:
                 raise InputError("the network has no linear layer; name one with layer=")
             layer = found[-1]
+            heads = _heads(layers, found)
+            if len(heads) > 1:
+                warn_caller(
+                    TrainingWarning(
+                        f"the network has several layers that could be its last: {', '.join(heads)}"
+                        f"; features are taken from '{layer}', the last one registered; name the "
+                        "right one with layer="
+                    )
+                )
         if layer not in layers:
             last = ", ".join(list(layers)[-5:])
             raise InputError(f"the network has no layer '{layer}'; its last ones are: {last}")
@@ -89,6 +99,26 @@ class PenultimateFeatures:
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         features = inputs[0] if inputs else next(iter(named.values()))
         self._features = features.detach() if self._detach else features
+
+
+def _heads(layers: dict[str, nn.Module], found: list[str]) -> list[str]:
+    """Return which of the layers `found` could give a network's outputs, the last one included.
+
+    Layers of the same kind as the last, hardly deeper in the network, whose outputs are no other
+    one's inputs by their number.
+    """
+    last = cast(Any, layers[found[-1]])
+    linear = isinstance(last, nn.Linear)
+    sizes = ("in_features", "out_features") if linear else ("in_channels", "out_channels")
+    alike = [name for name in found if isinstance(layers[name], nn.Linear) == linear]
+    taken = {getattr(layers[name], sizes[0]) for name in alike}
+    depth = found[-1].count(".") + 1
+    return [
+        name
+        for name in alike
+        if name == found[-1]
+        or (getattr(layers[name], sizes[1]) not in taken and name.count(".") <= depth)
+    ]
 
 
 def _modules_of_losses(network: nn.Module) -> set[nn.Module]:

@@ -45,7 +45,7 @@ class ConfidenceMap(Calibrator):
     def shape(self) -> Steps | Lines:
         """Return the map as it was learnt."""
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the numbers of the map's shape."""
         return self.shape()._asdict()
 
@@ -55,7 +55,7 @@ class ConfidenceMap(Calibrator):
 
     def map_confidence(self, confidence: FloatArray) -> FloatArray:
         """Return the (N,) recalibrated confidences."""
-        return self.mapped(xnp, confidence, self.learnt())
+        return self.mapped(xnp, confidence, self.map_arrays())
 
     @abstractmethod
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:

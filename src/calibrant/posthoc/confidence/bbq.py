@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
 from calibrant.posthoc.confidence.shapes import Steps
+from calibrant.posthoc.learnt import learnt
 
 # A prior mean at 0 or 1 would forbid one of the outcomes.
 LOWEST_PRIOR_MEAN = 0.005
@@ -59,10 +60,10 @@ class BayesianBinning(MapOfEitherForm):
     prior_strength: float = argument(2.0, above=0)
     elbow: float = argument(0.001, at_least=0)
 
-    edges_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
-    bins_: IntArray = field(init=False, repr=False)
-    weights_: FloatArray = field(init=False, repr=False)
+    edges_: FloatArray = learnt("e")
+    values_: FloatArray = learnt("v", at_least=0, at_most=1)
+    bins_: IntArray = learnt("b", at_least=1)
+    weights_: FloatArray = learnt("b", at_least=0, at_most=1)
 
     @property
     def levels(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant.metrics.bins import bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.shapes import Steps
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk
+from calibrant.posthoc.learnt import learnt
 
 
 @dataclass(eq=False)
@@ -50,8 +51,8 @@ class HistogramBinning(ShrunkMap):
         "equal-mass", choices=("equal-mass", "equal-width")
     )
 
-    edges_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
+    edges_: FloatArray = learnt("e")
+    values_: FloatArray = learnt("v", at_least=0, at_most=1)
 
     @property
     def levels(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.shapes import Lines
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk_steps
+from calibrant.posthoc.learnt import learnt
 
 
 @dataclass(eq=False)
@@ -37,8 +38,8 @@ class IsotonicRegression(ShrunkMap):
 
     method: ClassVar[str] = "isotonic"
 
-    knots_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = learnt("v")
+    values_: FloatArray = learnt("v", at_least=0, at_most=1)
 
     @property
     def levels(self) -> int:

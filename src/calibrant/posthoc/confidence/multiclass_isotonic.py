@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import array_api_compat.numpy as xnp
@@ -22,6 +22,7 @@ from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.confidence.shrinkage import PRIOR_STRENGTH, shrunk_steps
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, columns, lines, softmax, sums, zero_where_masked
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax_chunk
@@ -64,8 +65,8 @@ class MulticlassIsotonic(Calibrator):
 
     prior_strength: float = argument(PRIOR_STRENGTH, at_least=0)
 
-    knots_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = learnt("v")
+    values_: FloatArray = learnt("v", at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.masks import masked_classes
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap
 from calibrant.posthoc.confidence.shapes import APART
-from calibrant.posthoc.pieces import as_type, columns, sums, zero_where_masked
+from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.pieces import as_type, columns, softmax, sums, zero_where_masked
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import softmax
 
 Form = Literal["top-label", "one-vs-rest"]
 NOTES: dict[Form, str] = {
@@ -49,7 +50,7 @@ class MapOfEitherForm(ConfidenceMap):
     _: KW_ONLY
     form: Form = argument("top-label", choices=("top-label", "one-vs-rest"))
 
-    parts_: IntArray = field(init=False, repr=False)
+    parts_: IntArray = learnt("p", "n", at_least=1)
 
     @property
     @abstractmethod
@@ -93,7 +94,7 @@ class MapOfEitherForm(ConfidenceMap):
         return replace(report, notes=(*report.notes, NOTES[self.form]))
 
     def _fit_classes(self, predictions: Predictions) -> FitReport:
-        probs = to_numpy(softmax(predictions.scores)).T
+        probs = exact_softmax(predictions.scores).T
         masked = masked_classes(predictions.scores)
         kept = None if masked is None else ~to_numpy(masked).T
         maps: list[Self] = []
@@ -104,9 +105,7 @@ class MapOfEitherForm(ConfidenceMap):
                 column, hit = column[kept[k]], hit[kept[k]]
             order = np.argsort(column, kind="stable")
             maps.append(self._map())
-            reports.append(
-                maps[-1]._fit_map(column[order].astype(np.float64), hit[order].astype(np.float64))
-            )
+            reports.append(maps[-1]._fit_map(column[order], hit[order].astype(np.float64)))
         self._join(maps)
         value = float(np.mean([report.value for report in reports]))
         return replace(reports[0], rows=predictions.n, value=value)
@@ -118,10 +117,10 @@ class MapOfEitherForm(ConfidenceMap):
         for name, row in zip(names, pieces, strict=True):
             setattr(self, name, np.concatenate(row))
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the numbers of the map's shape, or of all maps side by side."""
         if self.form == "top-label":
-            return super().learnt()
+            return super().map_arrays()
         shapes: list[Any] = [part.shape() for part in self.maps()]
         return shapes[0].side_by_side(shapes)._asdict()
 
@@ -137,7 +136,7 @@ class MapOfEitherForm(ConfidenceMap):
         """Return rows rebuilt around c', or mapped probabilities over their sum."""
         if self.form == "top-label":
             return super().transform(xp, logits, features, learnt, masks=masks)
-        before = xp.astype(softmax(xp, logits), xp.float64)
+        before = _wide_softmax(xp, logits, None, {}, masks=masks)
         places = before + APART * xp.astype(columns(xp, logits), xp.float64)
         after = xp.reshape(self.mapped(xp, xp.reshape(places, (-1,)), learnt), before.shape)
         after = zero_where_masked(xp, logits, after, masks)
@@ -156,3 +155,17 @@ class MapOfEitherForm(ConfidenceMap):
         if self.form == "top-label":
             return super().predict_confidence(logits, features)
         return Calibrator.predict_confidence(self, logits, features)
+
+
+def exact_softmax(logits: Array) -> FloatArray:
+    """Return the (N, K) softmax as float64 NumPy, to the last digits of it.
+
+    Maps jump, and next to 1 a float32 probability can't tell on which side of a jump it lies.
+    """
+    return apply_map(_wide_softmax, to_numpy(logits), None, {})
+
+
+def _wide_softmax(
+    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
+) -> Array:
+    return softmax(xp, xp.astype(logits, xp.float64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
 from calibrant.posthoc.confidence.shapes import Steps
+from calibrant.posthoc.learnt import learnt
 
 # Beyond these odds float32 confidences no longer say what the odds are.
 NEAREST_TO_CERTAIN = 1e-6
@@ -50,10 +51,10 @@ class ScalingBinning(ConfidenceMap):
     bins: int = argument(15, at_least=1)
     split: Literal["none", "thirds"] = argument("none", choices=("none", "thirds"))
 
-    slope_: float = field(init=False, repr=False)
-    offset_: float = field(init=False, repr=False)
-    edges_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
+    slope_: float = learnt()
+    offset_: float = learnt()
+    edges_: FloatArray = learnt("b+1")
+    values_: FloatArray = learnt("b", at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

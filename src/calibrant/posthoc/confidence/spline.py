@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 from calibrant.posthoc.confidence.shapes import Lines
+from calibrant.posthoc.learnt import learnt
 
 # Points of the table that new confidences are looked up in; between them the map is a line.
 TABLE_SIZE = 1024
@@ -49,9 +50,9 @@ class SplineCalibration(ConfidenceMap):
 
     knots: int = argument(6, at_least=2)
 
-    knots_: FloatArray = field(init=False, repr=False)
-    values_: FloatArray = field(init=False, repr=False)
-    ordinates_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = learnt("n")
+    values_: FloatArray = learnt("n", at_least=0, at_most=1)
+    ordinates_: FloatArray = learnt("m")
 
     @property
     def n_parameters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,6 +38,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
     spline_knots,
     spline_pieces,
 )
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, columns, cubics, largest, sigmoid, sums, top
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
@@ -90,13 +91,13 @@ class TopRestScaling(Calibrator):
     knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
 
-    beta_: float = field(init=False, repr=False)
-    beta_error_: float = field(init=False, repr=False)
-    slope_: float = field(init=False, repr=False)
-    weights_: FloatArray = field(init=False, repr=False)
-    knots_: FloatArray = field(init=False, repr=False)
-    covariance_: FloatArray = field(init=False, repr=False)
-    penalties_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    beta_error_: float = learnt(at_least=0)
+    slope_: float = learnt()
+    weights_: FloatArray = learnt("w")
+    knots_: FloatArray = learnt("v")
+    covariance_: FloatArray = learnt("w+1", "w+1")
+    penalties_: FloatArray = learnt(2, at_least=0)
 
     @property
     def n_parameters(self) -> int:
@@ -162,7 +163,7 @@ class TopRestScaling(Calibrator):
         """Return (N,) logit(c')."""
         return self.slope_ * log_odds + spline_basis(margin, self.knots_) @ self.weights_
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return beta, slope and the spline's pieces."""
         pieces = spline_pieces(self.knots_, self.weights_)
         return {"beta": np.asarray(self.beta_), "slope": np.asarray(self.slope_)} | pieces._asdict()

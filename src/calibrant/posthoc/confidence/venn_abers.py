@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm
-from calibrant.predictions.rows import softmax
+from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm, exact_softmax
+from calibrant.posthoc.learnt import learnt
 
-# The interval jumps at calibration rows; float32 sums in another order must not miss them.
-SAME_CONFIDENCE = 4e-7
+# The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
+# moves the log odds of a confidence so far at most, and the confidence by c (1 - c) times as much.
+SAME_LOG_ODDS = 2e-6
 
 
 @dataclass(eq=False)
@@ -29,9 +30,9 @@ class VennAbers(MapOfEitherForm):
     outcomes and is never 0 or 1, so nothing is mixed in.
 
     In one piece: the cross-fitted form (CVAP) refits the classifier for each fold, and here it is
-    given. Neither map ever falls. A confidence within 4e-7 of a calibration row's counts as equal
-    to it. Beyond all rows one end of the interval is 0 or 1, so few rows give wide intervals and
-    values near 1/2.
+    given. Neither map ever falls. A confidence whose log odds are within 2e-6 of a calibration
+    row's counts as equal to it. Beyond all rows one end of the interval is 0 or 1, so few rows give
+    wide intervals and values near 1/2.
 
     Args:
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
@@ -49,9 +50,9 @@ class VennAbers(MapOfEitherForm):
 
     method: ClassVar[str] = "venn-abers"
 
-    knots_: FloatArray = field(init=False, repr=False)
-    lower_: FloatArray = field(init=False, repr=False)
-    upper_: FloatArray = field(init=False, repr=False)
+    knots_: FloatArray = learnt("v")
+    lower_: FloatArray = learnt("v", at_least=0, at_most=1)
+    upper_: FloatArray = learnt("v", at_least="lower_", at_most=1)
 
     @property
     def levels(self) -> int:
@@ -79,7 +80,9 @@ class VennAbers(MapOfEitherForm):
         to_right = np.abs(self.knots_[right] - confidence)
         to_left = np.abs(self.knots_[left] - confidence)
         nearest = np.where(to_left < to_right, left, right)
-        near = np.minimum(to_left, to_right) <= SAME_CONFIDENCE
+        # Next to 1 the odds themselves are rounded, by no more than the last digits of c.
+        slack = SAME_LOG_ODDS * confidence * (1 - confidence) + 2 * np.finfo(np.float64).eps
+        near = np.minimum(to_left, to_right) <= slack
         snapped = np.where(near, self.knots_[nearest], confidence)
         below = np.concatenate([[0.0], self.lower_])
         above = np.concatenate([self.upper_, [1.0]])
@@ -99,7 +102,7 @@ class VennAbers(MapOfEitherForm):
         """
         if self.form == "top-label":
             return self.interval_of(self._raw_confidence(logits)[1])
-        probs = to_numpy(softmax(self._checked(logits))).astype(np.float64)
+        probs = exact_softmax(self._checked(logits))
         ends = [part.interval_of(column) for part, column in zip(self.maps(), probs.T, strict=True)]
         lower, upper = np.stack(ends, axis=-1)
         return lower, upper

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.learnt import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 
@@ -26,7 +27,7 @@ class FeatureCalibrator(Calibrator):
 
     needs: ClassVar[tuple[str, ...]] = ("features",)
 
-    width_: int = field(init=False, repr=False)
+    width_: int = learnt(at_least=1)
 
     @property
     def feature_width(self) -> int | None:

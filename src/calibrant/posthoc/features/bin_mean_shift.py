@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import array_api_compat.numpy as xnp
@@ -14,6 +14,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
 from calibrant.posthoc.features.proximity import ProximityMap
+from calibrant.posthoc.learnt import learnt
 
 
 @dataclass(eq=False)
@@ -51,10 +52,10 @@ class BinMeanShift(ProximityMap):
     confidence_bins: int = argument(10, at_least=1)
     strength: float = argument(0.5, at_least=0, at_most=1)
 
-    proximity_edges_: FloatArray = field(init=False, repr=False)
-    confidence_edges_: FloatArray = field(init=False, repr=False)
-    shifts_: FloatArray = field(init=False, repr=False)
-    limits_: FloatArray = field(init=False, repr=False)
+    proximity_edges_: FloatArray = learnt("p+1")
+    confidence_edges_: FloatArray = learnt("p", "c+1")
+    shifts_: FloatArray = learnt("p", "c")
+    limits_: FloatArray = learnt(2, at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps, sums
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
@@ -69,9 +70,9 @@ class DensityAwareCalibration(NeighbourCalibrator):
     layers: str = ""
     loss: Literal["nll", "mse"] = argument("nll", choices=("nll", "mse"))
 
-    weights_: FloatArray = field(init=False, repr=False)
-    offset_: float = field(init=False, repr=False)
-    floor_: float = field(init=False, repr=False)
+    weights_: FloatArray = learnt("L")
+    offset_: float = learnt()
+    floor_: float = learnt(above=0)
 
     @property
     def n_parameters(self) -> int:
@@ -115,7 +116,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
         def of(xp: Any, _: Array, rows: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
             return self._temperatures(xp, rows, learnt)
 
-        return apply_map(of, blank, rows, self.learnt(), self.widest())
+        return apply_map(of, blank, rows, self.map_arrays(), self.widest())
 
     def _temperatures(self, xp: Any, features: Array, learnt: Mapping[str, Array]) -> Array:
         layers = layer_columns(self.layers, int(features.shape[1]))

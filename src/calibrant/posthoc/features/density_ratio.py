@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import NotApplicableError
 from calibrant.posthoc.confidence.base import mixed_with_uniform
 from calibrant.posthoc.features.proximity import ProximityMap
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import sums
 
 # The row that stands for knowing nothing counts like one that lies so many bandwidths away.
@@ -51,9 +52,9 @@ class ProximityDensityRatio(ProximityMap):
 
     method: ClassVar[str] = "procal-dr"
 
-    right_: FloatArray = field(init=False, repr=False)
-    wrong_: FloatArray = field(init=False, repr=False)
-    bandwidths_: FloatArray = field(init=False, repr=False)
+    right_: FloatArray = learnt("r", 2)
+    wrong_: FloatArray = learnt("w", 2)
+    bandwidths_: FloatArray = learnt(3, 2, above=0)
 
     @property
     def n_parameters(self) -> int:
@@ -77,9 +78,9 @@ class ProximityDensityRatio(ProximityMap):
         # Where no two rows differ, the axis says nothing.
         self.bandwidths_ = np.where(of_all > 1e-9, widths, 1.0)
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, and the number of classes."""
-        return super().learnt() | {"classes": np.asarray(float(self.classes_))}
+        return super().map_arrays() | {"classes": np.asarray(float(self.classes_))}
 
     def widest(self) -> int:
         """Return the kernels of all calibration rows, if those are most."""

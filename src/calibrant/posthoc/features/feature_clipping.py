@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import array_api_compat.numpy as xnp
@@ -15,6 +16,7 @@ from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import CalibrationWarning
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.temperature.single import fit_temperature, warn_of
 from calibrant.predictions.predictions import Predictions
@@ -76,9 +78,9 @@ class FeatureClipping(FeatureCalibrator):
     )
     accuracy: float = argument(0.99, at_least=0, at_most=1)
 
-    bound_: float = field(init=False, repr=False)
-    beta_: float = field(init=False, repr=False)
-    weight_: NDArray[Any] = field(init=False, repr=False)
+    bound_: float = learnt(at_least=0, at_most=inf)
+    beta_: float = learnt(above=0)
+    weight_: NDArray[Any] = learnt("K", "D")
 
     @property
     def n_parameters(self) -> int:

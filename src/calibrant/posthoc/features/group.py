@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 import array_api_compat.numpy as xnp
@@ -15,6 +16,7 @@ from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.fitting.row_order import in_own_order
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.temperature.predicted_class import fit_ratios
 from calibrant.posthoc.temperature.single import fit_temperature
@@ -78,10 +80,10 @@ class GroupCalibration(FeatureCalibrator):
     seed: int = argument(0, at_least=0)
     max_iterations: int = argument(50, at_least=1)
 
-    centre_: FloatArray = field(init=False, repr=False)
-    scale_: FloatArray = field(init=False, repr=False)
-    partitions_: FloatArray = field(init=False, repr=False)
-    betas_: FloatArray = field(init=False, repr=False)
+    centre_: FloatArray = learnt("D")
+    scale_: FloatArray = learnt("D", above=0, at_most=inf)
+    partitions_: FloatArray = learnt("p", "g", "D")
+    betas_: FloatArray = learnt("p", "g", above=0)
 
     @property
     def n_parameters(self) -> int:

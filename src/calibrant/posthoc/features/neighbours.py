@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import array_api_compat.numpy as xnp
@@ -14,6 +14,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.posthoc.features.base import FeatureCalibrator
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import smallest
 from calibrant.predictions.predictions import Predictions
 
@@ -146,8 +147,8 @@ class NeighbourCalibrator(FeatureCalibrator):
     neighbours: int = argument(10, at_least=1)
     reference_rows: int = argument(5000, at_least=2)
 
-    bank_: Bank = field(init=False, repr=False)
-    neighbours_: int = field(init=False, repr=False)
+    bank_: Bank = learnt("M", "D")
+    neighbours_: int = learnt(at_least=1)
 
     def _remember(self, references: References) -> None:
         """Keep the reference rows, and settle how many neighbours there are for everyone."""
@@ -177,14 +178,14 @@ class NeighbourCalibrator(FeatureCalibrator):
             for part in self._layers()
         ]
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, and as many ranks as there are neighbours."""
         if self.bank_.shape[1] != self.width_:  # in a damaged file
             raise InputError(
                 f"the reference rows have {self.bank_.shape[1]} features, not {self.width_}"
             )
         # The number of neighbours is a shape: those are known where values aren't.
-        return super().learnt() | {"ranks": np.arange(self.neighbours_)}
+        return super().map_arrays() | {"ranks": np.arange(self.neighbours_)}
 
     def widest(self) -> int:
         """Return the distances to all reference rows, or the neighbours' features."""

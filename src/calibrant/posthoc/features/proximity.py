@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import array_api_compat.numpy as xnp
@@ -21,6 +21,7 @@ from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import TopAndOthers, as_type, below_top, parted, sums
 from calibrant.posthoc.temperature.single import fit_temperature, warn_of
 from calibrant.predictions.predictions import Predictions
@@ -60,7 +61,7 @@ class ProximityMap(NeighbourCalibrator):
         "temperature", choices=("temperature", "none")
     )
 
-    beta_: float = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
 
     @abstractmethod
     def mapped(
@@ -70,7 +71,7 @@ class ProximityMap(NeighbourCalibrator):
 
     def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
         """Return the (N,) recalibrated ones of (N,) confidences with these proximities."""
-        return self.mapped(xnp, confidence, proximity, self.learnt())
+        return self.mapped(xnp, confidence, proximity, self.map_arrays())
 
     @abstractmethod
     def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:
@@ -131,7 +132,7 @@ class ProximityMap(NeighbourCalibrator):
             sure = self._sure(xp, _tempered(xp, rows, learnt), beside, learnt)
             return xp.stack([label, sure], axis=1)
 
-        found = to_numpy(apply_map(of, checked, known, self.learnt(), self.widest()))
+        found = to_numpy(apply_map(of, checked, known, self.map_arrays(), self.widest()))
         return found[:, 0].astype(np.int64), found[:, 1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import NotApplicableError
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 from calibrant.posthoc.pieces import as_type, softmax, still_masked
@@ -40,7 +41,7 @@ class LinearMap(Calibrator):
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
         """Return (n, K) x of logits, 0 where a class is masked; see `transform`."""
 
-    def learnt(self) -> dict[str, NDArray[Any]]:
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return W, b and, where inputs need it, the inverse temperature."""
         weight, bias = self.linear_map()
         beta = self.state().get("beta_")
@@ -77,9 +78,9 @@ class PenalisedMap(LinearMap):
     max_iterations: int = argument(500, at_least=1)
     inputs: Inputs = argument("log-probabilities", choices=INPUTS)
 
-    beta_: float = field(init=False, repr=False)
-    change_: FloatArray = field(init=False, repr=False)
-    bias_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    change_: FloatArray = learnt("K")
+    bias_: FloatArray = learnt("K")
 
     @property
     def weight_(self) -> FloatArray:

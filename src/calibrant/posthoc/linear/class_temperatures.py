@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from calibrant.core.errors import NotIdentifiedWarning
 from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.class_likelihood import (
     ClassFit,
@@ -39,8 +40,8 @@ FOLDS, MOST_STEPS = 5, 500
 class _ClassTemperatures(LinearMap):
     """Family: softmax(x_k / T_k), x being log-probabilities or centred logits."""
 
-    beta_: float = field(init=False, repr=False)
-    temperatures_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    temperatures_: FloatArray = learnt("K", above=0)
 
     @property
     def n_parameters(self) -> int:
@@ -129,7 +130,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
     sweeps: int = argument(5, at_least=1)
     accuracy_loss: float = argument(0.0, at_least=0, at_most=1)
 
-    shrinkage_: float = field(init=False, repr=False)
+    shrinkage_: float = learnt(at_least=0)
 
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
         """Return log-probabilities, or centred logits for the search by ECE."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import array_api_compat.numpy as xnp
@@ -14,6 +14,7 @@ from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import BoundaryWarning
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
@@ -33,9 +34,9 @@ class _RegularisedMatrix(LinearMap):
     bias_penalty: float = argument(0.0, at_least=0)
     most_classes: int = argument(200, at_least=2)
     max_iterations: int = argument(1000, at_least=1)
-    weight_: FloatArray = field(init=False, repr=False)
-    bias_: FloatArray = field(init=False, repr=False)
-    penalties_: FloatArray = field(init=False, repr=False)
+    weight_: FloatArray = learnt("K", "K")
+    bias_: FloatArray = learnt("K")
+    penalties_: FloatArray = learnt(2, at_least=0)
 
     @property
     def n_parameters(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import PenalisedMap, refuse_many_classes
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs
 from calibrant.predictions.predictions import Predictions
@@ -93,6 +94,8 @@ class StructuredMatrixScaling(PenalisedMap):
 
     most_classes: int = argument(300, at_least=2)
     inputs: Inputs = argument("centred", choices=INPUTS)
+
+    change_: FloatArray = learnt("K", "K")
 
     @property
     def n_parameters(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -11,6 +11,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, for_row_chunks, l
 from calibrant.core.checks import refuse_infinite
 from calibrant.core.masks import uniform
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.noise.vote_table import FEWEST_CLASSES, tabled_share, tabled_shares
 from calibrant.posthoc.noise.votes import COARSE_STEP, step_for, vote_share, vote_shares
 from calibrant.posthoc.temperature.single import fit_temperature
@@ -56,8 +57,8 @@ class ProbitScaling(Calibrator):
     # One number is as well known from so many rows as it needs to be; None: take all.
     most_rows: ClassVar[int | None] = 2_000
 
-    noise_: float = field(init=False, repr=False)
-    uniform_: float = field(init=False, repr=False)
+    noise_: float = learnt(above=0)
+    uniform_: float = learnt(at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Literal, cast
 
@@ -12,6 +12,7 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
@@ -60,7 +61,7 @@ class EnsembleTemperatureScaling(Mixture):
 
     loss: Literal["nll", "mse", "mixed"] = argument("nll", choices=("nll", "mse", "mixed"))
 
-    weights_: FloatArray = field(init=False, repr=False)
+    weights_: FloatArray = learnt(3, at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

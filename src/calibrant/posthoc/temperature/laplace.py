@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from calibrant.core.arrays import Array
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
@@ -34,7 +35,7 @@ class LaplaceTemperatureScaling(Mixture):
 
     method: ClassVar[str] = "temperature-laplace"
 
-    uniform_: float = field(init=False, repr=False)
+    uniform_: float = learnt(at_least=0, at_most=1)
 
     @property
     def n_parameters(self) -> int:

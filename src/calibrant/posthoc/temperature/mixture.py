@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from calibrant.core.arrays import Array
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps, uniform
 
 
@@ -23,7 +24,7 @@ class Mixture(Calibrator):
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 
-    beta_: float = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
 
     @property
     def temperature_(self) -> float:

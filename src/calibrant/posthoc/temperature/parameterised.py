@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, row_chunks, sigmoid, to_numpy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.row_order import in_own_order
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.fitting import (
@@ -75,12 +76,12 @@ class ParameterisedTemperature(RowTemperature):
     max_iterations: int = argument(100, at_least=1)
     seed: int = argument(0, at_least=0)
 
-    reference_: float = field(init=False, repr=False)
-    mean_: FloatArray = field(init=False, repr=False)
-    deviation_: FloatArray = field(init=False, repr=False)
-    low_: FloatArray = field(init=False, repr=False)
-    high_: FloatArray = field(init=False, repr=False)
-    network_: FloatArray = field(init=False, repr=False)
+    reference_: float = learnt(above=0)
+    mean_: FloatArray = learnt("d")
+    deviation_: FloatArray = learnt("d", above=0)
+    low_: FloatArray = learnt("d")
+    high_: FloatArray = learnt("d")
+    network_: FloatArray = learnt("w")
 
     @property
     def n_parameters(self) -> int:

@@ -41,7 +41,7 @@ class RowTemperature(Calibrator):
             one = xp.ones(int(rows.shape[0]), dtype=xp.float64, device=rows.device)
             return one * self.betas(xp, rows, learnt, masks)
 
-        return to_numpy(apply_map(betas, self._checked(logits), None, self.learnt()))
+        return to_numpy(apply_map(betas, self._checked(logits), None, self.map_arrays()))
 
     def transform(
         self,

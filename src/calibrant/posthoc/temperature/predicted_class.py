@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
@@ -59,8 +60,8 @@ class PredictedClassTemperature(SummaryTemperature):
 
     shrinkage: float = argument(100.0, above=0)
 
-    beta_: float = field(init=False, repr=False)
-    class_betas_: FloatArray = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
+    class_betas_: FloatArray = learnt("K", above=0)
 
     @property
     def n_parameters(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from calibrant.core.errors import (
     warn_caller,
 )
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.predictions.rows import RowSummary
 
@@ -221,7 +222,7 @@ class TemperatureScaling(SummaryTemperature):
 
     method: ClassVar[str] = "temperature"
 
-    beta_: float = field(init=False, repr=False)
+    beta_: float = learnt(above=0)
 
     @property
     def temperature_(self) -> float:

@@ -1,15 +1,18 @@
 """Second stages: heads retrained on the features of a network that stays as it is."""
 
-from calibrant.training.heads.balcal import BalancedHead, BalCAL, simplex_frame
+from calibrant.training.heads.balanced_head import BalancedHead, simplex_frame
+from calibrant.training.heads.balcal import BalCAL
 from calibrant.training.heads.inference_masking import MaskedInference, mask_at_inference
-from calibrant.training.heads.kappa import KAPPAS, KappaPoint
-from calibrant.training.heads.maccal import ABLATION, MaCCal
+from calibrant.training.heads.kappa import KAPPAS, SHARES, Candidate, KappaPoint
+from calibrant.training.heads.maccal import MaCCal
+from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
 from calibrant.training.heads.progressive_freezing import (
     PAPER_CUTS,
     ProgressiveFreezing,
     ProgressiveLayerPeeling,
     parameter_cuts,
 )
+from calibrant.training.heads.published import ABLATION, PAPER
 from calibrant.training.heads.registry import HEADS, make_head
 from calibrant.training.heads.retraining import HeadRetraining
 from calibrant.training.heads.seeds import SeededShuffle
@@ -32,9 +35,13 @@ __all__ = [
     "ABLATION",
     "HEADS",
     "KAPPAS",
+    "PAPER",
     "PAPER_CUTS",
+    "SHARES",
     "BalCAL",
     "BalancedHead",
+    "BesideTemperature",
+    "Candidate",
     "EpochRecord",
     "FeatureRows",
     "HeadRetraining",
@@ -49,6 +56,7 @@ __all__ = [
     "TwoStageTraining",
     "VariationalHead",
     "VariationalTwoStageTraining",
+    "beside_temperature",
     "find_head",
     "frozen",
     "load_head",

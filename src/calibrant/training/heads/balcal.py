@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,140 +13,23 @@ from torch.nn import functional
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import check_labels
+from calibrant.training.heads.balanced_head import (
+    NORM_MOMENTUM,
+    Accuracy,
+    BalancedHead,
+    class_factors,
+    find_balance,
+)
 from calibrant.training.heads.learning import (
     ModuleLearner,
     check_finite,
     train,
 )
 from calibrant.training.heads.scaling import FeatureScaling, Rescale
-from calibrant.training.heads.seeds import INITIAL_WEIGHTS, generator_for
 from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress, SecondStage, silent
 from calibrant.training.heads.tensors import random_state_kept, tensor_of
 from calibrant.training.heads.two_stage import initialise, make_optimizer
-
-BALANCE_TOLERANCE = 1e-4
-# The authors' batch norm moves its running statistics by a hundredth at each step, torch's by a
-# tenth.
-NORM_MOMENTUM = 0.01
-Accuracy = Literal["mixture", "linear"]
-
-
-def simplex_frame(features: int, classes: int, seed: int) -> Tensor:
-    """Return a (D, K) simplex equiangular tight frame: K unit columns, as far apart as can be.
-
-    sqrt(K / (K - 1)) P (I - 11' / K), where P (D, K) has orthonormal columns, drawn at random; the
-    cosine between any two columns is -1 / (K - 1).
-
-    Raises:
-        InputError: fewer features than classes.
-    """
-    if features < classes:
-        raise InputError(
-            f"a simplex frame needs at least as many features as classes, not {features} for "
-            f"{classes}"
-        )
-    generator = generator_for(INITIAL_WEIGHTS, seed, features, classes)
-    drawn = torch.rand(features, classes, generator=generator, dtype=torch.float64)
-    orthonormal: Tensor = cast(Any, torch.linalg).qr(drawn).Q
-    centring = torch.eye(classes, dtype=torch.float64) - 1 / classes
-    return (classes / (classes - 1)) ** 0.5 * orthonormal @ centring
-
-
-class BalancedHead(nn.Module):
-    """A linear head and a fixed simplex head behind an adaptor; their logits are mixed.
-
-    Takes (N, C, H, W) feature maps, which it pools, or (N, D) features.
-
-    Args:
-        channels: C or D.
-        classes: K.
-        kernel_size: of the adaptor's convolutions: 3 for maps, 1 for pooled features.
-        seed: of the frame.
-        norm_momentum: share of a batch's statistics in the running ones of the batch norms.
-    """
-
-    frame: Tensor
-    balance: Tensor
-
-    def __init__(
-        self,
-        channels: int,
-        classes: int,
-        kernel_size: int = 1,
-        seed: int = 0,
-        norm_momentum: float = NORM_MOMENTUM,
-    ) -> None:
-        super().__init__()
-        narrow = max(1, channels // 2)
-        padding = kernel_size // 2
-        self.linear = nn.Linear(channels, classes)
-        self.adaptor = nn.Sequential(
-            nn.BatchNorm2d(channels, momentum=norm_momentum),
-            nn.ReLU(),
-            nn.Conv2d(channels, narrow, kernel_size, padding=padding, bias=False),
-            nn.BatchNorm2d(narrow, momentum=norm_momentum),
-            nn.ReLU(),
-            nn.Conv2d(narrow, channels, kernel_size, padding=padding, bias=False),
-        )
-        self.norm = nn.BatchNorm2d(channels, momentum=norm_momentum)
-        self.register_buffer("frame", simplex_frame(channels, classes, seed).float())
-        self.register_buffer("balance", torch.tensor(0.8))
-
-    def both(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (N, K) logits of the linear and of the simplex head."""
-        if maps.ndim == 2:
-            maps = maps[:, :, None, None]
-        adapted = functional.relu(self.norm(maps + self.adaptor(maps))).mean(dim=(2, 3))
-        direction = functional.normalize(adapted, dim=1)
-        return self.linear(maps.mean(dim=(2, 3))), direction @ self.frame
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """Return (N, K) logits, mixed by `balance`."""
-        linear, simplex = self.both(maps)
-        return self.balance * linear + (1 - self.balance) * simplex
-
-
-def class_factors(labels: Tensor, classes: int) -> Tensor:
-    """Return (K,) sqrt((N / U) / count_k) for the U classes in a batch of N rows, else 1."""
-    counts = torch.bincount(labels, minlength=classes).double()
-    present = counts > 0
-    even = len(labels) / present.sum()
-    return torch.where(present, (even / counts.clamp(min=1)).sqrt(), 1.0)
-
-
-def find_balance(
-    linear: Tensor, simplex: Tensor, labels: Tensor, delta: float, of: Accuracy = "mixture"
-) -> float:
-    """Return the share of the linear head that makes mean confidence `delta` times accuracy.
-
-    If the linear head is not confident enough on its own, its share is 1; else the share is found
-    by bisection on [0, 1].
-
-    Args:
-        linear: (N, K) logits of the linear head.
-        simplex: (N, K) logits of the simplex head.
-        labels: (N,) classes.
-        delta: factor on accuracy.
-        of: whose accuracy: that of the mixture at each step, as in the authors' code, or
-            throughout that of the linear head.
-    """
-
-    def measured(share: float) -> tuple[float, float]:
-        mixed = share * linear + (1 - share) * simplex
-        top = functional.softmax(mixed, dim=1).max(dim=1)
-        return float((top.indices == labels).double().mean()), float(top.values.double().mean())
-
-    alone, confidence = measured(1.0)
-    if delta * alone > confidence:
-        return 1.0
-    low, high = 0.0, 1.0
-    while high - low > BALANCE_TOLERANCE:
-        middle = (low + high) / 2
-        accuracy, confidence = measured(middle)
-        wanted = delta * (accuracy if of == "mixture" else alone)
-        low, high = (middle, high) if confidence < wanted else (low, middle)
-    return (low + high) / 2
 
 
 class _BalancedLearner(ModuleLearner):
@@ -240,7 +123,7 @@ class BalCAL(SecondStage):
         self,
         source: FeatureSource,
         validation: FeatureRows | None,
-        reference_accuracy: float | None,
+        reference: Tensor | None,
         progress: Progress,
     ) -> None:
         scaling = self._scaling(source, source.width**0.5)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calibrant.metrics.binned import ece_of_curves
@@ -39,17 +41,22 @@ class Held:
 
 def measure_head(head: nn.Module, rows: FeatureRows) -> Held:
     """Measure a head that takes features as they come."""
-    parts = [head_logits(head, features) for features, _ in rows.passes(READ_ROWS)]
-    return measure_logits(torch.cat(parts), rows)
+    return measure_logits(logits_of(head, rows), rows)[0]
 
 
-def measure_logits(logits: Tensor, rows: FeatureRows) -> Held:
-    """Measure (N, K) logits of N rows."""
+def logits_of(head: nn.Module, rows: FeatureRows) -> Tensor:
+    """Return the (N, K) logits of a head that takes features as they come."""
+    return torch.cat([head_logits(head, features) for features, _ in rows.passes(READ_ROWS)])
+
+
+def measure_logits(logits: Tensor, rows: FeatureRows) -> tuple[Held, NDArray[np.bool_]]:
+    """Measure (N, K) logits of N rows; also return for each row whether it is predicted right."""
     scores = score_rows(Predictions.from_logits(logits.cpu().numpy(), rows.labels.cpu().numpy()))
     curves = TopLabel.sort(scores.confidence, scores.correct).curves()
-    return Held(
+    held = Held(
         accuracy=float(scores.correct.mean()),
         confidence=float(scores.confidence.mean()),
         ece=float(ece_of_curves(curves)[0]),
         nll=float(scores.nll.mean()),
     )
+    return held, np.asarray(scores.correct, dtype=bool)

@@ -94,4 +94,4 @@ def _measure(
         uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64)
         masked = weight * (uniform < retention)
         parts.append(features.cpu().double() @ masked.T + bias)
-    return measure_logits(torch.cat(parts), rows)
+    return measure_logits(torch.cat(parts), rows)[0]

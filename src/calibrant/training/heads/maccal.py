@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibrationWarning, InputError
-from calibrant.training.heads.held_out import Held, measure_head
+from calibrant.training.heads.held_out import logits_of, measure_logits
 from calibrant.training.heads.kappa import (
     KAPPAS,
+    SHARES,
     Adaptation,
+    Candidate,
     KappaPoint,
-    choose_kappa,
+    Kappas,
+    accuracy_lost,
+    choose,
     next_retention,
     step_bound,
+    warning_of,
 )
 from calibrant.training.heads.learning import (
     MaskedLearner,
@@ -32,7 +37,7 @@ from calibrant.training.heads.learning import (
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskedMomentum, MaskMode
 from calibrant.training.heads.retraining import HeadRetraining, folded
 from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
-from calibrant.training.heads.sources import FeatureRows, FeatureSource
+from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress
 
 FEWEST_HIDDEN = 64
@@ -40,46 +45,35 @@ HELD_OUT_SHARE = 0.2
 # Training accuracy this far below its own best, with hardly a connection left, is a collapse.
 COLLAPSE = 0.1
 
-# The steps of the paper's ablation, each on top of the one before.
-ABLATION: dict[str, dict[str, Any]] = {
-    "masked retraining": {
-        "bottleneck": False,
-        "restrict_gradient": False,
-        "adaptation": "none",
-    },
-    "gradient restriction": {"bottleneck": False, "adaptation": "none"},
-    "bottleneck": {"adaptation": "none"},
-    "static adaptation": {"adaptation": "static"},
-    "decaying adaptation": {},
-}
-
 
 @dataclass(eq=False)
 class MaCCal(HeadRetraining):
     """Mask-based classifier calibration (MaC-Cal).
 
-    A head of two layers is trained from scratch. Every epoch draws one Bernoulli mask over its
-    weights; masked connections carry nothing and learn nothing. A head with fewer connections is
-    less confident, so the share p that is kept follows the training rows:
+    A linear head, or one of two layers, is trained from scratch. Every epoch draws one Bernoulli
+    mask over its weights; masked connections carry nothing and learn nothing. A head with fewer
+    connections is less confident, so the share p that is kept follows the training rows:
 
         p <- clip(p + clip(kappa * accuracy - confidence, -delta_t, delta_t), p_min, 1)
         delta_t = delta_max * (delta_min / delta_max) ** (t / T)
 
     kappa stands for how much worse the network does on rows it has not seen. It is chosen on
     held-out rows unless given: all candidates train side by side, and of those that keep the
-    accuracy the one wins whose held-out confidence is nearest to it (`kappa_curve_` shows all). If
-    none does, the result is a plainly retrained linear head, with a warning and kappa 1.
+    accuracy the one wins whose held-out confidence is nearest to it (`kappa_curve_` shows all). A
+    plainly retrained linear head is a candidate too, and what is left if none keeps the accuracy;
+    its `kappa_` is 1. Candidates are shares of the kappa at which a head of the same layers loses
+    no connection, its confidence over its accuracy on the training rows.
 
     The paper's text defines the parts and leaves constants open; those here are choices, and
     `docs/second-stages.md` shows what depends on them.
 
     Attributes:
-        kappa: factor on training accuracy, in (0, 1]; None to choose among `kappas`.
-        kappas: the candidates.
-        tolerance: how far held-out accuracy may fall below that of a plainly retrained head and of
-            the network's own.
+        kappa: factor on training accuracy, in (0, 1]; None to choose it.
+        kappas: candidates, such as `KAPPAS`; None for `SHARES` of an unmasked head's kappa.
+        tolerance: how far held-out accuracy may fall below that of the network's own head (of the
+            plainly retrained one, if nothing is known of that); see `Candidate.keeps`.
         hidden: hidden units; None for a quarter of the features, but at least 64.
-        bottleneck: whether the head has two layers; otherwise it is linear.
+        bottleneck: whether the head has two layers, as the paper's; otherwise it is linear.
         restrict_gradient: whether masked weights get no gradient.
         adaptation: ``"decaying"``, ``"static"`` (the bound stays delta_max) or ``"none"`` (p stays
             as it was).
@@ -94,9 +88,10 @@ class MaCCal(HeadRetraining):
             velocity that it had when it was masked, epochs ago.
         initial_retention, least_retention, largest_step, smallest_step: p of the first epoch,
             p_min, delta_max and delta_min.
-        kappa_: the kappa of the head.
+        kappa_: the kappa of the head; of the last epoch, if it follows an unmasked head.
         kappa_curve_: held-out results of every candidate, if there were held-out rows.
         plain_: held-out result of a plainly retrained linear head, likewise.
+        plain_chosen_: whether that head is the result.
 
     References:
         Ni, Zhao, Yang, Guo: Deep Neural Network Calibration by Reducing Classifier Shift with
@@ -109,10 +104,10 @@ class MaCCal(HeadRetraining):
     # never comes to rest, and which kappa is best changes from epoch to epoch.
     learning_rate: float = argument(0.05, above=0)
     kappa: float | None = None
-    kappas: tuple[float, ...] = KAPPAS
+    kappas: tuple[float, ...] | None = None
     tolerance: float = argument(0.005, at_least=0, at_most=1)
     hidden: int | None = None
-    bottleneck: bool = True
+    bottleneck: bool = False
     restrict_gradient: bool = True
     adaptation: Adaptation = argument("decaying", choices=get_args(Adaptation))
     mode: MaskMode = argument("zeroing", choices=get_args(MaskMode))
@@ -128,44 +123,55 @@ class MaCCal(HeadRetraining):
 
     kappa_: float = field(init=False, repr=False)
     kappa_curve_: list[KappaPoint] = field(init=False, repr=False)
-    plain_: Held | None = field(init=False, repr=False)
+    plain_: Candidate | None = field(init=False, repr=False)
+    plain_chosen_: bool = field(init=False, repr=False)
 
     def _fit(
         self,
         source: FeatureSource,
         validation: FeatureRows | None,
-        reference_accuracy: float | None,
+        reference: Tensor | None,
         progress: Progress,
     ) -> None:
-        candidates = self._candidates()
-        if len(candidates) > 1 and validation is None:
+        factors, relative = self._candidates()
+        if len(factors) > 1 and validation is None:
             source, validation = self._hold_out(source)
         plain_scaling = self._scaling(source, LINEAR_LENGTH)
         longer = DEEP_LENGTH / LINEAR_LENGTH if self.bottleneck and self.standardise else 1.0
-        learner = self._masked_learner(source, candidates, plain_scaling.longer(longer))
-        plain = self._plain_learner(source, plain_scaling)
-        # The plain head is only there to be compared with.
-        learners = [learner] if validation is None else [learner, plain]
+        plain = self._plain_learner(source, plain_scaling, self._remeasure(source))
+        # A head of two layers has a twin without masks to follow, a linear one the plain head.
+        follow = (lambda: plain.history(0)[-1]) if relative and not self.bottleneck else None
+        kappas = Kappas(factors, follow, twin=relative and self.bottleneck)
+        learner = self._masked_learner(source, kappas, plain_scaling.longer(longer))
+        # Without held-out rows there is nothing to compare the plain head by. It learns first, so
+        # that candidates can follow it.
+        learners = [learner] if validation is None else [plain, learner]
         train(source, learners, self.epochs, self.batch_size, progress)
-        modules = [folded(learner, head) for head in range(len(candidates))]
+        modules = [folded(learner, head) for head in kappas.heads]
         for module in modules:
             check_finite(module)
-        self.kappa_curve_, self.plain_, chosen = [], None, 0
+        self.kappa_curve_, self.plain_, self.plain_chosen_, chosen = [], None, False, 0
         if validation is not None:
-            self.plain_ = measure_head(folded(plain, 0), validation)
-            wanted = max(self.plain_.accuracy, reference_accuracy or 0.0)
-            chosen = self._choose(candidates, modules, learner, validation, wanted)
-        if chosen is None:
-            # Without masks, kappa is 1 and MaC-Cal is plain retraining.
-            self.kappa_, self.head_, self.history_ = 1.0, folded(plain, 0), plain.history(0)
-            check_finite(self.head_)
-            return
-        self.kappa_, self.head_ = candidates[chosen], modules[chosen]
-        self.history_ = learner.history(chosen)
+            plain_head = folded(plain, 0)
+            check_finite(plain_head)
+            retention = [learner.history(head)[-1].retention for head in kappas.heads]
+            self._measure(kappas, retention, modules, plain_head, validation, reference)
+            chosen = self._choose()
+            self.plain_chosen_ = chosen is None
+            if chosen is None:
+                # Without masks MaC-Cal is plain retraining.
+                self.kappa_, self.head_, self.history_ = 1.0, plain_head, plain.history(0)
+                return
+        self.kappa_, self.head_ = float(kappas.last[chosen]), modules[chosen]
+        self.history_ = learner.history(kappas.heads[chosen])
         self._warn_of_collapse()
 
-    def _candidates(self) -> tuple[float, ...]:
-        given = self.kappas if self.kappa is None else (self.kappa,)
+    def _candidates(self) -> tuple[tuple[float, ...], bool]:
+        """Return the candidates, and whether they are shares of an unmasked head's kappa."""
+        relative = self.kappa is None and self.kappas is None and self.adaptation != "none"
+        given = SHARES if relative else KAPPAS if self.kappas is None else self.kappas
+        if self.kappa is not None:
+            given = (self.kappa,)
         if self.adaptation == "none":
             given = given[:1]  # nothing follows it
         for kappa in given:
@@ -179,7 +185,7 @@ class MaCCal(HeadRetraining):
             )
         if self.hidden is not None and not (isinstance(self.hidden, Integral) and self.hidden > 0):
             raise InputError(f"hidden must be a whole number of at least 1, not {self.hidden!r}")
-        return tuple(float(kappa) for kappa in given)
+        return tuple(float(kappa) for kappa in given), relative
 
     def _hold_out(self, source: FeatureSource) -> tuple[FeatureRows, FeatureRows]:
         if not isinstance(source, FeatureRows):
@@ -197,8 +203,7 @@ class MaCCal(HeadRetraining):
             f"kappa is chosen on {held_out} rows held out of the training rows; right only if the "
             "network was not trained on them, so better give validation rows"
         )
-        generator = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(source.n, generator=generator)
+        order = torch.randperm(source.n, generator=torch.Generator().manual_seed(self.seed))
         return source.rows(order[held_out:]), source.rows(order[:held_out])
 
     def _widths(self, source: FeatureSource) -> tuple[int, ...]:
@@ -207,8 +212,11 @@ class MaCCal(HeadRetraining):
         hidden = max(FEWEST_HIDDEN, source.width // 4) if self.hidden is None else self.hidden
         return source.width, hidden, source.classes
 
+    def _remeasure(self, source: FeatureSource) -> Callable[[], Iterator[Batch]] | None:
+        return (lambda: source.passes(READ_ROWS)) if self.feedback == "epoch_end" else None
+
     def _masked_learner(
-        self, source: FeatureSource, kappas: Sequence[float], scaling: FeatureScaling
+        self, source: FeatureSource, kappas: Kappas, scaling: FeatureScaling
     ) -> MaskedLearner:
         descent = MaskedDescent(
             self.mode,
@@ -218,9 +226,8 @@ class MaCCal(HeadRetraining):
             self.weight_decay,
             self.masked_momentum,
         )
-        place = source.place
-        heads = MaskedHeads(self._widths(source), len(kappas), self.seed, descent, *place)
-        factors = np.array(kappas)
+        widths = self._widths(source)
+        heads = MaskedHeads(widths, kappas.count, self.seed, descent, *source.place)
 
         def adapt(
             epoch: int, retention: FloatArray, accuracy: FloatArray, confidence: FloatArray
@@ -228,37 +235,45 @@ class MaCCal(HeadRetraining):
             bound = step_bound(
                 epoch, self.epochs, self.largest_step, self.smallest_step, self.adaptation
             )
+            seen = accuracy, confidence, kappas.after(accuracy, confidence)
             if bound == 0:
                 return retention
-            return next_retention(
-                retention, accuracy, confidence, factors, bound, self.least_retention
-            )
+            return kappas.spared(next_retention(retention, *seen, bound, self.least_retention))
 
-        start = np.full(len(kappas), self.initial_retention)
-        again = (lambda: source.passes(READ_ROWS)) if self.feedback == "epoch_end" else None
-        return MaskedLearner(heads, scaling, start, self._rate, adapt, again)
+        start = kappas.spared(np.full(kappas.count, self.initial_retention))
+        return MaskedLearner(heads, scaling, start, self._rate, adapt, self._remeasure(source))
 
-    def _choose(
+    def _measure(
         self,
-        kappas: Sequence[float],
+        kappas: Kappas,
+        retention: Sequence[float],
         modules: Sequence[nn.Module],
-        learner: MaskedLearner,
-        validation: FeatureRows,
-        reference_accuracy: float,
-    ) -> int | None:
-        """Return which head to keep; None for the plain one."""
-        for head, (kappa, module) in enumerate(zip(kappas, modules, strict=True)):
-            held = measure_head(module, validation)
-            retention = learner.history(head)[-1].retention
-            point = KappaPoint(kappa=kappa, retention=retention, **held.as_dict())
-            self.kappa_curve_.append(point)
-        choice = choose_kappa(self.kappa_curve_, reference_accuracy, self.tolerance)
-        # A kappa that was given is kept, with a warning.
-        index = 0 if len(kappas) == 1 else choice.index
-        if choice.note is not None:
-            assert self.plain_ is not None
-            plain = f" ({100 * self.plain_.accuracy:.2f} %)" if index is None else ""
-            self._warn(choice.note + plain)
+        plain: nn.Module,
+        rows: FeatureRows,
+        reference: Tensor | None,
+    ) -> None:
+        """Measure all candidates on held-out rows."""
+        plain_held, plain_right = measure_logits(logits_of(plain, rows), rows)
+        before = plain_right if reference is None else measure_logits(reference, rows)[1]
+        loss, error = accuracy_lost(before, plain_right)
+        self.plain_ = Candidate(loss=loss, loss_error=error, **plain_held.as_dict())
+        tried = zip(kappas.last, kappas.shares, retention, modules, strict=True)
+        for kappa, share, kept, module in tried:
+            held, right = measure_logits(logits_of(module, rows), rows)
+            loss, error = accuracy_lost(before, right)
+            numbers = {"loss": loss, "loss_error": error, "retention": kept} | held.as_dict()
+            self.kappa_curve_.append(KappaPoint(kappa=float(kappa), share=share, **numbers))
+
+    def _choose(self) -> int | None:
+        """Return which kappa's head to keep; None for the plain one."""
+        assert self.plain_ is not None
+        if len(self.kappa_curve_) == 1:  # a kappa that was given is kept, with a warning
+            index, note = 0, warning_of(self.kappa_curve_[0], self.tolerance)
+        else:
+            choice = choose(self.kappa_curve_, self.plain_, self.tolerance)
+            index, note = choice.index, choice.note
+        if note is not None:
+            self._warn(note)
         return index
 
     def _warn_of_collapse(self) -> None:
@@ -275,5 +290,9 @@ class MaCCal(HeadRetraining):
 
     def summary(self) -> Mapping[str, Any]:
         """See `SecondStage.summary`."""
-        curve = [point.as_dict() for point in self.kappa_curve_]
-        return {"kappa": self.kappa_, "kappa_curve": curve}
+        return {
+            "kappa": self.kappa_,
+            "plain_chosen": self.plain_chosen_,
+            "kappa_curve": [point.as_dict() for point in self.kappa_curve_],
+            "plain": None if self.plain_ is None else self.plain_.as_dict(),
+        }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.core.arguments import argument
 from calibrant.training.heads.learning import MaskedLearner, check_finite, train, unchanged
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads
 from calibrant.training.heads.scaling import LINEAR_LENGTH, FeatureScaling
-from calibrant.training.heads.sources import FeatureRows, FeatureSource
+from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
 from calibrant.training.heads.stage import Progress, Schedule, SecondStage, rate_at
 
 
@@ -36,17 +37,22 @@ class HeadRetraining(SecondStage):
     def _rate(self, epoch: int) -> float:
         return rate_at(self.learning_rate, self.schedule, epoch, self.epochs)
 
-    def _plain_learner(self, source: FeatureSource, scaling: FeatureScaling) -> MaskedLearner:
+    def _plain_learner(
+        self,
+        source: FeatureSource,
+        scaling: FeatureScaling,
+        remeasure: Callable[[], Iterable[Batch]] | None = None,
+    ) -> MaskedLearner:
         descent = MaskedDescent(momentum=self.momentum, weight_decay=self.weight_decay)
         widths = (source.width, source.classes)
         heads = MaskedHeads(widths, 1, self.seed, descent, *source.place)
-        return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged)
+        return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged, remeasure)
 
     def _fit(
         self,
         source: FeatureSource,
         validation: FeatureRows | None,
-        reference_accuracy: float | None,
+        reference: Tensor | None,
         progress: Progress,
     ) -> None:
         scaling = self._scaling(source, LINEAR_LENGTH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -15,12 +15,17 @@ from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, as_array, is_numpy, to_numpy
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
-from calibrant.predictions.predictions import check_features
+from calibrant.predictions.predictions import Predictions, check_features
 from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource, NetworkFeatures
 from calibrant.training.heads.tensors import row_parts, tensor_of
 
+if TYPE_CHECKING:
+    from calibrant.training.heads.one_temperature import BesideTemperature
+
 Progress = Callable[[str], None]
+# For an interval beside a fit; `calibrant head` draws more, on test rows.
+BESIDE_RESAMPLES = 200
 Schedule = Literal["constant", "cosine"]
 
 
@@ -57,6 +62,9 @@ class SecondStage(ABC):
         head_: the trained head, a module in evaluation mode.
         history_: one record for each epoch.
         notes_: what the fit warned of.
+        beside_temperature_: the new head beside the network's own head with one temperature, on
+            the validation rows; None without `reference_logits`. On these rows both were chosen,
+            so rows that neither has seen say more.
     """
 
     method: ClassVar[str]
@@ -72,6 +80,7 @@ class SecondStage(ABC):
     head_: nn.Module = field(init=False, repr=False)
     history_: list[EpochRecord] = field(init=False, repr=False)
     notes_: list[str] = field(init=False, repr=False)
+    beside_temperature_: BesideTemperature | None = field(init=False, repr=False)
 
     def fit(
         self,
@@ -80,7 +89,7 @@ class SecondStage(ABC):
         validation: tuple[Array, Array] | None = None,
         *,
         classes: int | None = None,
-        reference_accuracy: float | None = None,
+        reference_logits: Array | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Train a head on an array of features.
@@ -91,8 +100,9 @@ class SecondStage(ABC):
             labels: (N,) classes.
             validation: features and labels of held-out rows, for methods that choose by them.
             classes: number of classes; None if every class occurs among the labels.
-            reference_accuracy: accuracy on the validation rows that the new head should not fall
-                far below; None for that of a plainly retrained head.
+            reference_logits: (M, K) what the network's own head says of the M validation rows. The
+                new head is compared with it, row by row, and with what one temperature would make
+                of it; None if nobody knows.
             progress: called with a line of text as each epoch begins.
 
         Raises:
@@ -110,8 +120,12 @@ class SecondStage(ABC):
                     f"validation rows: have {held_out.width} features, but the training rows "
                     f"{rows.width}"
                 )
+        reference = None
+        if reference_logits is not None:
+            reference = _checked_reference(reference_logits, held_out)
         self._begin(rows.classes)
-        self._fit(rows, held_out, reference_accuracy, progress or silent)
+        self._fit(rows, held_out, reference, progress or silent)
+        self._set_beside(held_out, reference)
         return self
 
     def fit_network(
@@ -140,24 +154,40 @@ class SecondStage(ABC):
         """
         check_arguments(self)
         source = NetworkFeatures(network, loader, head)
-        held_out, accuracy = None, None
+        held_out, reference = None, None
         if validation is not None:
-            held_out, logits = NetworkFeatures(network, validation, head).cached(self.seed)
-            accuracy = float((logits.argmax(1) == held_out.labels).double().mean())
+            held_out, reference = NetworkFeatures(network, validation, head).cached(self.seed)
         self._begin(source.classes)
-        self._fit(source, held_out, accuracy, progress or silent)
+        self._fit(source, held_out, reference, progress or silent)
+        self._set_beside(held_out, reference)
         return self
 
     def _begin(self, classes: int) -> None:
         self.classes_ = classes
         self.notes_ = []
 
+    def _set_beside(self, validation: FeatureRows | None, reference: Tensor | None) -> None:
+        """Say what one temperature would have done on the validation rows."""
+        self.beside_temperature_ = None
+        if validation is None or reference is None:
+            return
+        from calibrant.training.heads.one_temperature import beside_temperature
+
+        new = self.logits(validation.features)
+        old, rows = (
+            Predictions.from_logits(to_numpy(logits), to_numpy(validation.labels))
+            for logits in (reference, new)
+        )
+        self.beside_temperature_ = beside_temperature(
+            old, old, rows, resamples=BESIDE_RESAMPLES, seed=self.seed
+        )
+
     @abstractmethod
     def _fit(
         self,
         source: FeatureSource,
         validation: FeatureRows | None,
-        reference_accuracy: float | None,
+        reference: Tensor | None,
         progress: Progress,
     ) -> None:
         """Set `head_` and `history_`."""
@@ -203,6 +233,20 @@ class SecondStage(ABC):
     def summary(self) -> Mapping[str, Any]:
         """Return what the fit chose, as JSON takes it."""
         return {}
+
+
+def _checked_reference(logits: Array, validation: FeatureRows | None) -> Tensor:
+    """Return what the network's head says of the validation rows as a tensor beside them."""
+    if validation is None:
+        raise InputError("reference_logits are of the validation rows: give these too")
+    labels = to_numpy(validation.labels)
+    checked = Predictions.from_logits(logits, labels, source="reference_logits")
+    if checked.classes != validation.classes:
+        raise InputError(
+            f"reference_logits: have {checked.classes} classes, but the training rows "
+            f"{validation.classes}"
+        )
+    return tensor_of(to_numpy(checked.logits)).to(validation.labels.device)
 
 
 def head_logits(head: nn.Module, features: Tensor) -> Tensor:

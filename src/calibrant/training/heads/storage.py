@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calibrant.core.errors import CalibratorFileError, InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
-from calibrant.training.heads.balcal import BalancedHead
+from calibrant.training.heads.balanced_head import BalancedHead
 from calibrant.training.heads.scaling import Rescale
 from calibrant.training.heads.stage import head_logits
 from calibrant.training.heads.tensors import random_state_kept

@@ -124,7 +124,7 @@ class TwoStageTraining(SecondStage):
         self,
         source: FeatureSource,
         validation: FeatureRows | None,
-        reference_accuracy: float | None,
+        reference: Tensor | None,
         progress: Progress,
     ) -> None:
         # Features of unit variance, as Adam's rate was chosen for.

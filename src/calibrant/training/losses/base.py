@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.training.losses.arguments import choice
 from calibrant.training.losses.inputs import check_batch, check_features, check_range
 
@@ -103,17 +103,20 @@ class CalibrationLoss(nn.Module):
             can be weighted between two targets (mixup).
         needs: what `forward` or the training loop must supply in training: "features", "index"
             (positions in the data set), "mixed" (logits and targets of mixed inputs), "validation"
-            (`update_from_validation` after each epoch).
+            (`update_from_validation` after each epoch), "epochs" (`start_epoch` before and
+            `end_epoch` after each), "optimiser" (parameters of its own that must be learnt).
+            Adapters to other people's loops go by it.
     """
 
     per_sample: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: frozenset[str] = frozenset()
 
     def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = -100) -> None:
         super().__init__()
         self.reduction: Reduction = choice("reduction", reduction, ("mean", "sum", "none"))
         self.ignore_index = ignore_index
         self._held = False
+        self._said: set[str] = set()
 
     def forward(self, logits: Tensor, target: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the loss.
@@ -150,6 +153,26 @@ class CalibrationLoss(nn.Module):
     def learning(self) -> bool:
         """Whether a call updates the loss's own statistics."""
         return self.training and not self._held
+
+    def _may_learn(self) -> bool:
+        """Whether this call is to move state; says once where training mode was left on by mistake.
+
+        Without gradients nothing is trained: statistics of such a batch aren't those of training.
+        """
+        if not self.learning or torch.is_grad_enabled():
+            return self.learning
+        self._warn_once(
+            "is in training mode where no gradients are computed, as in validation; its statistics "
+            "stay as they are there, but call loss.eval() and loss.train() with the network's"
+        )
+        return False
+
+    def _warn_once(self, sentence: str) -> None:
+        """Warn about a misuse, with the name of the loss in front; not within torch.compile."""
+        if torch.compiler.is_compiling() or sentence in self._said:
+            return
+        self._said.add(sentence)
+        warn_caller(TrainingWarning(f"{type(self).__name__} {sentence}"))
 
     def extra_repr(self) -> str:
         """Name the arguments, for printing."""

@@ -60,6 +60,18 @@ def gather_rows(local: Tensor) -> Tensor:
     return sum_over_ranks(torch.where(mine, local, padded)).flatten(0, 1)
 
 
+def differs_between_ranks(values: Tensor) -> bool:
+    """Return whether a tensor, of one shape everywhere, holds other numbers on other processes.
+
+    All processes must call it; it waits for the device.
+    """
+    if world_size() == 1:
+        return False
+    ends = torch.stack([values.detach(), -values.detach()])
+    dist.all_reduce(ends, dist.ReduceOp.MAX)
+    return not torch.equal(ends[0], -ends[1])
+
+
 def moments_over_ranks(count: Tensor, mean: Tensor, squares: Tensor) -> tuple[Tensor, ...]:
     """Return count, mean and sum of squared deviations of all rows from those of each process.
 

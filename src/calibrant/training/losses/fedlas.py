@@ -12,6 +12,7 @@ from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 from calibrant.training.losses.collectives import moments_over_ranks
 from calibrant.training.losses.margins import ClassReduction, margin_excess
+from calibrant.training.losses.watch import GateWatch
 
 Indicator = Literal["feature-norm", "max-probability", "max-logit", "constant", "random"]
 Gate = Literal["learnt", "positive", "negative", "random"]
@@ -65,6 +66,10 @@ class FeDLaS(CalibrationLoss):
     gradients are accumulated over k batches, `accumulation_steps=k` makes k small updates of mu and
     sd as strong as one.
 
+    What isn't so is said once, as a `TrainingWarning`: a gate that has gradients but doesn't move,
+    or differs between processes; another number of batches for each step of the optimiser than
+    `accumulation_steps`; training mode without gradients, in which mu and sd stay as they are.
+
     Where paper and code differ, the code behind the published numbers is the default.
 
     Args:
@@ -97,7 +102,6 @@ class FeDLaS(CalibrationLoss):
         running_mean: (1,) buffer, mu. running_std: (1,) buffer, sd.
     """
 
-    needs = frozenset({"features"})
     running_mean: Tensor
     running_std: Tensor
 
@@ -153,6 +157,9 @@ class FeDLaS(CalibrationLoss):
         # Shape (1,), not (): torch.compile loses updates of a float64 scalar on the CPU.
         self.register_buffer("running_mean", torch.tensor([mean]))
         self.register_buffer("running_std", torch.tensor([std]))
+        learnt = {"optimiser"} if self.gate_network is not None else set[str]()
+        self.needs = frozenset({"features"} | learnt)
+        self._watch = GateWatch()
         self._last: GateState | None = None
 
     @property
@@ -172,8 +179,13 @@ class FeDLaS(CalibrationLoss):
                 f"FeDLaS was made for {self.num_classes} classes, but logits have "
                 f"{rows.logits.shape[1]}; its first argument must be that number"
             )
+        learn = self._may_learn()
+        if learn and self.gate_network is not None:
+            last: Tensor = self.gate_network[2].weight  # pyright: ignore
+            spans_ranks = self.synchronise and last.shape == (2, self.num_classes // 2)
+            self._watch.follow("FeDLaS", last, self.accumulation_steps, spans_ranks)
         psi = self._psi(rows.logits.detach())
-        indicator = self._indicator(rows)
+        indicator = self._indicator(rows, learn)
         alpha = 2 * self.alpha * torch.sigmoid(self.beta * psi * indicator)
         self._last = GateState(alpha.detach(), psi.detach(), indicator, rows.valid)
         if self.base == "ls":
@@ -200,8 +212,8 @@ class FeDLaS(CalibrationLoss):
         return sign + (decision - decision.detach())
 
     @torch.no_grad()
-    def _indicator(self, rows: Rows) -> Tensor:
-        """Return (M,) the normalised confidence indicator, updating its statistics in training."""
+    def _indicator(self, rows: Rows, learn: bool) -> Tensor:
+        """Return (M,) the normalised confidence indicator, updating its statistics if asked to."""
         if self.indicator == "constant":
             return torch.ones_like(rows.weight)
         if self.indicator == "random":
@@ -219,7 +231,7 @@ class FeDLaS(CalibrationLoss):
             linalg: Any = torch.linalg
             norm = cast(Tensor, linalg.vector_norm(rows.features, self.norm, dim=1))
             raw = norm.to(rows.logits.dtype)
-        if self.learning:
+        if learn:
             self._update_statistics(raw, rows)
         return (raw - self.running_mean) / (self.running_std + self.epsilon)
 

@@ -13,6 +13,8 @@ from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 
 # Below this 1 - p the derivative of (1 - p)^gamma with gamma < 1 would overflow.
 _SMALLEST_REST = 1e-12
+# After so many the first call of `start_epoch`, due before the first of them, was forgotten.
+BATCHES_WITHOUT_EPOCH = 1000
 
 
 def rest(rows: Rows) -> Tensor:
@@ -52,13 +54,30 @@ class Focal(CalibrationLoss):
             for epoch in sorted(steps)
         }
         self.gamma = self.schedule[0]
+        self._calls_without_epoch = 0
+        if len(self.schedule) > 1:
+            self.needs = frozenset({"epochs"})
 
     def start_epoch(self, epoch: int) -> None:
         """Take the gamma of the schedule that holds in `epoch`, counted from 0."""
+        self._calls_without_epoch = -1
         self.gamma = [gamma for start, gamma in self.schedule.items() if start <= epoch][-1]
 
     def _row_losses(self, rows: Rows) -> Tensor:
+        if self.needs and self.learning and not torch.compiler.is_compiling():
+            self._expect_epochs()
         return rest(rows).clamp_min(_SMALLEST_REST) ** self.gamma * rows.cross_entropy
+
+    def _expect_epochs(self) -> None:
+        """Say so where nobody tells the schedule of epochs."""
+        if self._calls_without_epoch < 0:
+            return
+        self._calls_without_epoch += 1
+        if self._calls_without_epoch > BATCHES_WITHOUT_EPOCH:
+            self._warn_once(
+                f"has a schedule, but no call of start_epoch(epoch) came in "
+                f"{BATCHES_WITHOUT_EPOCH} batches: it stays at gamma {self.gamma:g}"
+            )
 
 
 class FLSD(CalibrationLoss):

@@ -44,11 +44,12 @@ class PenalisedLoss(CalibrationLoss):
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
         self.base = CrossEntropy() if base is None else own_loss(base, type(self).__name__)
-        if not self.base.per_sample or self.base.needs:
+        if not self.base.per_sample or self.base.needs - {"epochs"}:
             raise InputError(
                 f"{type(self).__name__} adds to a loss per row that needs logits and targets only, "
                 f"not to {type(self.base).__name__}"
             )
+        self.needs = self.base.needs
         self.weight = number("weight", weight, at_least=0)
         self.synchronise = synchronise
 

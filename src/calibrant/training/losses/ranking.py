@@ -46,7 +46,7 @@ class CRL(CalibrationLoss):
     """
 
     per_sample = False
-    needs = frozenset({"index"})
+    needs = frozenset({"index", "epochs"})
     times_right: Tensor
     epochs: Tensor
 
@@ -103,7 +103,7 @@ class CRL(CalibrationLoss):
             advice = "samples= is the size of the training set"
             check_range("the positions in index", rows.index, self.samples, advice)
             loss = self._reduce(rows, self._row_losses(rows), target.shape)
-        if self.learning:
+        if self._may_learn():
             self._count(rows)
         return loss
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_caller
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.fitting import (
@@ -110,15 +111,15 @@ class SMART(SummaryTemperature):
     max_iterations: int = argument(20, at_least=1)
     seed: int = argument(0, at_least=0)
 
-    reference_: float = field(init=False, repr=False)
-    mean_: FloatArray = field(init=False, repr=False)
-    deviation_: FloatArray = field(init=False, repr=False)
-    low_: FloatArray = field(init=False, repr=False)
-    high_: FloatArray = field(init=False, repr=False)
-    w1_: FloatArray = field(init=False, repr=False)
-    b1_: FloatArray = field(init=False, repr=False)
-    w2_: FloatArray = field(init=False, repr=False)
-    b2_: FloatArray = field(init=False, repr=False)
+    reference_: float = learnt(above=0)
+    mean_: FloatArray = learnt("d")
+    deviation_: FloatArray = learnt("d", above=0)
+    low_: FloatArray = learnt("d")
+    high_: FloatArray = learnt("d")
+    w1_: FloatArray = learnt("h", "d")
+    b1_: FloatArray = learnt("h")
+    w2_: FloatArray = learnt("h")
+    b2_: FloatArray = learnt(1)
 
     @property
     def n_parameters(self) -> int:
@@ -162,7 +163,8 @@ class SMART(SummaryTemperature):
         self.reference_ = reference
         self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
         self.deviation_ = np.where(deviation > 0, deviation, 1.0)
-        inputs = (indicator - self.mean_) / self.deviation_
+        inputs = indicator - self.mean_
+        inputs /= self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
         bins = SoftBins(self.bins, self.width)
         objective = objective_named(

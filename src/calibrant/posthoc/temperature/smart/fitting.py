@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, for_each
 from calibrant.posthoc.fitting.minimizing import minimize
-from calibrant.posthoc.temperature.smart.objectives import Objective, negative_log_likelihood
+from calibrant.posthoc.temperature.smart.objectives import (
+    Objective,
+    SoftBinnedCalibration,
+    negative_log_likelihood,
+)
+from calibrant.predictions.curves import CurvePoint
 from calibrant.predictions.rows import RowSummary
 
 # No row's temperature leaves the fitted single one by more than this factor: a table's upper end.
 LARGEST_RELATIVE_TEMPERATURE = 32.0
+
+
+# Rows that are worked on together, so that memberships and hidden units stay in the cache: of all
+# rows at once they would take many times the memory of the rows.
+PART_ROWS = 1 << 13
+
+
+def parts_of(rows: int) -> list[slice]:
+    """Return the parts that rows are worked on in."""
+    return [slice(start, start + PART_ROWS) for start in range(0, rows, PART_ROWS)]
 
 
 @dataclass(frozen=True)
@@ -26,21 +42,61 @@ class Penalised:
     likelihood_weight: float
     shrinkage: float
 
+    @cached_property
+    def parts(self) -> list[tuple[slice, RowSummary]]:
+        """The rows in parts, which copy nothing."""
+        places = parts_of(self.rows.n)
+        if len(places) == 1:
+            return [(slice(None), self.rows)]
+        return [(place, self.rows.take(place)) for place in places]
+
     def __call__(self, temperatures: FloatArray) -> tuple[float, FloatArray]:
         """Return the value and its (N,) gradient by temperature."""
+        parts = self.parts
+        gradient, values = np.empty(self.rows.n), np.empty(len(parts))
+        objective, points = self.objective, dict[int, CurvePoint]()
+        if isinstance(objective, SoftBinnedCalibration) and len(parts) > 1:
+            sums = np.empty((len(parts), 2, objective.bins.bins))
+
+            def gather(index: int) -> None:
+                place, rows = parts[index]
+                point = self._point(rows, temperatures[place])
+                points[index] = point._replace(curvature=np.empty(0))  # that nobody asks for
+                sums[index] = self.objective.sums(rows, point)  # type: ignore[attr-defined]
+
+            for_each(range(len(parts)), gather)
+            objective = replace(objective, known=sums.sum(axis=0))
+
+        def work(index: int) -> None:
+            place, rows = parts[index]
+            point = points.pop(index, None) or self._point(rows, temperatures[place])
+            value, by_temperature = self._part(rows, temperatures[place], point, objective)
+            share = rows.n / self.rows.n
+            values[index], gradient[place] = share * value, share * by_temperature
+
+        for_each(range(len(parts)), work)
+        return float(values.sum()), gradient
+
+    def _point(self, rows: RowSummary, temperatures: FloatArray) -> CurvePoint:
+        bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
+        return rows.curve.evaluate(self.reference / bounded)
+
+    def _part(
+        self, rows: RowSummary, temperatures: FloatArray, point: CurvePoint, objective: Objective
+    ) -> tuple[float, FloatArray]:
+        """Return value and gradient as if these rows were all."""
         free = temperatures < LARGEST_RELATIVE_TEMPERATURE
         bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
         beta = self.reference / bounded
-        point = self.rows.curve.evaluate(beta)
-        value, by_beta = self.objective(self.rows, beta, point)
+        value, by_beta = objective(rows, beta, point)
         if self.likelihood_weight > 0:
-            nll, nll_by_beta = negative_log_likelihood(self.rows, beta, point)
+            nll, nll_by_beta = negative_log_likelihood(rows, beta, point)
             value += self.likelihood_weight * nll
             by_beta = by_beta + self.likelihood_weight * nll_by_beta
         log = np.log(bounded)
         pull = self.shrinkage / self.rows.n
         value += pull * float(np.mean(log * log))
-        gradient = (2 * pull / self.rows.n * log - by_beta * beta) / bounded
+        gradient = (2 * pull / rows.n * log - by_beta * beta) / bounded
         return value, np.where(free, gradient, 0.0)
 
 
@@ -90,17 +146,34 @@ def fit_network(
     """
 
     best = np.inf, network.flat()
+    parts = parts_of(len(inputs))
 
     def value_and_gradient(vector: FloatArray) -> tuple[float, FloatArray]:
         nonlocal best
         candidate = network.with_flat(vector)
-        temperatures, tape = candidate.forward(inputs)
+        temperatures, tapes = np.empty(len(inputs)), dict[int, Any]()
+
+        def forward(index: int) -> None:
+            temperatures[parts[index]], tape = candidate.forward(inputs[parts[index]])
+            if len(parts) == 1:
+                tapes[index] = tape
+
+        for_each(range(len(parts)), forward)
         value, by_temperature = loss(temperatures)
         pull = decay * vector
         value += float(pull @ vector)
         if value < best[0]:
             best = value, vector.copy()
-        return value, candidate.backward(tape, by_temperature) + 2 * pull
+        gradients = np.empty((len(parts), len(vector)))
+
+        def backward(index: int) -> None:
+            place = parts[index]
+            # Going forward once more takes less than the memory of all tapes would.
+            tape = tapes[index] if tapes else candidate.forward(inputs[place])[1]
+            gradients[index] = candidate.backward(tape, by_temperature[place])
+
+        for_each(range(len(parts)), backward)
+        return value, gradients.sum(axis=0) + 2 * pull
 
     found = minimize(
         value_and_gradient,

@@ -116,25 +116,48 @@ class Memberships(NamedTuple):
         return (products[:, 0] - self.mean * products[:, 1]) / self.bins.width**2
 
 
-def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
+@dataclass(frozen=True)
+class SoftBinnedCalibration:
     """Soft-binned ECE, sum_b (s_b / N) (phi(R_b) - phi(0)), with phi(r) = sqrt(r^2 + delta^2).
 
     R_b = sum_i w_ib (c_i - a_i) / s_b is the mean residual of soft bin b and s_b = sum_i w_ib its
     mass. delta = 0 gives the absolute value (Karandikar et al. 2021), delta = 1e-3 SMART's
-    Charbonnier penalty.
+    Charbonnier penalty. No mean of numbers of single rows: a part of the rows needs to know the
+    bins' sums over all of them.
+
+    Attributes:
+        bins: the soft bins.
+        delta: see above.
+        known: (2, B) masses s_b and sums s_b R_b over all rows where the rows given are a part of
+            them; None where they are all.
     """
 
-    def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
+    bins: SoftBins
+    delta: float
+    known: FloatArray | None = None
+
+    def sums(self, rows: RowSummary, point: CurvePoint) -> FloatArray:
+        """Return what `known` wants of these rows; the sums of parts add up."""
+        confidence = np.exp(-point.value)
+        weights = self.bins.memberships(confidence).weights
+        return np.stack([weights.sum(axis=0), (confidence - rows.correct) @ weights])
+
+    def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
+        """Return the value over all rows, and the (n,) gradient as if these were all of them."""
         confidence = np.exp(-point.value)
         residual = confidence - rows.correct
-        memberships = bins.memberships(confidence)
-        weights = memberships.weights
-        mass = weights.sum(axis=0)
-        mean = (residual @ weights) / np.maximum(mass, np.finfo(float).tiny)
+        memberships = self.bins.memberships(confidence)
+        weights, delta = memberships.weights, self.delta
+        if self.known is None:
+            mass, total = weights.sum(axis=0), residual @ weights
+        else:
+            mass, total = self.known
+        mean = total / np.maximum(mass, np.finfo(float).tiny)
         penalty = np.hypot(mean, delta)
         with np.errstate(invalid="ignore", divide="ignore"):
             penalty_slope = np.where(penalty > 0, mean / penalty, 0.0)
-        value = float(mass @ (penalty - delta)) / rows.n
+        every = rows.n if self.known is None else float(mass.sum())
+        value = float(mass @ (penalty - delta)) / every
         # d/dc of s_b (phi(R_b) - phi(0)), using s_b R_b = sum w (c - a)
         by_confidence = weights @ penalty_slope + memberships.slope_times(
             penalty - delta - penalty_slope * mean
@@ -142,7 +165,10 @@ def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
         by_confidence += residual * memberships.slope_times(penalty_slope)
         return value, -by_confidence * confidence * point.slope / rows.n
 
-    return objective
+
+def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
+    """Return the soft-binned ECE as an objective; see `SoftBinnedCalibration`."""
+    return SoftBinnedCalibration(bins, delta)
 
 
 def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:

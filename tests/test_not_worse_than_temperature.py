@@ -1,0 +1,83 @@
+"""Methods that promise it: on held-out rows none is likelier worse than one temperature."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from calibrant.core.errors import CalibrationWarning
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.predictions.predictions import Predictions
+from calibrant.sample import load_sample
+
+PROMISING = ["ets", "cts", "logit-clipping"]
+SPLITS, SLACK = 5, 5e-4
+ROWS = [200, 1000, 5000]
+
+
+def held_out_nll(method: str, fit: Predictions, test: Predictions) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        calibrator = make_calibrator(method).fit(fit.logits, fit.labels)
+    probs = np.asarray(calibrator.predict_proba(test.logits))
+    return float(-np.log(probs[np.arange(test.n), test.labels]).mean())
+
+
+def excess(method: str, pool: Predictions, test: Predictions, rows: int) -> np.ndarray:
+    """What the NLL is above that of temperature scaling, in each of five draws of the rows."""
+    found: list[float] = []
+    for seed in range(SPLITS):
+        fit = pool.take(np.random.default_rng(seed).permutation(pool.n)[:rows])
+        found.append(held_out_nll(method, fit, test) - held_out_nll("temperature", fit, test))
+    return np.array(found)
+
+
+def assert_not_worse(differences: np.ndarray) -> None:
+    error = differences.std(ddof=1) / np.sqrt(len(differences))
+    assert differences.mean() < max(2 * error, 1e-6)
+    assert differences.mean() < SLACK
+
+
+@pytest.mark.parametrize("method", PROMISING)
+@pytest.mark.parametrize("rows", ROWS)
+def test_on_the_sample(method, rows):
+    val, test = (load_sample(part) for part in ("validation", "test"))
+    assert_not_worse(excess(method, val, test, rows))
+
+
+@pytest.mark.parametrize("method", PROMISING)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("network", ["cifar10-resnet50", "cifar100-wideresnet"])
+def test_on_published_networks(method, rows, network, real_predictions):
+    if network == "cifar10-resnet50":
+        name = "cifar10-resnet50-cross-entropy-{}.npz"
+        pool, test = real_predictions(name.format("val")), real_predictions(name.format("test"))
+    else:
+        pool, test = real_predictions("cifar100-wideresnet-16-4.npz").split(5000, seed=0)
+    assert_not_worse(excess(method, pool, test, rows))
+
+
+@pytest.mark.parametrize("method", PROMISING)
+@pytest.mark.parametrize("rows", [200, 1000])
+@pytest.mark.parametrize("classes", [10, 100])
+def test_where_one_temperature_is_the_truth(method, rows, classes):
+    rng = np.random.default_rng(7)
+    honest = rng.normal(scale=2.5, size=(15_000, classes))
+    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=1)
+    every = Predictions.from_logits(2 * honest, labels)
+    pool, test = every.take(np.arange(5000)), every.take(np.arange(5000, 15_000))
+    assert_not_worse(excess(method, pool, test, rows))
+
+
+@pytest.mark.parametrize("method", ["cts", "logit-clipping"])
+def test_the_published_searches_are_worse_and_so_have_to_be_named(method, real_predictions):
+    pool, test = real_predictions("cifar100-wideresnet-16-4.npz").split(5000, seed=0)
+    fit = pool.take(np.random.default_rng(0).permutation(pool.n)[:1000])
+    published = make_calibrator(method, criterion="ece").set_params(
+        **({"accuracy_kept": 0.95} if method == "logit-clipping" else {})
+    )
+    probs = np.asarray(published.fit(fit.logits, fit.labels).predict_proba(test.logits))
+    nll = -np.log(probs[np.arange(test.n), test.labels]).mean()
+    assert nll > held_out_nll("temperature", fit, test) + 0.005

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm, exact_softmax
+from calibrant.posthoc.confidence.shapes import Steps
 from calibrant.posthoc.learnt import learnt
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
@@ -68,28 +70,29 @@ class VennAbers(MapOfEitherForm):
         loss = float(np.mean((self.map_confidence(confidence) - correct) ** 2))
         return FitReport(len(confidence), "closed form", loss)
 
-    def map_confidence(self, confidence: FloatArray) -> FloatArray:
-        """See `ConfidenceMap.map_confidence`."""
-        lower, upper = self.interval_of(confidence)
-        return upper / (1 - lower + upper)
+    def shape(self) -> Steps:
+        """Return p1 / (1 - p0 + p1), see `_ends`."""
+        lower, upper = self._ends()
+        return Steps(lower.edges, upper.values / (1 - lower.values + upper.values))
 
     def interval_of(self, confidence: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (N,) p0 and (N,) p1 of (N,) raw confidences."""
-        right = np.clip(np.searchsorted(self.knots_, confidence), 0, len(self.knots_) - 1)
-        left = np.maximum(right - 1, 0)
-        to_right = np.abs(self.knots_[right] - confidence)
-        to_left = np.abs(self.knots_[left] - confidence)
-        nearest = np.where(to_left < to_right, left, right)
+        lower, upper = (Steps.read(xnp, confidence, end._asdict()) for end in self._ends())
+        return lower, upper
+
+    def _ends(self) -> tuple[Steps, Steps]:
+        """Return p0 and p1 as steps: a narrow one at each knot, and one between each two."""
+        knots = self.knots_
         # Next to 1 the odds themselves are rounded, by no more than the last digits of c.
-        slack = SAME_LOG_ODDS * confidence * (1 - confidence) + 2 * np.finfo(np.float64).eps
-        near = np.minimum(to_left, to_right) <= slack
-        snapped = np.where(near, self.knots_[nearest], confidence)
-        below = np.concatenate([[0.0], self.lower_])
-        above = np.concatenate([self.upper_, [1.0]])
-        return (
-            below[np.searchsorted(self.knots_, snapped, side="right")],
-            above[np.searchsorted(self.knots_, snapped, side="left")],
-        )
+        slack = SAME_LOG_ODDS * knots * (1 - knots) + 2 * np.finfo(np.float64).eps
+        middle = (knots[:-1] + knots[1:]) / 2
+        start = np.maximum(knots - slack, np.append(-np.inf, middle))
+        stop = np.minimum(knots + slack, np.append(middle, np.inf))
+        edges = np.stack([start, stop], axis=1).ravel()
+        # Before all knots p0 is 0, beyond them p1 is 1.
+        lower = np.append(0.0, np.repeat(self.lower_, 2))
+        upper = np.append(np.repeat(self.upper_, 2), 1.0)
+        return Steps(edges, lower), Steps(edges, upper)
 
     def intervals(self, logits: Array) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper ends p0 <= p1 for rows of (N, K) logits.

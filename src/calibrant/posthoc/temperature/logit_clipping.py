@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, namespace, row_chunks
+from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks
 from calibrant.core.errors import NotIdentifiedWarning, warn_caller
-from calibrant.core.masks import centred, centred_copy, remasked
+from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.pieces import as_type, centred, softmax, still_masked
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, map_rows, softmax_chunk, summarize
+from calibrant.predictions.rows import RowSummary, summarize
 
 # The search never goes below this quantile of the logits, nor this fraction of the largest.
 LOWEST_QUANTILE, LOWEST_FRACTION = 0.8, 0.01
@@ -145,18 +147,22 @@ class LogitClipping(Calibrator):
         lowest = max(float(np.quantile(logits, LOWEST_QUANTILE)), LOWEST_FRACTION * highest)
         return np.geomspace(highest, lowest, self.candidates).tolist()
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        xp = namespace(logits)
-
-        def clip(chunk: Array, part: slice) -> Array:
-            values, masked = centred(chunk)
-            clipped = xp.clip(values, -self.clip_, self.clip_) if self.clip_ else values
-            scores = remasked(clipped, masked) * self.beta_
-            # Infinity must be found out here: clipped it would pass for a number.
-            scores = xp.where(xp.isfinite(values), scores, xp.nan)
-            return softmax_chunk(scores - xp.max(scores, axis=1, keepdims=True), part)
-
-        return map_rows(logits, clip)
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return softmax(beta clip(z, -C, C)) of centred z; C = 0 is no bound."""
+        values, clip = centred(xp, logits, masks), learnt["clip_"]
+        bound = as_type(xp, xp.where(clip > 0, clip, xp.ones_like(clip) * xp.inf), logits)
+        scores = xp.minimum(xp.maximum(values, -bound), bound) * as_type(
+            xp, learnt["beta_"], logits
+        )
+        return softmax(xp, still_masked(xp, logits, scores, masks))
 
 
 def _losses(rows: RowSummary, beta: float) -> FloatArray:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, row_chunks, sigmoid, to_numpy
+from calibrant.core.arrays import Array, FloatArray, sigmoid, to_numpy
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.pieces import softplus, sums, unmasked, zero_where_masked
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.fitting import (
@@ -95,7 +98,7 @@ class ParameterisedTemperature(RowTemperature):
         start = fit_temperature(rows)
         notes = start.report(rows.n).notes
         self.reference_ = start.beta
-        values = self._largest(ranked)
+        values = self._largest(ranked, start.beta)
         self.mean_, deviation = values.mean(axis=0), values.std(axis=0)
         # Of few classes the last is what the others leave: rounding isn't information.
         self.deviation_ = np.where(deviation > 1e-9, deviation, 1.0)
@@ -124,26 +127,33 @@ class ParameterisedTemperature(RowTemperature):
         self.network_ = best.network.weights
         return FitReport(rows.n, "brier", best.value, best.iterations, best.converged, notes)
 
-    def _largest(self, logits: Array) -> FloatArray:
+    def _largest(self, logits: Array, reference: float) -> FloatArray:
         """Return the (N, d) largest logits less the mean of those not masked, in units of T0."""
         width = min(self.inputs, self.classes_)
-        values = np.empty((int(logits.shape[0]), width))
-        for part in row_chunks(logits):
-            ranked = -np.sort(-to_numpy(logits[part]).astype(np.float64), axis=1)
-            known = np.isfinite(ranked)
-            kept = np.maximum(known.sum(axis=1, keepdims=True), 1)
-            centre = np.where(known, ranked, 0.0).sum(axis=1, keepdims=True) / kept
-            values[part] = ranked[:, :width] - centre
-        return values * self.reference_
 
-    def inverse_temperatures(self, logits: Array) -> FloatArray:
-        """See `RowTemperature.inverse_temperatures`."""
-        inputs = (self._largest(logits) - self.mean_) / self.deviation_
-        inputs = np.clip(inputs, self.low_, self.high_)
-        network = LayeredNetwork(self.network_, len(self.mean_))
-        return self.reference_ / np.minimum(
-            network.forward(inputs)[0], LARGEST_RELATIVE_TEMPERATURE
-        )
+        def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
+            return _largest_of(xp, xp.astype(rows, xp.float64), width, masks)
+
+        return to_numpy(apply_map(of, logits, None, {})) * reference
+
+    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return the inverse temperatures that the network reads off the largest logits."""
+        width = int(learnt["mean_"].shape[0])
+        known = _largest_of(xp, xp.astype(logits, xp.float64), width, masks)
+        inputs = (known * learnt["reference_"] - learnt["mean_"]) / learnt["deviation_"]
+        inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
+        relative = LayeredNetwork.temperatures(xp, inputs, learnt["network_"])
+        return learnt["reference_"] / xp.clip(relative, None, LARGEST_RELATIVE_TEMPERATURE)
+
+
+def _largest_of(xp: Any, logits: Array, width: int, masks: bool) -> Array:
+    """Return the (n, width) largest logits in falling order, less the mean of those not masked."""
+    ranked = xp.sort(logits, axis=1, descending=True)
+    if not masks:
+        return (ranked - xp.mean(ranked, axis=1, keepdims=True))[:, :width]
+    known = zero_where_masked(xp, ranked, ranked, masks)
+    centre = sums(xp, known) / sums(xp, unmasked(xp, ranked))
+    return ranked[:, :width] - centre[:, None]
 
 
 class Layers(NamedTuple):
@@ -164,6 +174,16 @@ class Tape(NamedTuple):
     first: FloatArray
     second: FloatArray
     raw: FloatArray
+
+
+def _by_layer(weights: Array, width: int) -> Layers:
+    """Return one vector of weights by layer, for an array of any kind."""
+    h, parts, start = HIDDEN_UNITS, list[Any](), 0
+    for size in (h * width, h, h * h, h, h, 1):
+        parts.append(weights[start : start + size])
+        start += size
+    w1, b1, w2, b2, w3, b3 = parts
+    return Layers(w1.reshape((h, width)), b1, w2.reshape((h, h)), b2, w3, b3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,10 +218,7 @@ class LayeredNetwork:
 
     def layers(self) -> Layers:
         """Return the weights by layer."""
-        h = HIDDEN_UNITS
-        cuts = np.cumsum([h * self.width, h, h * h, h, h])
-        w1, b1, w2, b2, w3, b3 = np.split(self.weights, cuts)
-        return Layers(w1.reshape(h, self.width), b1, w2.reshape(h, h), b2, w3, b3)
+        return _by_layer(self.weights, self.width)
 
     def kernels(self) -> FloatArray:
         """Return 1 for every weight of a kernel and 0 for every bias."""
@@ -215,6 +232,15 @@ class LayeredNetwork:
         second = np.maximum(first @ w.w2.T + w.b2, 0.0)
         raw = second @ w.w3 + w.b3[0]
         return np.logaddexp(raw, 0.0) + TEMPERATURE_FLOOR, Tape(inputs, first, second, raw)
+
+    @staticmethod
+    def temperatures(xp: Any, inputs: Array, weights: Array) -> Array:
+        """Return what `forward` gives, as a pure function of arrays."""
+        w = _by_layer(weights, int(inputs.shape[1]))
+        first = inputs @ w.w1.T + w.b1
+        second = xp.maximum(first, xp.zeros_like(first)) @ w.w2.T + w.b2
+        raw = xp.maximum(second, xp.zeros_like(second)) @ w.w3 + w.b3
+        return softplus(xp, raw) + TEMPERATURE_FLOOR
 
     def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
         """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""

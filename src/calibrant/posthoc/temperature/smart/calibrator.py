@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
@@ -22,9 +24,10 @@ from calibrant.posthoc.temperature.smart.fitting import (
 from calibrant.posthoc.temperature.smart.indicators import (
     INDICATORS,
     IndicatorName,
+    indicator_of,
     indicator_values,
 )
-from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
+from calibrant.posthoc.temperature.smart.network import TemperatureNetwork, temperatures
 from calibrant.posthoc.temperature.smart.objectives import (
     ObjectiveName,
     SoftBins,
@@ -181,19 +184,28 @@ class SMART(SummaryTemperature):
         return FitReport(rows.n, self.objective, fit.value, fit.iterations, fit.converged, notes)
 
     def _indicator(self, logits: Array, reference: float) -> FloatArray:
-        values = indicator_values(self.indicator, logits)
+        return indicator_values(self.indicator, logits) * self._unit(reference)
+
+    def _unit(self, reference: Any) -> Any:
         # Probabilities and their entropy have no scale; logits are measured in units of T0.
-        return values if self.indicator in ("confidence", "entropy") else values * reference
+        return 1.0 if self.indicator in ("confidence", "entropy") else reference
 
     def _network(self) -> TemperatureNetwork:
         return TemperatureNetwork(self.w1_, self.b1_, self.w2_, self.b2_)
 
-    def inverse_temperatures(self, logits: Array) -> FloatArray:
-        """See `RowTemperature.inverse_temperatures`."""
-        return self.inverse_temperatures_at(self._indicator(logits, self.reference_))
+    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        """Return the inverse temperatures that the network reads off the indicator."""
+        indicator = indicator_of(self.indicator, xp, logits, masks)
+        return _betas_at(xp, indicator * self._unit(learnt["reference_"]), learnt)
 
     def inverse_temperatures_at(self, indicator: FloatArray) -> FloatArray:
         """Return (N,) inverse temperatures for (N, d) indicators in units of T0."""
-        inputs = np.clip((indicator - self.mean_) / self.deviation_, self.low_, self.high_)
-        temperatures, _ = self._network().forward(inputs)
-        return self.reference_ / np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
+        return _betas_at(xnp, indicator, self.map_arrays())
+
+
+def _betas_at(xp: Any, indicator: Array, learnt: Mapping[str, Array]) -> Array:
+    inputs = (indicator - learnt["mean_"]) / learnt["deviation_"]
+    inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
+    weights = (learnt[name] for name in ("w1_", "b1_", "w2_", "b2_"))
+    relative = temperatures(xp, inputs, *weights)
+    return learnt["reference_"] / xp.clip(relative, None, LARGEST_RELATIVE_TEMPERATURE)

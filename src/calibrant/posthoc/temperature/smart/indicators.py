@@ -1,83 +1,77 @@
-"""What SMART may read of a row to choose its temperature: the indicators of its Table 4."""
+"""What SMART may read of a row to choose its temperature: the indicators of its Table 4.
+
+Each is a pure function of (n, K) logits that gives (n, d) numbers, d = 1 for all but the logits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-import numpy as np
-
-from calibrant.core.arrays import (
-    Array,
-    FloatArray,
-    for_row_chunks,
-    namespace,
-    to_numpy,
-    working_dtype,
-)
-from calibrant.core.masks import unmasked_mean
-from calibrant.predictions.rows import top_two
+from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.pieces import centred, columns, largest, parted, sums, top
 
 IndicatorName = Literal["margin", "entropy", "confidence", "max", "max-mean", "logits"]
 
 
-def margin(chunk: Array) -> Array:
+def margin(xp: Any, logits: Array, masks: bool) -> Array:
     """Largest minus second largest logit."""
-    first, second, _ = top_two(chunk)
-    return first - second
+    index, most = top(xp, logits)
+    others = xp.where(columns(xp, logits) == index, xp.full_like(most, -xp.inf), logits)
+    return most - largest(xp, others)
 
 
-def entropy(chunk: Array) -> Array:
+def entropy(xp: Any, logits: Array, masks: bool) -> Array:
     """Entropy of softmax(z) in nats."""
-    xp = namespace(chunk)
-    shifted = chunk - xp.max(chunk, axis=1, keepdims=True)
-    weights = xp.exp(shifted)
-    total = xp.sum(weights, axis=1)
+    gaps = logits - largest(xp, logits)
+    weights = xp.exp(gaps)
     # Where the weight is 0, the class adds nothing, even if it is masked with minus infinity.
-    shifted = xp.where(weights > 0, shifted, 0.0)
-    return xp.log(total) - xp.sum(weights * shifted, axis=1) / total
+    if masks:
+        gaps = xp.where(weights > 0, gaps, xp.zeros_like(gaps))
+    total = sums(xp, weights)
+    return (xp.log(total) - sums(xp, weights * gaps) / total)[:, None]
 
 
-def confidence(chunk: Array) -> Array:
+def confidence(xp: Any, logits: Array, masks: bool) -> Array:
     """Largest probability of softmax(z)."""
-    xp = namespace(chunk)
-    return 1 / xp.sum(xp.exp(chunk - xp.max(chunk, axis=1, keepdims=True)), axis=1)
+    return parted(xp, logits).confidence[:, None]
 
 
-def largest(chunk: Array) -> Array:
+def largest_logit(xp: Any, logits: Array, masks: bool) -> Array:
     """Largest logit. Depends on the arbitrary origin of the logits."""
-    return namespace(chunk).max(chunk, axis=1)
+    return largest(xp, logits)
 
 
-def largest_above_mean(chunk: Array) -> Array:
+def largest_above_mean(xp: Any, logits: Array, masks: bool) -> Array:
     """Largest minus mean unmasked logit."""
-    xp = namespace(chunk)
-    return xp.max(chunk, axis=1) - unmasked_mean(chunk)[0][:, 0]
+    return largest(xp, centred(xp, logits, masks))
 
 
-def all_logits(chunk: Array) -> Array:
+def all_logits(xp: Any, logits: Array, masks: bool) -> Array:
     """All K logits of the row. Depends on their arbitrary origin."""
-    return chunk
+    return logits
 
 
-INDICATORS: dict[IndicatorName, Callable[[Array], Array]] = {
+INDICATORS: dict[IndicatorName, Callable[[Any, Array, bool], Array]] = {
     "margin": margin,
     "entropy": entropy,
     "confidence": confidence,
-    "max": largest,
+    "max": largest_logit,
     "max-mean": largest_above_mean,
     "logits": all_logits,
 }
 
 
+def indicator_of(name: IndicatorName, xp: Any, logits: Array, masks: bool) -> Array:
+    """Return the (n, d) float64 values of an indicator."""
+    return xp.astype(INDICATORS[name](xp, logits, masks), xp.float64)
+
+
 def indicator_values(name: IndicatorName, logits: Array) -> FloatArray:
-    """Return the (N, d) values of an indicator, d = 1 for all but ``"logits"`` (d = K)."""
-    xp, dtype, function = namespace(logits), working_dtype(logits), INDICATORS[name]
-    values = np.empty((logits.shape[0], logits.shape[1] if name == "logits" else 1))
+    """Return the (N, d) values of an indicator for logits of any array kind, as NumPy."""
 
-    def work(part: slice) -> None:
-        found = to_numpy(function(xp.astype(logits[part], dtype, copy=False)))
-        values[part] = found.reshape(len(found), -1)
+    def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
+        return indicator_of(name, xp, rows, masks)
 
-    for_row_chunks(logits, work)
-    return values
+    return to_numpy(apply_map(of, logits, None, {}))

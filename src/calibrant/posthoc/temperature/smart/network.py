@@ -9,11 +9,12 @@ so the temperature is a smooth-ended broken line of the margin.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.arrays import Array, BoolArray, FloatArray
+from calibrant.posthoc.pieces import softplus
 
 HIDDEN_UNITS = 16
 TEMPERATURE_FLOOR = 0.1
@@ -98,3 +99,10 @@ class TemperatureNetwork:
         by_w1, by_b1 = of_inputs * self.w2[:, None], of_one * self.w2
         by_w2 = (of_inputs * self.w1).sum(axis=1) + of_one * self.b1
         return np.concatenate([by_w1.ravel(), by_b1, by_w2, [by_raw.sum()]])
+
+
+def temperatures(xp: Any, inputs: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
+    """Return what `TemperatureNetwork.forward` gives, as a pure function of arrays."""
+    hidden = inputs @ w1.T + b1
+    raw = xp.maximum(hidden, xp.zeros_like(hidden)) @ w2 + b2
+    return softplus(xp, raw) + TEMPERATURE_FLOOR

@@ -69,6 +69,12 @@ def test_nothing_is_said_of_a_gate_that_has_nothing_to_learn():
     assert learn(frozen, [], 60) == []
 
 
+def test_a_loss_that_was_cast_on_the_way_is_not_judged():
+    loss = FeDLaS(CLASSES)
+    assert learn(loss, [], 10) == []
+    assert learn(loss.double(), [], 60) == []
+
+
 @pytest.mark.parametrize(("real", "told"), [(4, 1), (1, 4), (2, 3)])
 def test_another_number_of_batches_a_step_than_told_is_named_once(real, told):
     loss = FeDLaS(CLASSES, accumulation_steps=told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.errors import TrainingWarning, warn_caller
 from calibrant.training.losses.collectives import differs_between_ranks
@@ -42,7 +42,10 @@ class GateWatch:
             accumulation_steps: batches that are said to make a step.
             spans_ranks: whether all processes of a distributed run make this call.
         """
-        if torch.compiler.is_compiling() or not weight.is_leaf or not weight.requires_grad:
+        if torch.compiler.is_compiling():
+            return
+        # Sharded parameters are of another class, and hold a part of the values only.
+        if type(weight) is not nn.Parameter or not weight.requires_grad:
             return
         self._calls += 1
         if self._start is None:
@@ -79,7 +82,11 @@ class GateWatch:
             return
         self._looked = True
         start, self._start = self._start, weight.detach()[:0]
-        if start is None or start.shape != weight.shape or weight.grad is None:
+        if start is None or weight.grad is None:
+            return
+        # A loss that was cast or moved to another device since its first batch tells nothing.
+        alike = (start.shape, start.dtype, start.device)
+        if alike != (weight.shape, weight.dtype, weight.device):
             return
         if torch.equal(start, weight) and bool(weight.grad.any()):
             warn_caller(

@@ -39,8 +39,9 @@ from calibrant.posthoc.smooth_logistic import (
     spline_basis,
     spline_knots,
 )
+from calibrant.posthoc.steps import log_of
 from calibrant.posthoc.temperature import fit_temperature
-from calibrant.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions import Predictions
 from calibrant.rows import map_rows, summarize, top_two
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
@@ -270,7 +271,4 @@ def log_probabilities(calibrator: Calibrator, logits: Array) -> Array:
     Minus infinity for masked classes; no probability counts as less than the smallest that NLL
     takes.
     """
-    probs = calibrator.predict_proba(logits)
-    xp = namespace(probs)
-    scores = xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
-    return xp.where(xp.asarray(logits) == -xp.inf, -xp.inf, scores)
+    return log_of(calibrator.predict_proba(logits), logits)

@@ -127,12 +127,13 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
     for name, inner in described.items():
         prefix = f"{name}/"
         of_part = {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}
-        part = _rebuilt(inner, of_part, source)
-        if part.classes_ != classes:
+        # Said before its arrays are found to be of another size.
+        declared = inner.get("classes", "")
+        if declared and declared != str(classes):
             raise CalibratorFileError(
-                f"{source}: its part '{name}' was fitted for {part.classes_} classes, not {classes}"
+                f"{source}: its part '{name}' was fitted for {declared} classes, not {classes}"
             )
-        parts[name] = part
+        parts[name] = _rebuilt(inner, of_part, source)
     try:
         calibrator.restore_parts(parts)
         return calibrator.restore(own, classes, fit_report)

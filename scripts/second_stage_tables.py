@@ -33,16 +33,24 @@ def refresh(page: Path, results: Results, *, write: bool) -> dict[str, str]:
     runs = list(results.values())
     tables = {name: table(runs) for name, table in TABLES.items()}
     if write:
-        text = page.read_text(encoding="utf-8")
         for name, table in tables.items():
-            begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-            before, found, rest = text.partition(begin)
-            _, found_end, after = rest.partition(end)
-            if not (found and found_end):
-                raise ValueError(f"{page}: lacks the markers of '{name}'")
-            text = f"{before}{begin}{table}\n{end}{after}"
-        page.write_text(text, encoding="utf-8")
+            write_table(page, name, table)
     return tables
+
+
+def write_table(page: Path, name: str, table: str) -> None:
+    """Put a table between its markers on a page.
+
+    Raises:
+        ValueError: the page lacks a marker.
+    """
+    text = page.read_text(encoding="utf-8")
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, found, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found and found_end):
+        raise ValueError(f"{page}: lacks the markers of '{name}'")
+    page.write_text(f"{before}{begin}{table}\n{end}{after}", encoding="utf-8")
 
 
 def what_was_run(runs: Sequence[Results]) -> str:

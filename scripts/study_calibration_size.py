@@ -9,7 +9,9 @@ table shows the mean and 95 % t-interval over seeds of a method's value minus th
 scaling. Where a set holds no more rows than the size there is one draw, and no interval. Draws of
 one file overlap, so intervals of large sizes are somewhat narrow. The figure has the same numbers,
 with a band for the interval of auto. Methods that take more than --slowest processor seconds at one
-size sit out the larger ones.
+size sit out the larger ones. A method may be a chain such as probit+svs+top-rest, a candidate of
+auto taken whatever the rows say; regret is the mean NLL of auto over that of the best other method
+of the run at that size. --data synthetic, tempered-K and margin-K are rows of known truth.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import t as student
 from study_data import Draw, Source
 
@@ -29,7 +32,9 @@ from calibrant.core.errors import NotApplicableError
 from calibrant.core.text import format_table
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
+from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.fitting.cross_validation import CrossValidation, Trial
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
@@ -37,7 +42,7 @@ from calibrant.predictions.scoring import score_rows
 BASE = "temperature"
 # What stands out in the figure; the others are thin and grey.
 COLOURS = {"auto": "black", "smart": "tab:orange", "top-rest": "tab:blue", "svs": "tab:green"}
-COLOURS |= {"svs-top-rest": "tab:purple"}
+COLOURS |= {"svs-top-rest": "tab:purple", "probit-top-rest": "tab:red"}
 
 
 class Found(NamedTuple):
@@ -53,6 +58,24 @@ class Found(NamedTuple):
 Results = dict[tuple[str, int], list[Found]]
 
 
+def fit_chain(name: str, logits: NDArray[np.float64], labels: NDArray[np.int64]) -> Calibrator:
+    """Return a chain of methods as auto fits it once it has all the weight."""
+    contest = CrossValidation(Predictions.from_logits(logits, labels), 5, 1, "nll")
+    done: list[str] = []
+    steps: dict[str, Calibrator] = {}
+    before: Trial | None = None
+    for step in name.split("+"):
+        done.append(step)
+        scores = logits if before is None else before.scores[0]
+        steps["+".join(done)] = make_calibrator(step).fit(scores, labels)
+        before = contest.trial(make_calibrator(step), before, keep_scores=True)
+    chain = AutoCalibrator()
+    chain.restore_parts(steps)
+    weights = np.eye(len(steps))[-1]
+    report = steps[name].fit_report_
+    return chain.restore({"weights_": weights}, int(logits.shape[1]), report)
+
+
 def measure(method: str, draw: Draw) -> Found | None:
     """Return how one method does on one draw, or None if it refuses the rows."""
     logits, test = np.asarray(draw.fit.logits, dtype=np.float64), draw.test
@@ -60,7 +83,10 @@ def measure(method: str, draw: Draw) -> Found | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            calibrator = make_calibrator(method).fit(logits, draw.fit.labels)
+            if "+" in method:
+                calibrator = fit_chain(method, logits, draw.fit.labels)
+            else:
+                calibrator = make_calibrator(method).fit(logits, draw.fit.labels)
         except NotApplicableError:
             return None
     seconds = time.process_time() - started
@@ -124,16 +150,27 @@ def show(source: Source, results: Results, methods: list[str], sizes: list[int])
         rows.append([method, *(f"{np.mean(of):.3f}" if of else "" for of in times)])
     print(format_table(["method", *map(str, sizes)], rows))
     if "auto" in methods:
-        print(f"\n{source.name}: what auto chose")
+        print(f"\n{source.name}: mean weights of auto, and its regret")
         for size in sizes:
-            chosen = Counter(
-                part.method
-                for found in results["auto", size]
-                for part in found.calibrator.parts().values()
-            )
-            lost, reach = relative(results, "auto", size, "nll")
-            names = ", ".join(f"{name} {count}" for name, count in chosen.most_common())
-            print(f"  {size:5d} rows: {names} (NLL {lost:+.4f} ±{reach:.4f})")
+            print(f"  {size:5d} rows: {weights_of_auto(results, size)}")
+
+
+def weights_of_auto(results: Results, size: int) -> str:
+    """Return what auto averaged, and its mean NLL over that of the best other method."""
+    every = results["auto", size]
+    total: Counter[str] = Counter()
+    for found in every:
+        if isinstance(found.calibrator, AutoCalibrator):
+            total.update(found.calibrator.averaged_)
+    shares = [f"{name} {100 * share / len(every):.0f} %" for name, share in total.most_common()]
+    means = {
+        method: float(np.mean([found.nll for found in fits]))
+        for (method, rows), fits in results.items()
+        if rows == size and fits
+    }
+    own = means.pop("auto")
+    best = min(means, key=lambda method: means[method])
+    return f"{', '.join(shares)} (regret {own - means[best]:+.4f} to {best})"
 
 
 def draw_figure(

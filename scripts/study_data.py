@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calibrant.files import read_predictions
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
+from calibrant.synthetic import margin_tempered, tempered
 
 MOST_TEST_ROWS = 10_000
 
@@ -34,7 +35,7 @@ class Source:
 
     @classmethod
     def parse(cls, text: str) -> Source:
-        """Read ``synthetic``, ``NAME=FILE`` or ``NAME=FIT_FILE:TEST_FILE``."""
+        """Read a name of `known_truth`, ``NAME=FILE`` or ``NAME=FIT_FILE:TEST_FILE``."""
         name, _, files = text.partition("=")
         if not files:
             return cls(name)
@@ -50,7 +51,7 @@ class Source:
     def draw(self, rows: int, seed: int) -> Draw:
         """Return the draw of a seed."""
         if self.pool is None:
-            return synthetic(rows, seed)
+            return known_truth(self.name, rows, seed)
         fit, rest = self.pool, self.test
         if rows < self.pool.n:
             fit, others = self.pool.split(rows, seed)
@@ -61,6 +62,20 @@ class Source:
             index = np.random.default_rng(seed).permutation(rest.n)[:MOST_TEST_ROWS]
             rest = rest.take(np.sort(index))
         return Draw(fit, rest)
+
+
+def known_truth(name: str, rows: int, seed: int) -> Draw:
+    """Return synthetic rows by the name of their kind: ``synthetic``, ``tempered-K``, ``margin-K``.
+
+    K is a number of classes; see `calibrant.synthetic` for the last two.
+    """
+    kind, _, classes = name.partition("-")
+    if kind == "synthetic":
+        return synthetic(rows, seed)
+    make = {"tempered": tempered, "margin": margin_tempered}[kind]
+    truth = make(rows + MOST_TEST_ROWS, int(classes), seed=seed)
+    fit, test = np.arange(rows), np.arange(rows, rows + MOST_TEST_ROWS)
+    return Draw(truth.predictions.take(fit), truth.predictions.take(test), truth.honest[test])
 
 
 def synthetic(rows: int, seed: int, classes: int = 20, bias: float = 0.6) -> Draw:

@@ -10,7 +10,8 @@ step (the paper's Table 5), its kappa (Fig. 7), masks at inference (Fig. 1), cor
 (Fig. 5), images of nothing (Table 2) and what it costs (Table 4).
 
 Results are kept in the file after every run. A run that is in there already, with the same test
-predictions and epochs, isn't repeated. `--docs` writes the tables into docs/second-stages.md.
+predictions, epochs and methods, isn't repeated; results of other methods are dropped. `--docs`
+writes the tables into docs/second-stages.md.
 """
 
 from __future__ import annotations
@@ -284,7 +285,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     results: dict[str, Any] = {}
     if arguments.out.is_file():
-        results = json.loads(arguments.out.read_text(encoding="utf-8"))["runs"]
+        kept = json.loads(arguments.out.read_text(encoding="utf-8"))["runs"]
+        results = {name: run for name, run in kept.items() if set(METHODS) <= set(run["methods"])}
     folders = finished(arguments.runs, arguments.losses)
     if not folders:
         parser.error(f"{arguments.runs}: holds no finished run named LOSS-SEED")

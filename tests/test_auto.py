@@ -1,4 +1,4 @@
-"""The choice of a method: the rule by hand, folds, the paired error, and what it is worth."""
+"""auto: folds, the paired error, weights and rules by hand, chains, and what it is worth."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from calibrant.core.errors import (
     NotApplicableError,
 )
 from calibrant.posthoc import auto, registry
-from calibrant.posthoc.auto import AutoCalibrator, choose
+from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
+from calibrant.posthoc.fitting.choice import SMALLEST_SHARE, choose, weights_by_likelihood
 from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
     Trial,
     difference_of_losses,
     fold_numbers,
+    shared_rows_factor,
 )
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax, summarize
+from calibrant.sample import load_sample
 
 QUICK = "temperature, ets, top-rest, svs"
 
@@ -163,37 +166,211 @@ def test_keeping_the_prediction_is_simpler_than_any_number_of_parameters():
     assert "runner-up other 9.0000 (above the lowest by 4.0000 +- 1.0000)" in best.sentence("x", "")
 
 
+def test_the_lowest_needs_half_a_standard_error_over_temperature_scaling():
+    for lead, wanted in ((0.4, "temperature"), (0.6, "best")):
+        made = trials(temperature=lead, simple=0.2, best=0.0)
+        found = choose(made, 5, "temperature", "lowest")
+        assert found.chosen == wanted
+        sentence = found.sentence("nll", "folds")
+        wording = {
+            "temperature": "isn't lower by half a standard error",
+            "best": "it has the lowest",
+        }
+        assert wording[wanted] in sentence
+
+
+# --- weights
+
+
+def of_losses(**sums: float) -> dict[str, Trial]:
+    """Trials of 50 rows whose losses add up to `sums`."""
+    return {name: Trial(np.full(50, total / 50), 1, True) for name, total in sums.items()}
+
+
+def test_weights_are_likelihoods_with_half_of_the_belief_in_temperature_scaling():
+    folds, factor = 5, shared_rows_factor(5)
+    assert factor == 2.25
+    found = weights_by_likelihood(of_losses(temperature=20.0, a=18.0, b=19.0), folds, "temperature")
+    wanted = np.array([0.5, 0.25 * np.exp(2 / factor), 0.25 * np.exp(1 / factor)])
+    wanted = wanted - SMALLEST_SHARE * wanted.max()
+    np.testing.assert_allclose(list(found.values()), wanted / wanted.sum(), rtol=1e-12)
+    assert list(found) == ["temperature", "a", "b"]
+    # Equal losses leave what was believed beforehand, less the share that is taken off.
+    found = weights_by_likelihood(of_losses(temperature=9.0, a=9.0, b=9.0, c=9.0), 5, "temperature")
+    assert 0.5 < found["temperature"] < 0.52
+    assert weights_by_likelihood(of_losses(temperature=9.0), 5, "temperature") == {"temperature": 1}
+
+
+def test_weights_fall_to_nothing_by_degrees():
+    def weight(loss: float) -> float:
+        made = of_losses(temperature=10.0, a=loss)
+        return weights_by_likelihood(made, 5, "temperature")["a"]
+
+    losses = np.linspace(10.0, 25.0, 2001)
+    found = np.array([weight(loss) for loss in losses])
+    assert found[0] == 0.5
+    assert found[-1] == 0
+    assert (np.diff(found) <= 0).all()
+    assert np.abs(np.diff(found)).max() < 0.001
+
+
 # --- the calibrator
 
 
-def test_takes_what_helps_and_says_why():
+def test_averages_what_helps_and_says_why():
     logits, labels = biased(1500)
     calibrator = fitted(logits, labels)
-    assert calibrator.chosen_.method == "svs"
+    assert calibrator.averaged_ == {"svs": 1.0}
     assert calibrator.keeps_prediction is False
     sentence, scores = calibrator.fit_report_.notes[:2]
-    assert sentence.startswith("chose svs, nll ")
-    assert "1 x 5-fold cross-validation" in sentence
+    assert sentence.startswith("takes svs 100 %: weights by nll in 1 x 5-fold cross-validation")
     assert scores.startswith("nll of all, simplest first: temperature")
-    # What it gives is its choice fitted to all rows.
+    # What it gives is that method fitted to all rows.
     alone = make_calibrator("svs").fit(logits, labels)
     np.testing.assert_array_equal(calibrator.predict_proba(logits), alone.predict_proba(logits))
+    for one, other in zip(
+        calibrator.predict_confidence(logits), alone.predict_confidence(logits), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
     assert calibrator.n_parameters == alone.n_parameters
     kept = fitted(logits, labels, same_prediction=True)
     assert kept.keeps_prediction is True
     assert "left out svs: it may change the predicted class" in kept.fit_report_.notes
 
 
-def test_stays_at_temperature_scaling_where_that_is_the_truth(labelled_logits):
+def test_an_average_is_the_weighted_sum_of_its_chains(labelled_logits):
+    logits, labels = labelled_logits(300, 5)
+    calibrator = fitted(logits, labels, candidates="temperature,ets,probit+top-rest,svs")
+    weights = calibrator.averaged_
+    assert set(weights) == {"temperature", "ets", "probit+top-rest", "svs"}
+    np.testing.assert_allclose(sum(weights.values()), 1)
+    assert list(weights.values()) == sorted(weights.values(), reverse=True)
+    assert calibrator.fit_report_.notes[0].startswith("averages temperature ")
+    steps = calibrator.parts()
+    assert list(steps) == ["temperature", "ets", "probit", "probit+top-rest", "svs"]
+    wanted = sum(
+        weights[name] * steps[name].predict_proba(logits) for name in ("temperature", "ets", "svs")
+    )
+    first = np.log(steps["probit"].predict_proba(logits))
+    chain = weights["probit+top-rest"] * steps["probit+top-rest"].predict_proba(first)
+    np.testing.assert_allclose(calibrator.predict_proba(logits), wanted + chain, atol=1e-12)
+    assert calibrator.n_parameters == sum(step.n_parameters for step in steps.values()) + 3
+    assert calibrator.keeps_prediction is False
+
+
+def test_a_step_learns_from_rows_that_the_step_before_has_not_seen():
+    logits, labels = biased(400)
+    predictions = Predictions.from_logits(logits, labels)
+    contest = CrossValidation(predictions, 5, 2, "nll", seed=3)
+    first = contest.trial(make_calibrator("svs"), keep_scores=True)
+    found = contest.trial(make_calibrator("top-rest"), first)
+    wanted, before, behind = np.zeros(400), make_calibrator("svs"), make_calibrator("top-rest")
+    for fold, scores in zip(contest.assignments, first.scores, strict=True):
+        for part in range(5):
+            seen, unseen = fold != part, fold == part
+            before.fit(logits[seen], labels[seen])
+            np.testing.assert_allclose(
+                np.exp(scores[unseen]), before.predict_proba(logits[unseen]), atol=1e-12
+            )
+            behind.fit(scores[seen], labels[seen])
+            probs = behind.predict_proba(scores[unseen])
+            wanted[unseen] -= np.log(probs[np.arange(unseen.sum()), labels[unseen]]) / 2
+    np.testing.assert_allclose(found.losses, wanted, atol=1e-9)
+    assert found.parameters == behind.n_parameters + before.n_parameters
+    assert found.keeps_prediction is False
+
+
+def test_chains_that_keep_the_prediction_keep_it_together():
+    rng = np.random.default_rng(2)
+    logits = np.round(rng.normal(scale=2.0, size=(600, 6)), 1)
+    labels = (logits + 1.5 * rng.normal(size=logits.shape)).argmax(axis=1)
+    calibrator = fitted(
+        logits, labels, candidates="temperature,top-rest,probit+top-rest", same_prediction=True
+    )
+    assert calibrator.keeps_prediction is True
+    # Ties and near ties too: the first step says the same of both classes, up to rounding.
+    close = np.repeat(rng.normal(size=(300, 1)), 6, axis=1)
+    close[:, 3] += 1e-15 * rng.integers(0, 3, size=300)
+    for rows in (logits, close):
+        probs = calibrator.predict_proba(rows)
+        top = probs[np.arange(len(rows)), rows.argmax(axis=1)]
+        np.testing.assert_allclose(top, probs.max(axis=1), rtol=1e-12)
+        np.testing.assert_array_equal(calibrator.predict_confidence(rows)[0], rows.argmax(axis=1))
+
+
+@pytest.mark.parametrize("rule", ["average", "simplest"])
+def test_stays_near_temperature_scaling_where_that_is_the_truth(rule, labelled_logits):
     new, answers = labelled_logits(20_000, 5, seed=999)
     lost = []
     for seed in range(20):
         logits, labels = labelled_logits(150, 5, seed=seed)
         base = make_calibrator("temperature").fit(logits, labels)
-        calibrator = fitted(logits, labels, repeats=1)
+        calibrator = fitted(logits, labels, repeats=1, rule=rule)
         lost.append(nll(calibrator, new, answers) - nll(base, new, answers))
-    assert np.mean(np.array(lost) == 0) > 0.5
+    if rule != "average":
+        assert np.mean(np.array(lost) == 0) > 0.5
     assert np.mean(lost) < 0.003
+    if rule == "average":
+        assert np.mean(lost) < 0.001
+        assert np.max(lost) < 0.006
+
+
+@pytest.mark.parametrize("rule", ["lowest", "simplest"])
+def test_one_is_taken_if_one_is_asked_for(rule):
+    calibrator = fitted(*biased(1500), rule=rule)
+    assert calibrator.averaged_ == {"svs": 1.0}
+    sentence, scores = calibrator.fit_report_.notes[:2]
+    assert sentence.startswith("chose svs, nll ")
+    assert "1 x 5-fold cross-validation" in sentence
+    assert scores.startswith("nll of all, simplest first: temperature")
+
+
+@pytest.fixture(scope="module")
+def sample_rows():
+    return load_sample("validation"), load_sample("test")
+
+
+@pytest.mark.parametrize("rows", [200, 1000])
+def test_on_real_rows_it_costs_next_to_nothing_and_stays_near_the_best(rows, sample_rows):
+    """A small form of the study of docs/calibration-size.md."""
+    pool, test = sample_rows
+    names = [name.strip() for name in DEFAULT_CANDIDATES.split(",") if "+" not in name]
+    losses: dict[str, list[float]] = {name: [] for name in [*names, "svs-top-rest", "auto"]}
+    for seed in range(4):
+        fit, _ = pool.split(rows, seed)
+        for name, found in losses.items():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CalibrationWarning)
+                calibrator = make_calibrator(name).fit(fit.scores, fit.labels)
+            found.append(nll(calibrator, test.scores, test.labels))
+    means = {name: float(np.mean(found)) for name, found in losses.items()}
+    auto_ = means.pop("auto")
+    assert auto_ < means["temperature"] + 5e-4
+    assert auto_ < min(means.values()) + 0.002
+
+
+def test_rounding_errors_move_nothing():
+    for seed in range(3):
+        logits, labels = biased(400, seed)
+        wobble = 1 + 1e-12 * np.random.default_rng(seed).normal(size=logits.shape)
+        one, other = (
+            fitted(rows, labels, candidates=DEFAULT_CANDIDATES)
+            for rows in (logits, logits * wobble)
+        )
+        np.testing.assert_allclose(
+            one.predict_proba(logits), other.predict_proba(logits), atol=1e-6
+        )
+
+
+def test_many_logits_are_tried_in_two_folds(monkeypatch):
+    logits, labels = biased(400)
+    monkeypatch.setattr(auto, "MANY_LOGITS", 1599)
+    assert "1 x 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "1 x 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
+    monkeypatch.setattr(auto, "MANY_LOGITS", 1600)
+    assert "1 x 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    with pytest.raises(InputError, match="folds must be at least 2"):
+        fitted(logits, labels, folds=1)
 
 
 @pytest.mark.parametrize("kind", ["few rows", "all right", "all wrong"])
@@ -204,7 +381,7 @@ def test_falls_back_where_rows_can_not_choose(kind, labelled_logits):
     if kind == "all wrong":
         labels = logits.argsort(axis=1)[:, -2]
     calibrator = fitted(logits, labels)
-    assert calibrator.chosen_.method == "temperature"
+    assert calibrator.averaged_ == {"temperature": 1.0}
     note = calibrator.fit_report_.notes[0]
     assert note.startswith("took temperature without a contest: ")
     assert note.endswith({"few rows": "150", "all right": "least 5", "all wrong": "least 5"}[kind])
@@ -227,16 +404,21 @@ class _Needy(Uncalibrated):
 def test_candidates_that_can_not_take_part_are_named(monkeypatch, overconfident):
     for kind in (_Refuses, _Needy):
         monkeypatch.setitem(registry.BUILT_IN, kind.method, kind)
-    calibrator = fitted(*overconfident, candidates="refuses,needy, none", repeats=2)
-    assert calibrator.chosen_.method == "temperature"
+    names = "refuses,needy, none, refuses+top-rest, temperature+needy"
+    calibrator = fitted(*overconfident, candidates=names, repeats=2)
+    assert calibrator.averaged_ == {"temperature": 1.0}
     notes = calibrator.fit_report_.notes
     assert "2 x 5-fold" in notes[0]
     assert notes[2:] == (
         "left out needy: it needs more than logits",
+        "left out temperature+needy: it needs more than logits",
         "left out refuses: not with these rows",
+        "left out refuses+top-rest: not with these rows",
     )
     with pytest.raises(InputError, match="must not hold 'auto'"):
         fitted(*overconfident, candidates="temperature,auto")
+    with pytest.raises(InputError, match=r"must not hold 'svs\+auto'"):
+        fitted(*overconfident, candidates="svs + auto")
     with pytest.raises(InputError, match="no method is called 'nonsense'"):
         fitted(*overconfident, candidates="nonsense")
 
@@ -244,20 +426,22 @@ def test_candidates_that_can_not_take_part_are_named(monkeypatch, overconfident)
 # --- files
 
 
-def test_one_file_holds_the_choice(tmp_path):
-    logits, labels = biased(800)
-    calibrator = fitted(logits, labels, candidates="svs-top-rest")
-    assert calibrator.chosen_.method == "svs-top-rest"
+def test_one_file_holds_all_that_is_averaged(tmp_path):
+    logits, labels = biased(300)
+    calibrator = fitted(logits, labels, candidates="svs,probit+svs+top-rest,svs+top-rest")
+    assert len(calibrator.averaged_) > 1
     path = tmp_path / "a.safetensors"
     calibrator.save(path)
     back = load(path)
     assert isinstance(back, AutoCalibrator)
-    assert back.chosen_.method == "svs-top-rest"
-    assert back.chosen_.fit_report_ == calibrator.chosen_.fit_report_
+    assert back.averaged_ == calibrator.averaged_
+    assert list(back.parts()) == list(calibrator.parts())
+    assert back.parts()["svs"].fit_report_ == calibrator.parts()["svs"].fit_report_
     assert back.fit_report_ == calibrator.fit_report_
     assert back.keeps_prediction is False
+    assert back.n_parameters == calibrator.n_parameters
     np.testing.assert_array_equal(back.predict_proba(logits), calibrator.predict_proba(logits))
-    assert "chosen_/vector_/change_" in load_file(path)
+    assert {"svs/change_", "weights_", "svs+top-rest/knots_"} <= set(load_file(path))
 
 
 @pytest.mark.parametrize(
@@ -265,15 +449,16 @@ def test_one_file_holds_the_choice(tmp_path):
     [
         ('"method": "svs"', '"method": "magic"', "unknown method 'magic'"),
         ('"method": "svs"', '"method": "temperature"', "has no argument 'ridge'"),
-        ('"classes": "4"', '"classes": "5"', "part 'chosen_' was fitted for 5 classes, not 4"),
-        ('{"chosen_":', '{"other_":', "made of chosen_, but the file of other_"),
-        ('{"chosen_": {', '{"chosen_": {"chosen_": {', "header is damaged"),
+        ('"classes": "4"', '"classes": "5"', "part 'svs' was fitted for 5 classes, not 4"),
+        ('{"svs":', '{"svs+svs":', "made of steps, each behind one that comes before it, but"),
+        ('{"svs":', '{"none":', "but the file"),
+        ('{"svs": {', '{"svs": {"svs": {', "header is damaged"),
     ],
 )
 def test_a_part_that_does_not_fit_is_refused(tmp_path, find, put, sentence):
     path = tmp_path / "a.safetensors"
-    calibrator = fitted(*biased(800))
-    assert calibrator.chosen_.method == "svs"
+    calibrator = fitted(*biased(1500))
+    assert list(calibrator.parts()) == ["svs"]
     calibrator.save(path)
     with safe_open(path, framework="numpy") as file:
         header = file.metadata()
@@ -290,10 +475,35 @@ def test_a_part_that_does_not_fit_is_refused(tmp_path, find, put, sentence):
 
 def test_an_array_that_belongs_to_no_part_is_refused(tmp_path):
     path = tmp_path / "a.safetensors"
-    fitted(*biased(800)).save(path)
+    fitted(*biased(1500)).save(path)
     with safe_open(path, framework="numpy") as file:
         header = file.metadata()
-    for name in ("chosen_", "stray", "chosen_/stray"):
+    for name in ("svs", "stray", "svs/stray"):
         save_file(load_file(path) | {name: np.zeros(2)}, tmp_path / "b.safetensors", header)
         with pytest.raises(CalibratorFileError, match="but the file"):
             load(tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("weights", [[2.0, -1.0], [0.5, 0.6], [0.0, 0.0], [1.0], [[0.5, 0.5]], 1.0])
+def test_weights_that_are_none_are_refused(tmp_path, weights):
+    path = tmp_path / "a.safetensors"
+    calibrator = fitted(*biased(1500), candidates="svs,svs+top-rest")
+    assert len(calibrator.parts()) == 2
+    calibrator.save(path)
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    save_file(load_file(path) | {"weights_": np.array(weights)}, path, metadata=header)
+    with pytest.raises(CalibratorFileError, match="'weights_' must"):
+        load(path)
+
+
+def test_a_step_of_another_method_is_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    fitted(*biased(1500)).save(path)
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    header["parts"] = header["parts"].replace('{"svs":', '{"sms":', 1)
+    arrays = {name.replace("svs/", "sms/"): array for name, array in load_file(path).items()}
+    save_file(arrays, path, metadata=header)
+    with pytest.raises(CalibratorFileError, match="part 'sms' is a 'svs' calibrator"):
+        load(path)

@@ -222,15 +222,17 @@ def test_fit_with_settings(run, folder, tmp_path):
     assert params == {"form": "top-label", "bins": 4, "binning": "equal-width"}
 
 
-def test_fit_chooses_a_method_and_says_why(run, folder, tmp_path):
+def test_fit_averages_methods_and_says_why(run, folder, tmp_path):
     out, settings = tmp_path / "a.safetensors", ["--set", "candidates=ets, top-rest,svs"]
     settings += ["--set", "same_prediction=True"]
     outcome = run("fit", folder / "val.npz", *settings, "--out", out)
     assert outcome.code == 0, outcome.err
     words, chosen = " ".join(outcome.out.split()), load(out)
-    method = chosen.parts()["chosen_"].method
-    assert f"Chose {method}, nll" in words
-    assert "one standard error" in words
+    methods = {name: part.method for name, part in chosen.parts().items()}
+    assert all(name == method for name, method in methods.items())
+    assert ("Averages " if len(methods) > 1 else "Takes ") in words
+    assert all(f"{method} " in words for method in methods)
+    assert "weights by nll in" in words
     assert "Left out svs: it may change the predicted class" in words
     assert plain(outcome.out)
     assert chosen.get_params()["candidates"] == "ets, top-rest,svs"
@@ -239,7 +241,7 @@ def test_fit_chooses_a_method_and_says_why(run, folder, tmp_path):
         run("fit", folder / "val.npz", *settings, "--out", out, "--json", "-").out
     )
     assert document["method"] == "auto"
-    assert document["parts"] == {"chosen_": method}
+    assert document["parts"] == methods
     assert run("apply", out, folder / "test.npz", "--out", tmp_path / "b.npz").code == 0
     test, written = (
         read_predictions(folder / "test.npz"),

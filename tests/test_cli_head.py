@@ -143,6 +143,8 @@ def test_both_outputs_say_what_one_temperature_would_have_done(run, folder):
     text = " ".join(run(*files(folder), *QUICK)[1].split())
     assert f"One temperature on the network's head (T = {scaling.temperature_:.3g})" in text
     assert f"NLL {expected['nll'].value:.4f} (" in text
+    assert f"accuracy {100 * expected['accuracy'].value:.2f} % (" in text
+    assert " points (" in text
     files_without = ["--train", folder / "train.npz", "--test", folder / "test.npz"]
     text = " ".join(run(*files_without, "--kappa", "1", *QUICK)[1].split())
     assert "nothing says what one temperature" in text

@@ -415,6 +415,7 @@ def test_what_a_loss_needs_in_training():
         ("focal", {"gamma": -1.0}, "gamma must be .* at least 0"),
         ("focal", {"gamma": {5: 1.0}}, "from epoch 0"),
         ("flsd", {"gammas": (1.0,)}, "one more"),
+        ("flsd", {"boundaries": 0.5}, "boundaries must be several numbers, not 0.5"),
         ("label-smoothing", {"alpha": "much"}, "alpha must be a finite number"),
         ("cross-entropy", {"reduction": "average"}, "reduction must be one of"),
         ("cross-entropy", {"alpha": 0.1}, "no argument 'alpha'"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import calibrant as cb
 from calibrant.core.errors import InputError, UnknownMethodError
-from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.evaluate import Evaluation, evaluate, show
 from calibrant.metrics import gaps, kernel, mmce, sweep
 from calibrant.metrics.bins import GRID_CELLS, BinSums
 from calibrant.metrics.cox import slopes_of_curves
@@ -165,6 +165,23 @@ def test_one_metric_of_whole_rows_alone(overconfident: Labelled):
     expected = cb.classwise_expected_calibration_error(p, y)
     assert found["classwise_ece"].value == pytest.approx(expected)
     assert "Mean confidence" in str(found) or "verconfident" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("skce", -2e-5, "-2.0e-05"),
+        ("skce", 0.00012345, "1.2e-04"),
+        ("skce", -0.0, "0.0000"),
+        ("nll", 0.4774, "0.4774"),
+        ("nll", 0.00123, "0.0012"),
+        ("ece", 0.0435, "4.35"),
+        ("ece", -1e-6, "0.00"),
+        ("accuracy", None, ""),
+    ],
+)
+def test_a_number_in_a_table_says_something(name: str, value: float | None, text: str):
+    assert show(METRICS[name], value) == text
 
 
 # --- resamples

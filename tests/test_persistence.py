@@ -74,7 +74,8 @@ ARGUMENTS = {
     "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "inputs": INPUTS}),
     "auto": st.fixed_dictionaries(
         {
-            "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "smart"]),
+            "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "svs+smart"]),
+            "rule": st.sampled_from(["average", "lowest", "simplest"]),
             "score": st.sampled_from(["nll", "brier"]),
             "same_prediction": st.booleans(),
             "folds": st.integers(2, 3),

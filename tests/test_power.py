@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
+from calibrant.evaluation.power import _BinLaw, smallest_visible_error
 from calibrant.metrics.top_label import TopLabel
 
 CONFIDENCE = 1 - 0.5 * np.random.default_rng(0).beta(0.5, 2.0, 5000)
@@ -37,6 +38,32 @@ def test_the_test_has_the_power_and_the_false_alarms_that_were_asked_for():
     # Standard errors .037 and .02.
     assert share_seen(0.03) == pytest.approx(0.8, abs=0.15)
     assert share_seen(0.0) < 0.12
+
+
+@pytest.mark.parametrize("ece", [0.02, 0.15])
+def test_the_answer_hardly_depends_on_the_seed(ece):
+    rows = [cb.rows_needed(CONFIDENCE, ece, seed=seed).rows for seed in range(8)]
+    assert max(rows) <= 1.1 * min(rows)
+
+
+def test_simulated_errors_are_those_of_rows():
+    # Rows drawn one by one, sorted into bins and measured, have the same mean and the same tail.
+    rng = np.random.default_rng(2)
+    for shift, rows in ((0.0, 60), (0.08, 60), (0.08, 1500)):
+        drawn = rng.choice(CONFIDENCE, (1500, rows))
+        right = rng.random(drawn.shape) < drawn - shift
+        slow = [cb.expected_calibration_error(c, a) for c, a in zip(drawn, right, strict=True)]
+        quick = _BinLaw.of(CONFIDENCE, shift).simulated_ece(rows, seed=0)
+        spread = np.std(slow)
+        assert abs(np.mean(slow) - quick.mean()) < 4 * spread / np.sqrt(1500)
+        np.testing.assert_allclose(np.std(quick), spread, rtol=0.1)
+        assert abs(np.quantile(slow, 0.95) - np.quantile(quick, 0.95)) < 0.3 * spread
+
+
+def test_the_smallest_visible_error_is_the_other_way_round():
+    rows = cb.rows_needed(CONFIDENCE, 0.04).rows
+    assert smallest_visible_error(CONFIDENCE, rows) == pytest.approx(0.04, rel=0.05)
+    assert smallest_visible_error(np.full(10, 0.6), 1) is None
 
 
 def test_an_error_that_no_feasible_number_of_rows_shows():

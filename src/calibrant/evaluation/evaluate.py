@@ -27,6 +27,8 @@ from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
+SMALLEST_IN_FULL = 1e-3
+
 
 @dataclass(frozen=True, eq=False)
 class MetricResult:
@@ -175,10 +177,17 @@ class Evaluation:
 
 
 def show(metric: Metric, value: float | None) -> str:
-    """Return `value` as tables print it: percent with two digits, or four digits."""
+    """Return `value` as tables print it: percent with two digits, or four digits.
+
+    Of a number below a thousandth, which isn't read in percent, four digits would leave next to
+    nothing: it has an exponent. A zero has no sign.
+    """
     if value is None:
         return ""
-    return f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
+    if not metric.percent and 0 < abs(value) < SMALLEST_IN_FULL:
+        return f"{value:.1e}"
+    text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
+    return text.lstrip("-") if float(text) == 0 else text
 
 
 def _table_row(result: MetricResult) -> list[str]:

@@ -1,39 +1,46 @@
-"""The method is chosen by cross-validation: the simplest that can't be told from the best."""
+"""Methods and chains of them are averaged, or one is chosen, by what they say of rows held out."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, namespace, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.text import counted
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.fitting.cross_validation import (
-    CrossValidation,
-    Difference,
-    Score,
-    Trial,
-    difference_of_losses,
+from calibrant.posthoc.chains.steps import scores_behind
+from calibrant.posthoc.fitting.choice import (
+    Rule,
+    choose,
+    sentence_of_weights,
+    weights_by_likelihood,
 )
+from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
+from calibrant.posthoc.learnt import learnt
 from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
 FALLBACK = "temperature"
+# Three questions: normal noise, a bias of classes, a confidence that is off by the margin?
 DEFAULT_CANDIDATES = (
-    "temperature, temperature-laplace, ets, top-rest, smart, predicted-class, svs, svs-top-rest"
+    "temperature, probit, top-rest, probit+top-rest, svs+top-rest, probit+svs+top-rest"
 )
 # With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
 FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
+# Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
+FOLDS, FEWEST_FOLDS, MANY_LOGITS = 5, 2, 4_000_000
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
 
 
-class _AsChosen:
-    """A class attribute that every fitted instance answers as its choice does."""
+class _OfSteps:
+    """A class attribute that a fitted instance answers as all its steps together do."""
 
     def __init__(self, before: bool) -> None:
         self.before = before
@@ -42,125 +49,260 @@ class _AsChosen:
         self.name = name
 
     def __get__(self, instance: AutoCalibrator | None, owner: type) -> bool:
-        chosen = None if instance is None else vars(instance).get("chosen_")
-        return self.before if chosen is None else bool(getattr(chosen, self.name))
+        steps = None if instance is None else vars(instance).get("steps_")
+        if steps is None:
+            return self.before
+        return all(getattr(step, self.name) for step in steps.values())
 
 
 @dataclass(eq=False)
 class AutoCalibrator(Calibrator):
-    """Chooses a method by repeated cross-validation on the calibration rows, and fits it to all.
+    """Averages methods by the likelihood that each gives to calibration rows it hasn't seen.
 
-    Each candidate is fitted to the rows of all folds but one and scored on that one, by a proper
-    score (ECE is none: it rewards maps that say the same of all rows). Averaged over the repeats,
-    every row has one loss from every candidate, and candidates are compared row by row. The rule:
-    of the candidates whose mean loss is within one standard error of the lowest, take the simplest.
-    The standard error is that of the paired difference to the lowest, see
-    `difference_of_losses`. Simpler is what keeps the predicted
-    class, then what has fewer parameters, then what was named first. A candidate that is not
-    temperature scaling must also score better than it, whatever the standard error.
+    A candidate is a method, or a chain of them joined by ``+``: each step takes the
+    log-probabilities of the one before for logits, and learns from what that says of rows that it
+    wasn't fitted to. The default has six, which differ in three questions: are the tails those of
+    normal noise (`probit`)? Is something wrong with a class always (`svs`)? And with confidences at
+    some margin (`top-rest`)?
+
+    Repeated cross-validation gives every row one loss from every candidate, by a proper score (ECE
+    is none: it rewards maps that say the same of all rows). Their probabilities are then averaged
+    with weights in proportion to the likelihood of the rows held out, discounted for what folds
+    share, and with half of the belief beforehand in temperature scaling:
+    `calibrant.posthoc.fitting.choice.weights_by_likelihood` has the formula. Where many rows show a clear
+    winner it has all the weight; where few rows can't tell, the average hedges, and
+    moves with the rows by degrees and not by leaps, as a choice does.
 
     Temperature scaling is always a candidate. With fewer than 150 rows, or fewer than 5 that are
-    wrong or 5 that are right, it is taken without a contest: such a contest would be decided by two
-    or three rows, which no standard error warns of. So the choice costs at most noise, and gains
-    where rows are many. It knows only what the calibration rows show; of a shift of the data it
-    knows nothing.
-    `fit_report_.notes` gives the scores, the runner-up and the rule in words.
+    wrong or 5 that are right, it is taken without a contest, which two or three rows would decide.
+    The rule knows only what the calibration rows show; of a shift of the data it knows nothing.
+    `fit_report_.notes` gives weights, scores and the reason in words. docs/calibration-size.md
+    measures all of it.
 
     Args:
-        candidates: names of methods separated by commas, with their default arguments. Methods that
-            refuse the rows, or need more than logits, are left out and named in the report.
-        score: ``"nll"`` or ``"brier"``.
+        candidates: names separated by commas, with their default arguments. Methods that refuse the
+            rows, or need more than logits, are left out and named in the report.
+        rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
+            ``"simplest"`` that is within one standard error of it, see
+            `calibrant.posthoc.fitting.choice.choose`.
+        score: the loss of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
-        folds: parts of each repeat.
+        folds: parts of each repeat, at least 2; 0 for 5, or 2 with more than four million logits.
         repeats: 0 for as many as go through 1 500 rows, at most 3.
         seed: of the folds.
 
     Attributes:
-        chosen_: the fitted calibrator that was chosen; `keeps_prediction` is its.
-
-    References:
-        One-standard-error rule: Breiman, Friedman, Olshen, Stone: Classification and Regression
-        Trees. 1984, Section 3.4.3; there with the error of the lowest loss, not of differences.
+        steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``.
+        weights_: (S,) weight of each of these chains, 0 where another one goes through it.
     """
 
     method: ClassVar[str] = "auto"
-    keeps_prediction: ClassVar[bool] = cast(bool, _AsChosen(False))
+    keeps_prediction: ClassVar[bool] = cast(bool, _OfSteps(False))
     fits_masked: ClassVar[bool] = True
-    part_names: ClassVar[tuple[str, ...]] = ("chosen_",)
+    part_names: ClassVar[tuple[str, ...]] = ("steps_",)
 
     candidates: str = DEFAULT_CANDIDATES
+    rule: Rule = argument("average", choices=("average", "lowest", "simplest"))
     score: Score = argument("nll", choices=("nll", "brier"))
     same_prediction: bool = argument(False)
-    folds: int = argument(5, at_least=2)
+    folds: int = argument(0, at_least=0)
     repeats: int = argument(0, at_least=0)
     seed: int = argument(0, at_least=0)
 
-    chosen_: Calibrator = field(init=False, repr=False)
+    steps_: dict[str, Calibrator] = field(init=False, repr=False)
+    weights_: FloatArray = learnt("S", at_least=0, at_most=1)
+
+    @property
+    def averaged_(self) -> dict[str, float]:
+        """The chains that are averaged, with their weights, the largest first."""
+        weights = zip(self.steps_, self.weights_.tolist(), strict=True)
+        return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
 
     @property
     def n_parameters(self) -> int:
-        """Those of the choice."""
-        return self.chosen_.n_parameters
+        """Those of all steps, and the free weights."""
+        own = sum(step.n_parameters for step in self.steps_.values())
+        return own + len(self.averaged_) - 1
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        candidates, left_out = self._make_candidates()
+        chains, left_out = self._chains()
         reason = _too_few(predictions)
         if reason:
             note = f"took {FALLBACK} without a contest: {reason}"
-            return self._take(candidates[FALLBACK], predictions, (note,))
+            return self._keep({FALLBACK: 1.0}, {}, predictions, (note,))
+        folds = self._folds(predictions)
         contest = CrossValidation(
-            predictions, self.folds, self._repeats(predictions.n), self.score, self.seed
+            predictions, folds, self._repeats(predictions.n), self.score, self.seed
         )
-        trials: dict[str, Trial] = {}
-        for name, candidate in candidates.items():
-            try:
-                trials[name] = contest.trial(candidate)
-            except NotApplicableError as refusal:
-                left_out[name] = str(refusal)
-        outcome = choose(trials, self.folds, FALLBACK)
-        how = f"{len(contest.assignments)} x {self.folds}-fold cross-validation"
-        notes = (outcome.sentence(self.score, how), outcome.all_scores(self.score))
+        trials = _trials(contest, chains, left_out)
+        entered = {name: trials[name] for name in chains if name in trials}
+        how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
+        ranking = choose(entered, folds, FALLBACK, self.rule if self._one else "simplest")
+        if self._one:
+            weights, note = {ranking.chosen: 1.0}, ranking.sentence(self.score, how)
+        else:
+            weights = weights_by_likelihood(entered, folds, FALLBACK)
+            note = sentence_of_weights(weights, entered, self.score, how, FALLBACK)
+        notes = (note, ranking.all_scores(self.score))
         notes += tuple(f"left out {name}: {why}" for name, why in left_out.items())
-        return self._take(candidates[outcome.chosen], predictions, notes)
+        return self._keep(weights, trials, predictions, notes)
 
-    def _take(
-        self, chosen: Calibrator, predictions: Predictions, notes: tuple[str, ...]
+    @property
+    def _one(self) -> bool:
+        return self.rule != "average"
+
+    def _keep(
+        self,
+        weights: dict[str, float],
+        trials: dict[str, Trial],
+        predictions: Predictions,
+        notes: tuple[str, ...],
     ) -> FitReport:
-        self.chosen_ = chosen.fit(predictions.scores, predictions.labels)
-        report = self.chosen_.fit_report_
-        return replace(report, notes=notes + report.notes)
+        """Fit the steps of all chains that have a weight to all rows, and keep them."""
+        taken = {name: weight for name, weight in weights.items() if weight > 0}
+        self.steps_, reports = {}, list[FitReport]()
+        for name in _with_prefixes(taken):
+            before, step = _parted(name)
+            scores = trials[before].scores[0] if before else predictions.scores
+            self.steps_[name] = _make(step).fit(scores, predictions.labels)
+            reports.append(self.steps_[name].fit_report_)
+        self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
+        report = reports[0]
+        for later in reports[1:]:
+            report = later.behind(report)
+        return replace(report, notes=tuple(dict.fromkeys(notes + report.notes)))
+
+    def _folds(self, predictions: Predictions) -> int:
+        if self.folds == 1:
+            raise InputError("folds must be at least 2, or 0 to have them chosen")
+        many = predictions.n * self.classes_ > MANY_LOGITS
+        return self.folds or (FEWEST_FOLDS if many else FOLDS)
 
     def _repeats(self, rows: int) -> int:
         return self.repeats or int(np.clip(-(-ROWS_OVER_REPEATS // rows), 1, MOST_REPEATS))
 
-    def _make_candidates(self) -> tuple[dict[str, Calibrator], dict[str, str]]:
-        """Return unfitted candidates by name, and why others that were named are none."""
+    def _chains(self) -> tuple[list[str], dict[str, str]]:
+        """Return the chains that take part, and why others that were named don't."""
         from calibrant.posthoc.registry import calibrator_class  # which knows this class
 
-        names = [name.strip() for name in str(self.candidates).split(",") if name.strip()]
-        made = {FALLBACK: calibrator_class(FALLBACK)()}
-        left_out: dict[str, str] = {}
-        for name in names:
-            kind = calibrator_class(name)
-            if issubclass(kind, AutoCalibrator):
+        chains, left_out = [FALLBACK], dict[str, str]()
+        for text in str(self.candidates).split(","):
+            steps = [name.strip() for name in text.split("+") if name.strip()]
+            kinds = [calibrator_class(name) for name in steps]
+            name = "+".join(steps)
+            if any(issubclass(kind, AutoCalibrator) for kind in kinds):
                 raise InputError(f"candidates must not hold '{name}', which does the choosing")
-            if kind.needs:
+            if any(kind.needs for kind in kinds):
                 left_out[name] = "it needs more than logits"
-            elif self.same_prediction and not kind.keeps_prediction:
+            elif self.same_prediction and not all(kind.keeps_prediction for kind in kinds):
                 left_out[name] = "it may change the predicted class"
-            else:
-                made[name] = kind()
-        return made, left_out
+            elif name and name not in chains:
+                chains.append(name)
+        return chains, left_out
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
-        return self.chosen_.predict_proba(logits, features)
+        inputs, keeps = {"": logits}, {"": True}
+        total = None
+        for (name, step), weight in zip(self.steps_.items(), self.weights_.tolist(), strict=True):
+            before = _parted(name)[0]
+            probs = step.predict_proba(inputs[before])
+            keeps[name] = keeps[before] and step.keeps_prediction
+            if any(_parted(other)[0] == name for other in self.steps_):
+                inputs[name] = scores_behind(probs, inputs[before], keeps=keeps[name])
+            if weight > 0:
+                share = probs if weight == 1 else weight * probs
+                total = share if total is None else total + share
+        return total
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
     ) -> tuple[IntArray, FloatArray]:
-        """See `Calibrator.predict_confidence`; as the choice says it."""
+        """See `Calibrator.predict_confidence`; a method that was taken alone says it itself."""
         checked = self._checked(logits)
-        return self.chosen_.predict_confidence(checked, features)
+        if len(self.steps_) == 1:
+            return next(iter(self.steps_.values())).predict_confidence(checked, features)
+        return super().predict_confidence(checked, features)
+
+    @classmethod
+    def state_names(cls) -> tuple[str, ...]:
+        """See `Calibrator.state_names`."""
+        return ("weights_",)
+
+    def parts(self) -> dict[str, Calibrator]:
+        """Return the fitted steps by the chain that each ends."""
+        return dict(self.steps_)
+
+    @classmethod
+    def wanted_parts(cls, found: Collection[str]) -> str | None:
+        """See `Calibrator.wanted_parts`."""
+        known = {""}
+        for name in found:
+            before, step = _parted(name)
+            if before not in known or not step:
+                return "steps, each behind one that comes before it"
+            known.add(name)
+        return None if found else "at least one step"
+
+    def restore_parts(self, parts: dict[str, Calibrator]) -> None:
+        """See `Calibrator.restore_parts`."""
+        for name, part in parts.items():
+            if part.method != _parted(name)[1]:
+                raise InputError(f"its part '{name}' is a '{part.method}' calibrator")
+            if part.needs:
+                raise InputError(f"its part '{name}' needs more than logits")
+        self.steps_ = dict(parts)
+
+    def restore(
+        self, state: dict[str, NDArray[np.generic]], classes: int, report: FitReport
+    ) -> Self:
+        """See `Calibrator.restore`."""
+        weights = np.asarray(state["weights_"], dtype=np.float64)
+        if len(weights) != len(self.steps_) or abs(float(weights.sum()) - 1) > 1e-9:
+            raise InputError("'weights_' must be one for each step, and sum to 1")
+        self.weights_, self.classes_, self.fit_report_ = weights, classes, report
+        return self
+
+
+def _make(name: str) -> Calibrator:
+    from calibrant.posthoc.registry import calibrator_class
+
+    return calibrator_class(name)()
+
+
+def _parted(chain: str) -> tuple[str, str]:
+    """Return the chain before the last step, and that step."""
+    before, _, step = chain.rpartition("+")
+    return before, step
+
+
+def _with_prefixes(chains: Collection[str]) -> list[str]:
+    """Return the chains and all that they begin with, each behind what it begins with."""
+    found = dict[str, None]()
+    for chain in chains:
+        steps = chain.split("+")
+        for count in range(1, len(steps) + 1):
+            found["+".join(steps[:count])] = None
+    return list(found)
+
+
+def _trials(
+    contest: CrossValidation, chains: list[str], left_out: dict[str, str]
+) -> dict[str, Trial]:
+    """Return the trials of all chains and what they begin with, less what refuses the rows."""
+    trials: dict[str, Trial] = {}
+    every = _with_prefixes(chains)
+    for name in every:
+        before, step = _parted(name)
+        if before and before not in trials:
+            left_out[name] = left_out[before]
+            continue
+        behind = any(_parted(other)[0] == name for other in every)
+        try:
+            given = trials[before] if before else None
+            trials[name] = contest.trial(_make(step), given, keep_scores=behind)
+        except NotApplicableError as refusal:
+            left_out[name] = str(refusal)
+    return trials
 
 
 def _too_few(predictions: Predictions) -> str:
@@ -178,71 +320,3 @@ def _too_few(predictions: Predictions) -> str:
                 f"{FEWEST_OF_EITHER}"
             )
     return ""
-
-
-class Choice(NamedTuple):
-    """Outcome of `choose`.
-
-    Attributes:
-        chosen: the simplest candidate within one standard error of the best.
-        best: the one of the lowest mean loss.
-        runner_up: the one of the lowest mean loss but the chosen; None if there is no other.
-        means: name to mean loss, simplest first.
-        to_best: name to paired difference to the best.
-    """
-
-    chosen: str
-    best: str
-    runner_up: str | None
-    means: dict[str, float]
-    to_best: dict[str, Difference]
-
-    def sentence(self, score: str, how: str) -> str:
-        """Return the choice and its reason."""
-        mean = self.means[self.chosen]
-        text = f"chose {self.chosen}, {score} {mean:.4f} by {how}: "
-        if self.chosen == self.best:
-            text += "it has the lowest, and no simpler method is within one standard error of it"
-        else:
-            gap = self.to_best[self.chosen]
-            text += (
-                f"the simplest method within one standard error of the lowest, "
-                f"{self.means[self.best]:.4f} of {self.best} (difference {gap.value:.4f} "
-                f"+- {gap.error:.4f})"
-            )
-        if self.runner_up not in (None, self.best):
-            gap = self.to_best[self.runner_up]
-            text += (
-                f"; runner-up {self.runner_up} {self.means[self.runner_up]:.4f} "
-                f"(above the lowest by {gap.value:.4f} +- {gap.error:.4f})"
-            )
-        return text
-
-    def all_scores(self, score: str) -> str:
-        """Return every candidate's mean loss, simplest first."""
-        scores = ", ".join(f"{name} {mean:.4f}" for name, mean in self.means.items())
-        return f"{score} of all, simplest first: {scores}"
-
-
-def choose(trials: dict[str, Trial], folds: int, fallback: str) -> Choice:
-    """Apply the one-standard-error rule to the `trials` of candidates by name.
-
-    Args:
-        trials: at least that of `fallback`.
-        folds: of the cross-validation.
-        fallback: the method that any other choice must score better than.
-    """
-    simplest_first = sorted(
-        trials, key=lambda name: (not trials[name].keeps_prediction, trials[name].parameters)
-    )
-    means = {name: float(trials[name].losses.mean()) for name in simplest_first}
-    best = min(means, key=lambda name: means[name])
-    to_best = {
-        name: difference_of_losses(trials[name].losses, trials[best].losses, folds)
-        for name in means
-    }
-    close = [name for name, gap in to_best.items() if gap.value <= gap.error]
-    chosen = next(name for name in close if name == fallback or means[name] < means[fallback])
-    others = [name for name in means if name != chosen]
-    runner_up = min(others, key=lambda name: means[name]) if others else None
-    return Choice(chosen, best, runner_up, means, to_best)

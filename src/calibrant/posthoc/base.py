@@ -9,7 +9,7 @@ confidence; how that is applied to any kind of array, saved and exported is the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -340,6 +340,22 @@ class Calibrator(ABC):
     def parts(self) -> dict[str, Calibrator]:
         """Return the fitted calibrators that this one is made of, by name."""
         return {name: getattr(self, name) for name in self.part_names}
+
+    @classmethod
+    def wanted_parts(cls, found: Collection[str]) -> str | None:
+        """Return what it is made of, if it can't be made of the parts named `found`, or None."""
+        return (
+            None if set(found) == set(cls.part_names) else ", ".join(cls.part_names) or "no others"
+        )
+
+    def restore_parts(self, parts: dict[str, Calibrator]) -> None:
+        """Take over fitted parts with names that `wanted_parts` is content with.
+
+        Raises:
+            InputError: parts that don't fit each other.
+        """
+        for name, part in parts.items():
+            setattr(self, name, part)
 
     def restore(self, state: dict[str, NDArray[Any]], classes: int, report: FitReport) -> Self:
         """Take over what another calibrator of this kind had learnt, and return self."""

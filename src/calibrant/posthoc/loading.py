@@ -104,10 +104,10 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         }
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
-    if set(described) != set(method.part_names):
+    wanted = method.wanted_parts(described)
+    if wanted is not None:
         raise CalibratorFileError(
-            f"{source}: a '{method.method}' calibrator is made of "
-            f"{', '.join(method.part_names) or 'no others'}, but the file of "
+            f"{source}: a '{method.method}' calibrator is made of {wanted}, but the file of "
             f"{', '.join(sorted(described)) or 'no others'}"
         )
     prefixes = tuple(f"{name}/" for name in described)
@@ -123,16 +123,19 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
     wrong = misfit(calibrator, own, classes)
     if wrong is not None:
         raise CalibratorFileError(f"{_unfit(calibrator, classes, source)} ({wrong})")
+    parts: dict[str, Calibrator] = {}
     for name, inner in described.items():
         prefix = f"{name}/"
         of_part = {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}
-        part = _rebuilt(inner, of_part, source)
-        if part.classes_ != classes:
+        # Said before its arrays are found to be of another size.
+        declared = inner.get("classes", "")
+        if declared and declared != str(classes):
             raise CalibratorFileError(
-                f"{source}: its part '{name}' was fitted for {part.classes_} classes, not {classes}"
+                f"{source}: its part '{name}' was fitted for {declared} classes, not {classes}"
             )
-        setattr(calibrator, name, part)
+        parts[name] = _rebuilt(inner, of_part, source)
     try:
+        calibrator.restore_parts(parts)
         return calibrator.restore(own, classes, fit_report)
     except Exception as error:  # a plug-in's may make more of arrays than to keep them
         raise CalibratorFileError(f"{_unfit(calibrator, classes, source)} ({error})") from error

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, IntArray, as_array, like, namespace, pick, to_numpy
+from calibrant.core.arrays import Array, IntArray, like, pick, to_numpy
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.chains.steps import with_top_lifted
 from calibrant.posthoc.confidence.top_rest import TopRestScaling, log_probabilities
 from calibrant.posthoc.noise.probit import ProbitScaling
 from calibrant.posthoc.temperature.single import TemperatureScaling
@@ -64,25 +65,12 @@ class ProbitTopRestScaling(Calibrator):
             if not _clearly_likelier(scores, scaled_scores, labels):
                 self.first_, scores = scaled, scaled_scores
         second = TopRestScaling(knots=self.knots, penalty=self.penalty)
-        self.top_rest_ = second.fit(_with_top_lifted(scores, logits), labels)
+        self.top_rest_ = second.fit(with_top_lifted(scores, logits), labels)
         return self.top_rest_.fit_report_.behind(self.first_.fit_report_)
 
     def _apply(self, logits: Array, features: Array | None) -> Array:
         scores = log_probabilities(self.first_, logits)
-        return self.top_rest_.predict_proba(_with_top_lifted(scores, logits))
-
-
-def _with_top_lifted(scores: Array, logits: Array) -> Array:
-    """Return the (N, K) scores with that of each row's largest logit lifted by a rounding error.
-
-    So no class overtakes it in the second step that is level with it after the first.
-    """
-    xp = namespace(scores)
-    columns = like(np.arange(int(scores.shape[1])), scores)
-    chosen = columns[None, :] == xp.argmax(as_array(logits), axis=1)[:, None]
-    top = xp.max(scores, axis=1, keepdims=True)
-    lifted = top + 2 * xp.finfo(scores.dtype).eps * (1 + xp.abs(top))
-    return xp.where(chosen, lifted, scores)
+        return self.top_rest_.predict_proba(with_top_lifted(scores, logits))
 
 
 def _clearly_likelier(scores: Array, others: Array, labels: IntArray) -> bool:

@@ -16,7 +16,6 @@ from calibrant.core.arrays import (
     Array,
     FloatArray,
     as_array,
-    namespace,
     to_numpy,
 )
 from calibrant.core.errors import (
@@ -27,6 +26,7 @@ from calibrant.core.errors import (
 )
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.chains.steps import log_of
 from calibrant.posthoc.confidence import SEPARATION
 from calibrant.posthoc.fitting.smooth_logistic import (
     LogisticFit,
@@ -41,7 +41,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, columns, cubics, largest, sigmoid, sums, top
 from calibrant.posthoc.temperature.single import fit_temperature
-from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
@@ -294,7 +294,4 @@ def log_probabilities(calibrator: Calibrator, logits: Array) -> Array:
     Minus infinity for masked classes; no probability counts as less than the smallest that NLL
     takes.
     """
-    probs = calibrator.predict_proba(logits)
-    xp = namespace(probs)
-    scores = xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
-    return xp.where(xp.asarray(logits) == -xp.inf, -xp.inf, scores)
+    return log_of(calibrator.predict_proba(logits), logits)

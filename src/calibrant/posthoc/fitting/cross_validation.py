@@ -7,9 +7,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import CalibrationWarning, InputError
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chains.steps import scores_behind
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
@@ -41,11 +42,13 @@ class Trial(NamedTuple):
         losses: (N,) loss of each row, averaged over the repeats.
         parameters: number of fitted parameters in the last fold.
         keeps_prediction: whether it keeps the predicted class.
+        scores: for each repeat the (N, K) log-probabilities that each row was given, if asked for.
     """
 
     losses: FloatArray
     parameters: int
     keeps_prediction: bool
+    scores: tuple[FloatArray, ...] = ()
 
 
 class CrossValidation:
@@ -71,31 +74,52 @@ class CrossValidation:
             rows = rows.tabulated(fit_temperature(rows).beta)
         self._rows = rows
 
-    def trial(self, calibrator: Calibrator) -> Trial:
+    def trial(
+        self, calibrator: Calibrator, before: Trial | None = None, *, keep_scores: bool = False
+    ) -> Trial:
         """Return how an unfitted `calibrator` does; it is left fitted to the last fold's rows.
+
+        Args:
+            calibrator: alone, or the last step of a chain.
+            before: the trial of the steps before it, with `scores`. What those say of rows that
+                they haven't seen is what the calibrator learns from and is tried on, so the folds
+                of a step serve all steps behind it.
+            keep_scores: whether a step shall come behind this one.
 
         Raises:
             NotApplicableError: the method refuses the rows of a fold.
         """
-        total = np.zeros(self.predictions.n)
+        given = self.predictions
+        total, scores = np.zeros(given.n), list[FloatArray]()
+        keeps = calibrator.keeps_prediction and (before is None or before.keeps_prediction)
         with warnings.catch_warnings():
             # What a fold lacks the whole set may have.
             warnings.simplefilter("ignore", CalibrationWarning)
-            for fold in self.assignments:
+            for repeat, fold in enumerate(self.assignments):
+                if before is not None:
+                    given = Predictions.from_logits(before.scores[repeat], self.predictions.labels)
+                if keep_scores:
+                    scores.append(np.empty((given.n, self._rows.classes)))
                 for part in range(self.folds):
-                    unseen = np.flatnonzero(fold == part)
-                    total[unseen] += self._losses(calibrator, np.flatnonzero(fold != part), unseen)
-        return Trial(
-            total / len(self.assignments), calibrator.n_parameters, calibrator.keeps_prediction
-        )
+                    seen, unseen = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
+                    held_out = given.take(unseen)
+                    self._fit(calibrator, given, seen, alone=before is None)
+                    probs = calibrator.predict_proba(held_out.scores)
+                    total[unseen] += self._losses(probs, held_out)
+                    if keep_scores:
+                        said = scores_behind(probs, held_out.scores, keeps=keeps)
+                        scores[-1][unseen] = to_numpy(said)
+        parameters = calibrator.n_parameters + (0 if before is None else before.parameters)
+        return Trial(total / len(self.assignments), parameters, keeps, tuple(scores))
 
-    def _losses(self, calibrator: Calibrator, seen: IntArray, unseen: IntArray) -> FloatArray:
-        """Return the losses of the rows in `unseen` after a fit to those in `seen`."""
-        held_out = self.predictions.take(unseen)
-        if not _fit_summary(calibrator, self._rows.take(seen)):
-            rows = self.predictions.take(seen)
+    def _fit(
+        self, calibrator: Calibrator, given: Predictions, seen: IntArray, *, alone: bool
+    ) -> None:
+        if not (alone and _fit_summary(calibrator, self._rows.take(seen))):
+            rows = given.take(seen)
             calibrator.fit(rows.scores, rows.labels)
-        probs = calibrator.predict_proba(held_out.scores)
+
+    def _losses(self, probs: Array, held_out: Predictions) -> FloatArray:
         scores = score_rows(Predictions.from_probs(probs, held_out.labels))
         return scores.nll if self.score == "nll" else scores.brier
 
@@ -118,6 +142,11 @@ class Difference(NamedTuple):
     error: float
 
 
+def shared_rows_factor(folds: int) -> float:
+    """Return what the variance of a mean difference is to be multiplied by: 1 + V / (V - 1)."""
+    return 1 + folds / (folds - 1)
+
+
 def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> Difference:
     """Return the mean of (N,) losses `first` - `second` of the same rows, and its standard error.
 
@@ -134,5 +163,6 @@ def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> D
     differences = first - second
     rows = len(differences)
     spread = float(differences.std(ddof=1)) if rows > 1 else 0.0
-    inflation = 1 + folds / (folds - 1)
-    return Difference(float(differences.mean()), spread * float(np.sqrt(inflation / rows)))
+    return Difference(
+        float(differences.mean()), spread * float(np.sqrt(shared_rows_factor(folds) / rows))
+    )

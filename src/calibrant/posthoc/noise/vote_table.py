@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, pick
-from calibrant.posthoc.noise.votes import CERTAIN, FINE_STEP, HIGHEST_NODE, LOWEST_NODE
+from calibrant.posthoc.noise.votes import FINE_STEP, HIGHEST_NODE, LOWEST_NODE
 
 # From so many classes on the table pays.
 FEWEST_CLASSES = 20
@@ -24,9 +24,9 @@ FEWEST_CLASSES = 20
 SPACING = 1 / 8
 # Of the six points around an interval, counted from its lower end.
 OFFSETS = (-2, -1, 0, 1, 2, 3)
-# A gap beyond the first makes no difference to the other classes, at any node; a class beyond the
-# second has a share under 1e-200.
-CROWD_REACH, SHARE_REACH = CERTAIN - LOWEST_NODE + 0.2, 36.0
+# A thousand classes with gaps beyond the first take less than 1e-8 from the others' shares; a class
+# beyond the second has a share under 1e-200.
+CROWD_REACH, SHARE_REACH = 9.75, 36.0
 SMALLEST_SHARE = 1e-300
 
 
@@ -69,12 +69,18 @@ def _places(gaps: FloatArray, reach: float) -> _Places:
     step = flat[index] / SPACING
     below = step.astype(np.int64)
     share = step - below
-    # Lagrange's polynomials of the six points.
-    weights = np.ones((len(OFFSETS), len(index)))
-    for weight, own in zip(weights, OFFSETS, strict=True):
-        for other in OFFSETS:
-            if other != own:
-                weight *= (share - other) / (own - other)
+    # Lagrange's polynomials of the six points: products of all differences but one.
+    differences = [share - offset for offset in OFFSETS]
+    weights = np.empty((len(OFFSETS), len(index)))
+    product = np.ones(len(index))
+    for weight, difference, own in zip(weights, differences, OFFSETS, strict=True):
+        scale = float(np.prod([own - other for other in OFFSETS if other != own]))
+        np.divide(product, scale, out=weight)
+        product *= difference
+    product = np.ones(len(index))
+    for weight, difference in zip(weights[::-1], differences[::-1], strict=True):
+        weight *= product
+        product *= difference
     return _Places(index, index // classes * points + below, weights)
 
 

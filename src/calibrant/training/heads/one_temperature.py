@@ -140,9 +140,9 @@ def beside_temperature(
 
 def _range(metric: Metric, value: float, low: float, high: float, *, signed: bool = False) -> str:
     texts = [show(metric, number) for number in (value, low, high)]
-    if signed and value > 0:
-        texts[0] = f"+{texts[0]}"
-    return f"{texts[0]} ({texts[1]} to {texts[2]})"
+    unit = (" points" if signed else " %") if metric.percent else ""
+    sign = "+" if signed and value > 0 else ""
+    return f"{sign}{texts[0]}{unit} ({texts[1]} to {texts[2]})"
 
 
 def _listed(names: list[str]) -> str:

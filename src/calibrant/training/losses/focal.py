@@ -101,6 +101,9 @@ class FLSD(CalibrationLoss):
         ignore_index: int = -100,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
+        for name, values in (("boundaries", boundaries), ("gammas", gammas)):
+            if not isinstance(values, (list, tuple)):
+                raise InputError(f"{name} must be several numbers, not {values!r}")
         self.boundaries = tuple(number("boundary", edge, above=0, at_most=1) for edge in boundaries)
         self.gammas = tuple(number("gamma", gamma, at_least=0) for gamma in gammas)
         if len(gammas) != len(boundaries) + 1 or sorted(boundaries) != list(boundaries):

@@ -42,9 +42,10 @@ class GateWatch:
             accumulation_steps: batches that are said to make a step.
             spans_ranks: whether all processes of a distributed run make this call.
         """
+        if torch.compiler.is_compiling():
+            return
         # Sharded parameters are of another class, and hold a part of the values only.
-        plain = type(weight) is nn.Parameter and weight.requires_grad
-        if torch.compiler.is_compiling() or not plain:
+        if type(weight) is not nn.Parameter or not weight.requires_grad:
             return
         self._calls += 1
         if self._start is None:

@@ -1,0 +1,162 @@
+"""From the losses of candidates on rows held out to their weights: averaged, or one of them."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from calibrant.posthoc.fitting.cross_validation import (
+    Difference,
+    Trial,
+    difference_of_losses,
+    shared_rows_factor,
+)
+
+Rule = Literal["average", "lowest", "simplest"]
+# A candidate of less than this share of the largest weight is left out. The share is taken off all
+# weights, so that none of them jumps.
+SMALLEST_SHARE = 0.02
+# What another candidate must have over temperature scaling to be chosen alone, in standard errors.
+CLEAR_LEAD = 0.5
+
+
+def weights_by_likelihood(
+    trials: dict[str, Trial], folds: int, fallback: str, prior: float = 0.5
+) -> dict[str, float]:
+    """Return how much each candidate is to be believed, given its losses on rows held out.
+
+    With L the sum of a candidate's losses, its weight is in proportion to
+
+        b exp(-L / (1 + V / (V - 1)))
+
+    b being what is believed beforehand: `prior` for the fallback, and equal parts of the rest for
+    the others. For log losses exp(-L) is the likelihood of the rows held out, and the weights would
+    be posterior probabilities, had the rows been independent. They share fits; V folds make N
+    rows tell as much about a difference as N / (1 + V / (V - 1)) would, see `difference_of_losses`.
+    A fiftieth of the largest weight is then taken off all of them, and what falls below 0 is left
+    out.
+
+    Args:
+        trials: candidates by name, at least that of `fallback`.
+        folds: V of the cross-validation.
+        fallback: the candidate that is believed in beforehand.
+        prior: how much, in (0, 1).
+
+    References:
+        Weights by cross-validated likelihood: Geisser, Eddy: A Predictive Approach to Model
+        Selection, JASA 74, 1979; Yao, Vehtari, Simpson, Gelman: Using Stacking to Average Bayesian
+        Predictive Distributions, Bayesian Analysis 13, 2018 ("pseudo-BMA").
+    """
+    others = max(len(trials) - 1, 1)
+    evidence = np.array(
+        [
+            np.log(prior if name == fallback else (1 - prior) / others)
+            - float(trial.losses.sum()) / shared_rows_factor(folds)
+            for name, trial in trials.items()
+        ]
+    )
+    weights = np.exp(evidence - evidence.max())
+    weights = np.maximum(weights - SMALLEST_SHARE, 0.0)
+    return dict(zip(trials, (weights / weights.sum()).tolist(), strict=True))
+
+
+def sentence_of_weights(
+    weights: dict[str, float], trials: dict[str, Trial], score: str, how: str, fallback: str
+) -> str:
+    """Return in words what is averaged and why."""
+    largest_first = sorted(weights, key=lambda name: -weights[name])
+    shares = [f"{name} {100 * weights[name]:.0f} %" for name in largest_first if weights[name] > 0]
+    means = {name: float(trial.losses.mean()) for name, trial in trials.items()}
+    # The score of an average is never above the average of the scores.
+    together = sum(weight * means[name] for name, weight in weights.items())
+    verb = "averages" if len(shares) > 1 else "takes"
+    text = f"{verb} {', '.join(shares)}: weights by {score} in {how}, where "
+    if shares == [f"{fallback} 100 %"]:
+        return text + f"{fallback} has {together:.4f} and no other is likely to do better"
+    gap = f"{together:.4f}" if len(shares) == 1 else f"at most {together:.4f} together"
+    return text + f"that has {gap} and {fallback} {means[fallback]:.4f}"
+
+
+class Choice(NamedTuple):
+    """Outcome of `choose`.
+
+    Attributes:
+        rule: see `choose`.
+        chosen: the candidate that is taken.
+        best: the one of the lowest mean loss.
+        runner_up: the one of the lowest mean loss but the chosen; None if there is no other.
+        means: name to mean loss, simplest first.
+        to_best: name to paired difference to the best.
+    """
+
+    rule: Rule
+    chosen: str
+    best: str
+    runner_up: str | None
+    means: dict[str, float]
+    to_best: dict[str, Difference]
+
+    def sentence(self, score: str, how: str) -> str:
+        """Return the choice and its reason."""
+        mean = self.means[self.chosen]
+        text = f"chose {self.chosen}, {score} {mean:.4f} by {how}: "
+        if self.rule == "lowest" and self.chosen == self.best:
+            text += "it has the lowest"
+        elif self.rule == "lowest":
+            gap = self.to_best[self.chosen]
+            text += (
+                f"{self.best} has {self.means[self.best]:.4f}, which isn't lower by half a "
+                f"standard error (difference {gap.value:.4f} +- {gap.error:.4f})"
+            )
+        elif self.chosen == self.best:
+            text += "it has the lowest, and no simpler method is within one standard error of it"
+        else:
+            gap = self.to_best[self.chosen]
+            text += (
+                f"the simplest method within one standard error of the lowest, "
+                f"{self.means[self.best]:.4f} of {self.best} (difference {gap.value:.4f} "
+                f"+- {gap.error:.4f})"
+            )
+        if self.runner_up not in (None, self.best):
+            gap = self.to_best[self.runner_up]
+            text += (
+                f"; runner-up {self.runner_up} {self.means[self.runner_up]:.4f} "
+                f"(above the lowest by {gap.value:.4f} +- {gap.error:.4f})"
+            )
+        return text
+
+    def all_scores(self, score: str) -> str:
+        """Return every candidate's mean loss, simplest first."""
+        scores = ", ".join(f"{name} {mean:.4f}" for name, mean in self.means.items())
+        return f"{score} of all, simplest first: {scores}"
+
+
+def choose(trials: dict[str, Trial], folds: int, fallback: str, rule: Rule = "simplest") -> Choice:
+    """Choose one of the candidates by their `trials`.
+
+    Args:
+        trials: at least that of `fallback`.
+        folds: of the cross-validation.
+        fallback: the method that any other choice must score better than.
+        rule: ``"simplest"`` of those within one standard error of the lowest mean loss, or the
+            ``"lowest"``, if it is below that of `fallback` by half a standard error.
+    """
+    simplest_first = sorted(
+        trials, key=lambda name: (not trials[name].keeps_prediction, trials[name].parameters)
+    )
+    means = {name: float(trials[name].losses.mean()) for name in simplest_first}
+    best = min(means, key=lambda name: means[name])
+    to_best = {
+        name: difference_of_losses(trials[name].losses, trials[best].losses, folds)
+        for name in means
+    }
+    if rule == "lowest":
+        lead = to_best[fallback]
+        chosen = best if lead.value > CLEAR_LEAD * lead.error else fallback
+    else:
+        close = [name for name, gap in to_best.items() if gap.value <= gap.error]
+        chosen = next(name for name in close if name == fallback or means[name] < means[fallback])
+    others = [name for name in means if name != chosen]
+    runner_up = min(others, key=lambda name: means[name]) if others else None
+    return Choice(rule, chosen, best, runner_up, means, to_best)

@@ -81,10 +81,9 @@ from calibrant.metrics.sweep import sweep_calibration_error as sweep_calibration
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
 from calibrant.posthoc.base import Calibrator as Calibrator
 from calibrant.posthoc.base import FitReport as FitReport
+from calibrant.posthoc.chains.chain import Chain as Chain
+from calibrant.posthoc.chains.chain import chain_of as chain_of
 from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling as ProbitTopRestScaling
-from calibrant.posthoc.chains.svs_top_rest import (
-    StructuredTopRestScaling as StructuredTopRestScaling,
-)
 from calibrant.posthoc.confidence import BayesianBinning as BayesianBinning
 from calibrant.posthoc.confidence import HistogramBinning as HistogramBinning
 from calibrant.posthoc.confidence import IsotonicRegression as IsotonicRegression

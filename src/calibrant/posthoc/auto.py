@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, namespace, to_num
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.text import counted
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.steps import scores_behind
+from calibrant.posthoc.chains.chain import learnt_by
 from calibrant.posthoc.fitting.choice import (
     Rule,
     choose,
@@ -23,6 +23,8 @@ from calibrant.posthoc.fitting.choice import (
 )
 from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
 from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.methods import CANDIDATES
+from calibrant.posthoc.pieces import as_type, scores_behind
 from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
@@ -69,7 +71,7 @@ class AutoCalibrator(Calibrator):
     is none: it rewards maps that say the same of all rows). Their probabilities are then averaged
     with weights in proportion to the likelihood of the rows held out, discounted for what folds
     share, and with half of the belief beforehand in temperature scaling:
-    `calibrant.posthoc.fitting.choice.weights_by_likelihood` has the formula. Where many rows show a clear
+    `fitting.choice.weights_by_likelihood` has the formula. Where many rows show a clear
     winner it has all the weight; where few rows can't tell, the average hedges, and
     moves with the rows by degrees and not by leaps, as a choice does.
 
@@ -183,15 +185,13 @@ class AutoCalibrator(Calibrator):
 
     def _chains(self) -> tuple[list[str], dict[str, str]]:
         """Return the chains that take part, and why others that were named don't."""
-        from calibrant.posthoc.registry import calibrator_class  # which knows this class
-
         chains, left_out = [FALLBACK], dict[str, str]()
         for text in str(self.candidates).split(","):
             steps = [name.strip() for name in text.split("+") if name.strip()]
-            kinds = [calibrator_class(name) for name in steps]
             name = "+".join(steps)
-            if any(issubclass(kind, AutoCalibrator) for kind in kinds):
+            if self.method in steps:
                 raise InputError(f"candidates must not hold '{name}', which does the choosing")
+            kinds = [CANDIDATES.named(step) for step in steps]
             if any(kind.needs for kind in kinds):
                 left_out[name] = "it needs more than logits"
             elif self.same_prediction and not all(kind.keeps_prediction for kind in kinds):
@@ -200,18 +200,25 @@ class AutoCalibrator(Calibrator):
                 chains.append(name)
         return chains, left_out
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return the weighted mean of what the chains give."""
         inputs, keeps = {"": logits}, {"": True}
-        total = None
-        for (name, step), weight in zip(self.steps_.items(), self.weights_.tolist(), strict=True):
+        total = xp.zeros_like(logits)
+        for place, (name, step) in enumerate(self.steps_.items()):
             before = _parted(name)[0]
-            probs = step.predict_proba(inputs[before])
+            scores = inputs[before]
+            probs = step.transform(xp, scores, None, learnt_by(name, learnt), masks=masks)
             keeps[name] = keeps[before] and step.keeps_prediction
-            if any(_parted(other)[0] == name for other in self.steps_):
-                inputs[name] = scores_behind(probs, inputs[before], keeps=keeps[name])
-            if weight > 0:
-                share = probs if weight == 1 else weight * probs
-                total = share if total is None else total + share
+            inputs[name] = scores_behind(xp, probs, scores, masks=masks, keeps=keeps[name])
+            total = total + probs * as_type(xp, learnt["weights_"][place], logits)
         return total
 
     def predict_confidence(
@@ -264,9 +271,7 @@ class AutoCalibrator(Calibrator):
 
 
 def _make(name: str) -> Calibrator:
-    from calibrant.posthoc.registry import calibrator_class
-
-    return calibrator_class(name)()
+    return CANDIDATES.named(name)()
 
 
 def _parted(chain: str) -> tuple[str, str]:

@@ -32,6 +32,7 @@ from calibrant.core.errors import InputError, NotApplicableError, NotFittedError
 from calibrant.core.masks import masked_classes
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.saving import save
 from calibrant.predictions.predictions import Predictions
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
@@ -262,8 +263,6 @@ class Calibrator(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator to a safetensors file; `calibrant.load` reads it."""
-        from calibrant.posthoc.loading import save
-
         save(self, path)
 
     @property

@@ -1,7 +1,6 @@
-"""Save and load fitted calibrators: safetensors with method, version and arguments in the header.
+"""Load calibrators that `calibrant.posthoc.saving` wrote, once they are proved to be ones.
 
-A calibrator that is made of others holds each part's header within its own, and its arrays under
-the part's name. A file is data only. Loading never unpickles and never imports by name: it makes
+Loading never unpickles and never imports by name: it makes
 the calibrator that the registry knows by the method, and refuses anything that does not fit it.
 """
 
@@ -15,53 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import check_arguments
-from calibrant.core.errors import CalibratorFileError, NotFittedError
+from calibrant.core.errors import CalibratorFileError
 from calibrant.files.atomic import StrPath
-from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import misfit
 from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.saving import FORMAT
 from calibrant.posthoc.trial import fault_of
-
-FORMAT = ParameterFormat("calibrant", 1, "a calibrator", "numpy")
-
-
-def save(calibrator: Calibrator, path: StrPath) -> None:
-    """Write a fitted calibrator to `path`, which must end in ``.safetensors``.
-
-    Raises:
-        NotFittedError: it has not been fitted.
-        InputError: another extension, or a folder that doesn't exist.
-    """
-    FORMAT.check_extension(path)
-    if not hasattr(calibrator, "fit_report_"):
-        raise NotFittedError(f"this {type(calibrator).__name__} has not been fitted")
-    FORMAT.write(path, _described(calibrator), _all_state(calibrator))
-
-
-def _described(calibrator: Calibrator) -> dict[str, str]:
-    """Return what a header says of a calibrator, and within it of those that it is made of."""
-    described = {
-        "method": calibrator.method,
-        "classes": str(calibrator.classes_),
-        # NumPy's numbers are fine as arguments, and no numbers to `json`.
-        "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
-        "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
-    }
-    parts = {name: _described(part) for name, part in calibrator.parts().items()}
-    return described | ({"parts": json.dumps(parts)} if parts else {})
-
-
-def _all_state(calibrator: Calibrator) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a calibrator by name, those of its parts as ``part/name``."""
-    state = {
-        # safetensors writes memory as it lies, so it must lie in rows
-        name: np.ascontiguousarray(array) if array.ndim else array
-        for name, array in calibrator.state().items()
-    }
-    for part, inner in calibrator.parts().items():
-        state |= {f"{part}/{name}": array for name, array in _all_state(inner).items()}
-    return state
 
 
 def load(path: StrPath) -> Calibrator:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import array_api_compat.numpy
 
 from calibrant.core.arrays import Array
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 
 def columns(xp: Any, rows: Array) -> Array:
@@ -192,3 +193,25 @@ def centred(xp: Any, logits: Array, masks: bool) -> Array:
     known = zero_where_masked(xp, logits, logits, masks)
     mean = sums(xp, known) / sums(xp, unmasked(xp, logits))
     return zero_where_masked(xp, logits, known - mean[:, None], masks)
+
+
+def scores_behind(xp: Any, probs: Array, logits: Array, *, masks: bool, keeps: bool) -> Array:
+    """Return the (n, K) logits of the step behind one that made `probs` of `logits`.
+
+    They are log-probabilities. None counts as less than the smallest that NLL takes.
+
+    Args:
+        xp: array namespace.
+        probs: (n, K) what the step gave; logits: (n, K) what it was given.
+        masks: whether a logit may be minus infinity.
+        keeps: whether all steps so far keep the predicted class. Then that of the row's largest
+            logit is lifted by a rounding error, so that no class overtakes it in the step behind
+            that is level with it after this one.
+    """
+    scores = xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+    if keeps:
+        most = largest(xp, scores)
+        lifted = most + 2 * float(xp.finfo(scores.dtype).eps) * (1 + xp.abs(most))
+        chosen = columns(xp, logits) == xp.argmax(logits, axis=1, keepdims=True)
+        scores = xp.where(chosen, lifted, scores)
+    return still_masked(xp, logits, scores, masks)

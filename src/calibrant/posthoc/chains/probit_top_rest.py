@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, IntArray, like, pick, to_numpy
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.steps import with_top_lifted
-from calibrant.posthoc.confidence.top_rest import TopRestScaling, log_probabilities
+from calibrant.posthoc.chains.chain import learnt_by
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.fitting.cross_validation import seen_through
 from calibrant.posthoc.noise.probit import ProbitScaling
+from calibrant.posthoc.pieces import scores_behind
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
@@ -58,19 +61,30 @@ class ProbitTopRestScaling(Calibrator):
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
         self.first_ = ProbitScaling().fit(logits, labels)
-        scores = log_probabilities(self.first_, logits)
+        scores = seen_through(self.first_.predict_proba(logits), logits, keeps=True)
         if self.tails == "likelier":
             scaled = TemperatureScaling().fit(logits, labels)
-            scaled_scores = log_probabilities(scaled, logits)
+            scaled_scores = seen_through(scaled.predict_proba(logits), logits, keeps=True)
             if not _clearly_likelier(scores, scaled_scores, labels):
                 self.first_, scores = scaled, scaled_scores
         second = TopRestScaling(knots=self.knots, penalty=self.penalty)
-        self.top_rest_ = second.fit(with_top_lifted(scores, logits), labels)
+        self.top_rest_ = second.fit(scores, labels)
         return self.top_rest_.fit_report_.behind(self.first_.fit_report_)
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        scores = log_probabilities(self.first_, logits)
-        return self.top_rest_.predict_proba(with_top_lifted(scores, logits))
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return what the second step gives."""
+        first, second = (learnt_by(name, learnt) for name in self.part_names)
+        probs = self.first_.transform(xp, logits, None, first, masks=masks)
+        scores = scores_behind(xp, probs, logits, masks=masks, keeps=True)
+        return self.top_rest_.transform(xp, scores, None, second, masks=masks)
 
 
 def _clearly_likelier(scores: Array, others: Array, labels: IntArray) -> bool:

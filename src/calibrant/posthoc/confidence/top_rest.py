@@ -26,7 +26,6 @@ from calibrant.core.errors import (
 )
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.steps import log_of
 from calibrant.posthoc.confidence import SEPARATION
 from calibrant.posthoc.fitting.smooth_logistic import (
     LogisticFit,
@@ -286,12 +285,3 @@ def _row_inputs(
     inner = xp.astype(spread, xp.float64) / xp.where(mass > 0, mass, xp.ones_like(mass))
     known = xp.where(xp.isfinite(gap), gap, xp.zeros_like(gap))
     return xp.stack([log_odds, margin, known - inner], axis=1)
-
-
-def log_probabilities(calibrator: Calibrator, logits: Array) -> Array:
-    """Return the logarithm of what `calibrator` gives: the logits of a step behind it.
-
-    Minus infinity for masked classes; no probability counts as less than the smallest that NLL
-    takes.
-    """
-    return log_of(calibrator.predict_proba(logits), logits)

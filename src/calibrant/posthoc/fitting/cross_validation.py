@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import Literal, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import CalibrationWarning, InputError
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chains.steps import scores_behind
+from calibrant.posthoc.pieces import scores_behind
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
@@ -107,8 +108,7 @@ class CrossValidation:
                     probs = calibrator.predict_proba(held_out.scores)
                     total[unseen] += self._losses(probs, held_out)
                     if keep_scores:
-                        said = scores_behind(probs, held_out.scores, keeps=keeps)
-                        scores[-1][unseen] = to_numpy(said)
+                        scores[-1][unseen] = seen_through(probs, held_out.scores, keeps)
         parameters = calibrator.n_parameters + (0 if before is None else before.parameters)
         return Trial(total / len(self.assignments), parameters, keeps, tuple(scores))
 
@@ -122,6 +122,15 @@ class CrossValidation:
     def _losses(self, probs: Array, held_out: Predictions) -> FloatArray:
         scores = score_rows(Predictions.from_probs(probs, held_out.labels))
         return scores.nll if self.score == "nll" else scores.brier
+
+
+def seen_through(probs: Array, logits: Array, keeps: bool) -> FloatArray:
+    """Return the logits of the step behind one that made `probs` of `logits`, as float64 NumPy.
+
+    See `calibrant.posthoc.pieces.scores_behind`.
+    """
+    after, before = (to_numpy(array).astype(np.float64) for array in (probs, logits))
+    return scores_behind(xnp, after, before, masks=True, keeps=keeps)
 
 
 def _fit_summary(calibrator: Calibrator, rows: RowSummary) -> bool:

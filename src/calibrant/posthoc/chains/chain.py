@@ -1,0 +1,227 @@
+"""One step behind another: what each learns from, and how they are applied."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import CalibrationWarning, InputError
+from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
+from calibrant.posthoc.pieces import scores_behind
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import summarize
+
+# A step of so few numbers is hardly too sure of the rows that it was fitted to.
+FEW_PARAMETERS = 2
+# Between the name of a step and that of its argument.
+OF = "__"
+
+
+@dataclass(eq=False)
+class Chain(Calibrator):
+    """Steps one behind another; the log-probabilities of each are the logits of the next.
+
+    What a step can't see the next one may: a linear map sees what is wrong with a class always,
+    top-rest scaling what is wrong at a margin. A map with many parameters is too sure of the rows
+    it was fitted to, and the step behind it would learn to undo what isn't there on other rows.
+    So each step learns from rows as the one before gives them when it was fitted to others
+    (cross-fitting in folds, drawn with a seed), and is then put behind that of all rows. A step of
+    one or two numbers is no surer of its own rows, and is not cross-fitted.
+
+    `chain_of` makes the class of a chain, whose name on the command line joins those of its steps:
+    ``svs+top-rest``. Arguments of a step are those of the chain with its name before them:
+    ``svs__ridge``, ``top_rest__knots``.
+
+    Args:
+        folds: parts for cross-fitting; 1 fits each step to what the one before says of its own
+            rows.
+        seed: of the folds.
+
+    Attributes:
+        steps_: the fitted steps, in order.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> chain = cb.make_calibrator("svs+top-rest", top_rest__knots=8)
+        >>> chain.fit_predictions(cb.load_sample("validation")).n_parameters
+        35
+    """
+
+    method: ClassVar[str] = ""
+    keeps_prediction: ClassVar[bool] = False
+    kinds: ClassVar[tuple[type[Calibrator], ...]] = ()
+
+    folds: int = argument(5, at_least=1)
+    seed: int = argument(0, at_least=0)
+
+    steps_: tuple[Calibrator, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._of_steps = {
+            f"{label}{OF}{name}": value
+            for label, kind in zip(self.labels(), self.kinds, strict=True)
+            for name, value in kind().get_params().items()
+        }
+
+    @classmethod
+    def labels(cls) -> list[str]:
+        """Return what the steps are called in arguments and files; a second of a kind has a 2."""
+        labels: list[str] = []
+        for kind in cls.kinds:
+            label = kind.method.replace("-", "_").replace("+", "_")
+            count = sum(taken.rstrip("0123456789") == label for taken in labels)
+            labels.append(f"{label}{count + 1}" if count else label)
+        return labels
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments and those of the steps."""
+        return super().get_params(deep) | self._of_steps
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the chain or of its steps, and return the calibrator itself."""
+        of_steps = {name: value for name, value in params.items() if name in self._of_steps}
+        self._of_steps |= of_steps
+        return super().set_params(
+            **{name: value for name, value in params.items() if name not in of_steps}
+        )
+
+    def _made(self) -> list[Calibrator]:
+        """Return unfitted steps with their arguments."""
+        made: list[Calibrator] = []
+        for label, kind in zip(self.labels(), self.kinds, strict=True):
+            given = {
+                name.removeprefix(label + OF): value
+                for name, value in self._of_steps.items()
+                if name.startswith(label + OF)
+            }
+            made.append(kind().set_params(**given))
+        return made
+
+    @property
+    def n_parameters(self) -> int:
+        """Those of all steps."""
+        return sum(step.n_parameters for step in self.steps_)
+
+    @property
+    def feature_width(self) -> int | None:
+        """Number of features D that the steps were fitted for; None if none needs any."""
+        widths = [step.feature_width for step in self.steps_ if step.feature_width is not None]
+        return widths[0] if widths else None
+
+    def widest(self) -> int:
+        """Return that of the widest step."""
+        return max(step.widest() for step in self.steps_)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        made = self._made()
+        for step in made:
+            check_arguments(step)
+        rows, keeps, fitted = predictions, True, list[Calibrator]()
+        for place, step in enumerate(made):
+            fitted.append(step.fit_predictions(rows))
+            keeps = keeps and step.keeps_prediction
+            if place + 1 < len(made):
+                scores = self._seen_through(step, rows, keeps)
+                # The last layer makes other logits than these.
+                rows = replace(rows, scores=scores, head=None)
+        self.steps_ = tuple(fitted)
+        report = fitted[0].fit_report_
+        for step in fitted[1:]:
+            report = step.fit_report_.behind(report)
+        return report
+
+    def _seen_through(self, step: Calibrator, rows: Predictions, keeps: bool) -> FloatArray:
+        """Return the (N, K) logits for the step behind `step`, which was fitted to all rows."""
+        folds = min(self.folds, rows.n)
+        if folds < 2 or step.n_parameters <= FEW_PARAMETERS:
+            return _behind(step, rows, keeps)
+        scores = np.empty((rows.n, self.classes_))
+        fold = fold_numbers(summarize(rows.scores, rows.labels, curve="dense"), folds, self.seed)
+        with warnings.catch_warnings():
+            # What a fold lacks the whole set may have, and that has been warned of.
+            warnings.simplefilter("ignore", CalibrationWarning)
+            for part in range(folds):
+                seen, unseen = rows.take(fold != part), rows.take(fold == part)
+                other = type(step)().set_params(**step.get_params()).fit_predictions(seen)
+                scores[fold == part] = _behind(other, unseen, keeps)
+        return scores
+
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return what the last step gives."""
+        scores, probs, keeps = logits, logits, True
+        for place, (name, step) in enumerate(self.parts().items()):
+            if place:
+                scores = scores_behind(xp, probs, scores, masks=masks, keeps=keeps)
+            own = learnt_by(name, learnt)
+            probs = step.transform(xp, scores, features, own, masks=masks)
+            keeps = keeps and step.keeps_prediction
+        return probs
+
+    @classmethod
+    def state_names(cls) -> tuple[str, ...]:
+        """Return none: the steps hold all that is learnt."""
+        return ()
+
+    def parts(self) -> dict[str, Calibrator]:
+        """Return the fitted steps by name."""
+        return dict(zip(self.labels(), self.steps_, strict=True))
+
+    def restore_parts(self, parts: dict[str, Calibrator]) -> None:
+        """Take over fitted steps."""
+        for (name, part), kind in zip(parts.items(), self.kinds, strict=True):
+            if part.method != kind.method:
+                raise InputError(f"its step '{name}' is a '{part.method}' calibrator")
+        self.steps_ = tuple(parts[label] for label in self.labels())
+
+
+def learnt_by(part: str, learnt: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what one part has learnt, by its own names; see `Calibrator.map_arrays`."""
+    start = f"{part}/"
+    return {
+        name.removeprefix(start): array for name, array in learnt.items() if name.startswith(start)
+    }
+
+
+def _behind(step: Calibrator, rows: Predictions, keeps: bool) -> FloatArray:
+    return seen_through(step.predict_proba(rows.scores, rows.features), rows.scores, keeps)
+
+
+@cache
+def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
+    """Return the class of chains whose steps are of these kinds.
+
+    Args:
+        kinds: classes of calibrators, at least two.
+        name: on the command line and in files; by default the steps' names joined by ``+``.
+    """
+    method = name or "+".join(kind.method for kind in kinds)
+    needs = tuple(dict.fromkeys(need for kind in kinds for need in kind.needs))
+    attributes = {
+        "__doc__": Chain.__doc__,
+        "__module__": __name__,
+        "method": method,
+        "kinds": kinds,
+        "needs": needs,
+        "keeps_prediction": all(kind.keeps_prediction for kind in kinds),
+        "fits_masked": all(kind.fits_masked for kind in kinds),
+        "part_names": (),
+    }
+    made = type("Chain", (Chain,), attributes)
+    made.part_names = tuple(made.labels())
+    return made

@@ -1,0 +1,145 @@
+"""Calibrators by name: those of the package, chains of them, and those that other packages plug in.
+
+`auto`, which chooses among all of these, is none of them; `calibrant.posthoc.registry` adds it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+
+from calibrant.core.errors import UnknownMethodError
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chains.chain import chain_of
+from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
+from calibrant.posthoc.confidence import (
+    BayesianBinning,
+    HistogramBinning,
+    IsotonicRegression,
+    ScalingBinning,
+    SplineCalibration,
+    VennAbers,
+)
+from calibrant.posthoc.confidence.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.features import (
+    BinMeanShift,
+    DensityAwareCalibration,
+    FeatureClipping,
+    GroupCalibration,
+    ProximityDensityRatio,
+)
+from calibrant.posthoc.linear import (
+    ClassTemperatureScaling,
+    DirichletCalibration,
+    GradientClassTemperatureScaling,
+    MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+    VectorScaling,
+)
+from calibrant.posthoc.noise.consistency import ConsistencyCalibration
+from calibrant.posthoc.noise.probit import ProbitScaling
+from calibrant.posthoc.plug_ins import plugged_in
+from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
+from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
+from calibrant.posthoc.temperature.logit_clipping import LogitClipping
+from calibrant.posthoc.temperature.parameterised import ParameterisedTemperature
+from calibrant.posthoc.temperature.predicted_class import PredictedClassTemperature
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.smart import SMART
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+
+# Steps of a chain at most.
+MOST_STEPS = 6
+
+BUILT_IN: dict[str, type[Calibrator]] = {
+    calibrator.method: calibrator
+    for calibrator in (
+        Uncalibrated,
+        TemperatureScaling,
+        LaplaceTemperatureScaling,
+        PredictedClassTemperature,
+        ClassTemperatureScaling,
+        GradientClassTemperatureScaling,
+        EnsembleTemperatureScaling,
+        VectorScaling,
+        StructuredVectorScaling,
+        StructuredMatrixScaling,
+        MatrixScaling,
+        DirichletCalibration,
+        IsotonicRegression,
+        HistogramBinning,
+        BayesianBinning,
+        ScalingBinning,
+        SplineCalibration,
+        VennAbers,
+        MulticlassIsotonic,
+        SMART,
+        ParameterisedTemperature,
+        LogitClipping,
+        ConsistencyCalibration,
+        ProbitScaling,
+        TopRestScaling,
+        GroupCalibration,
+        ProximityDensityRatio,
+        BinMeanShift,
+        FeatureClipping,
+        DensityAwareCalibration,
+        ProbitTopRestScaling,
+        chain_of(StructuredVectorScaling, TopRestScaling, name="svs-top-rest"),
+    )
+}
+
+
+class Methods(Mapping[str, type[Calibrator]]):
+    """Methods by name. Plug-ins are looked for once anything else is asked for.
+
+    A chain such as ``svs+top-rest`` goes by its steps' names joined by ``+``; there is no end to
+    chains, so only those with a name of their own are counted.
+
+    Args:
+        more: others than those of this module.
+    """
+
+    def __init__(self, more: Iterable[type[Calibrator]] = ()) -> None:
+        self._known = BUILT_IN | {kind.method: kind for kind in more}
+
+    def __getitem__(self, method: str) -> type[Calibrator]:
+        if method in self._known:
+            return self._known[method]
+        steps = method.split("+")
+        if 1 < len(steps) <= MOST_STEPS:
+            return chain_of(*(self[step] for step in steps))
+        return self._plugged_in()[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._known, *self._plugged_in()])
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._plugged_in())
+
+    def _plugged_in(self) -> Mapping[str, type[Calibrator]]:
+        return plugged_in(tuple(BUILT_IN))
+
+    def named(self, method: str) -> type[Calibrator]:
+        """Return the class that goes by `method`.
+
+        Raises:
+            UnknownMethodError: there is none; the message lists those that there are.
+        """
+        for name in method.split("+"):
+            if name not in self:
+                close = difflib.get_close_matches(name.lower().replace("_", "-"), self, n=1)
+                hint = f" did you mean '{close[0]}'?" if close else ""
+                raise UnknownMethodError(
+                    f"no method is called '{name}';{hint} there are: {', '.join(self)}"
+                )
+        try:
+            return self[method]
+        except KeyError:
+            raise UnknownMethodError(f"a chain has at most {MOST_STEPS} steps") from None
+
+
+CANDIDATES = Methods()
+"""What a chain can be made of, and what `auto` can choose among."""

@@ -33,6 +33,7 @@ from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.sample import load_sample
+from calibrant.synthetic import margin_tempered
 
 QUICK = "temperature, ets, top-rest, svs"
 
@@ -371,6 +372,23 @@ def test_many_logits_are_tried_in_two_folds(monkeypatch):
     assert "1 x 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
         fitted(logits, labels, folds=1)
+
+
+def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
+    said = margin_tempered(3000, 30).predictions
+    logits, labels = said.scores, said.labels
+    names = "temperature,probit,probit+top-rest,probit+svs+top-rest,top-rest"
+    few = fitted(logits, labels, candidates=names, folds=2)
+    assert "probit+top-rest" in few.fit_report_.notes[1]
+    monkeypatch.setattr(auto, "MANY_LOGITS", 100)
+    many = fitted(logits, labels, candidates=names)
+    assert "probit+" not in many.fit_report_.notes[1]
+    why = "probit alone is clearly worse than temperature"
+    assert many.fit_report_.notes[2:4] == (
+        f"left out probit+top-rest: {why}",
+        f"left out probit+svs+top-rest: {why}",
+    )
+    np.testing.assert_allclose(many.predict_proba(logits), few.predict_proba(logits), atol=0.02)
 
 
 @pytest.mark.parametrize("kind", ["few rows", "all right", "all wrong"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -31,7 +32,6 @@ from calibrant.core.text import counted, wrap
 app = typer.Typer(
     name="calibrant",
     help="Honest confidence for classifiers: measure it, recalibrate it, compare methods, train.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -44,13 +44,18 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Honest confidence for classifiers."""
+    if context.invoked_subcommand is None:
+        help_text = context.get_help()
+        if help_text:  # with rich it is printed already
+            print(help_text)
 
 
 @app.command()
@@ -70,7 +75,8 @@ def measure(
     rows_for: Annotated[
         float | None,
         typer.Option(
-            help="Also say how many rows it takes to see an ECE of this size, such as 0.01.",
+            help="Also say how many rows it takes to tell an ECE of this size from noise; a "
+            "fraction, such as 0.01 for 1 %.",
             show_default=False,
         ),
     ] = None,
@@ -86,6 +92,12 @@ def measure(
     from calibrant.evaluation.evaluate import evaluate
 
     check_outputs([file, labels], [report, json])
+    if rows_for is not None and not 0 < rows_for < 1:
+        raise InputError(
+            f"--rows-for takes an ECE as a fraction, such as 0.01 for 1 %, not {rows_for:g}"
+        )
+    if rows_for is not None and by is not None:
+        raise InputError("--rows-for asks about the whole file; leave out either it or --by")
     predictions = read(file, kind, labels)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
@@ -98,6 +110,8 @@ def measure(
             )
         with progress(None, "measuring") as step:
             grouped = evaluate_by(predictions, _groups(file, by), progress=step, **options)
+        if grouped.by == "group":  # the library saw a column, but not its name
+            grouped = replace(grouped, by=by)
         emit(str(grouped), grouped.as_dict(), json)
         return
     result = evaluate(predictions, **options)

@@ -11,7 +11,12 @@ from calibrant.predictions.predictions import Predictions
 
 File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
 Json = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write JSON; - is stdout, and only it.")
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="PATH",
+        help="Write JSON here; - for stdout, and then nothing else goes there.",
+    ),
 ]
 Kind = Annotated[
     str | None,
@@ -25,11 +30,12 @@ Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, th
 Resamples = Annotated[
     int | None,
     typer.Option(
-        help="Bootstrap resamples behind the intervals; 1000, fewer above 100 000 rows.",
+        help="Bootstrap resamples behind the intervals; without it 1000, and fewer above "
+        "100 000 rows.",
         show_default=False,
     ),
 ]
-Level = Annotated[float, typer.Option(help="Coverage of the intervals.")]
+Level = Annotated[float, typer.Option(help="Coverage of the intervals, a fraction.")]
 Report = Annotated[
     Path | None, typer.Option(help="Write a report page (HTML) here.", show_default=False)
 ]

@@ -8,9 +8,10 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-from calibrant.core.text import format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation, MetricResult, show
+from calibrant.core.text import counted, format_table, wrap
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, in_percent, show
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
+from calibrant.metrics.shapes import Metric
 from calibrant.posthoc.base import Calibrator
 
 # What the printed table shows; everything is in `Comparison.as_dict`.
@@ -141,7 +142,8 @@ class Comparison:
     def headline(self) -> str:
         """Return the finding in one or two sentences."""
         best = self.methods[0].evaluation[self.rank_by]
-        text = f"{best.metric.superlative}: {self.best}, {_with_interval(best)}"
+        level = 100 * self.methods[0].evaluation.level
+        text = f"{best.metric.superlative}: {self.best}, {_with_interval(best, level)}"
         if best.at_floor:
             judges = best.metric.judges
             text += ", not distinguishable from perfect" if judges else ", no more than noise gives"
@@ -178,8 +180,8 @@ class Comparison:
     def __str__(self) -> str:
         parts = [
             wrap(self.headline()),
-            f"fit on {self.fit_source} ({self.fit_rows} rows), "
-            f"measured on {self.test_source} ({self.test_rows} rows)",
+            f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
+            f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
             self._table(),
             wrap(self._legend()),
             _said_of_each(self.skipped.items(), " left out"),
@@ -188,11 +190,8 @@ class Comparison:
         return "\n\n".join(part for part in parts if part)
 
     def _table(self) -> str:
-        results = self.methods[0].evaluation.results
-        shown = [name for name in TABLE_METRICS if name in results]
-        if self.rank_by not in shown:
-            shown.insert(0, self.rank_by)
-        titles = [results[name].metric.title for name in shown]
+        shown = [metric.name for metric in self._shown()]
+        titles = [metric.title for metric in self._shown()]
         rows: list[list[str]] = []
         for method in self.methods:
             mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
@@ -208,12 +207,20 @@ class Comparison:
             )
         return format_table(["method", *titles, "kept", "params", "fit s"], rows)
 
+    def _shown(self) -> list[Metric]:
+        """Return the metrics that the table shows: the ranking one and the usual ones."""
+        results = self.methods[0].evaluation.results
+        names = [name for name in TABLE_METRICS if name in results]
+        if self.rank_by not in names:
+            names.insert(0, self.rank_by)
+        return [results[name].metric for name in names]
+
     def _legend(self) -> str:
         best = self.methods[0].evaluation[self.rank_by]
         text = (
             f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
-            "correction for all pairs). kept: whether every row kept its predicted class. ECE-like "
-            "metrics in percent."
+            "correction for all pairs). kept: whether every row kept its predicted class. "
+            f"{in_percent(self._shown())}"
         )
         if best.floor is None:
             return text
@@ -224,10 +231,10 @@ class Comparison:
         )
 
 
-def _with_interval(result: MetricResult) -> str:
+def _with_interval(result: MetricResult, level: float) -> str:
     unit = " %" if result.metric.percent else ""
     low, high = show(result.metric, result.low), show(result.metric, result.high)
-    return f"{show(result.metric, result.value)}{unit} ({low} to {high})"
+    return f"{show(result.metric, result.value)}{unit} ({level:g} % interval {low} to {high})"
 
 
 def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.text import format_table, wrap
+from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation import verdict
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
@@ -28,6 +28,8 @@ from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
 SMALLEST_IN_FULL = 1e-3
+# A legend lists no more metrics than this if it can list the others instead.
+MOST_TITLES = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,18 +158,22 @@ class Evaluation:
     def __str__(self) -> str:
         width = "" if self.classes is None else f", {self.classes} classes"
         head = ["metric", "value", f"{100 * self.level:.0f} % interval", "floor", "floor 95 %"]
-        legend = (
-            "ECE-like metrics and accuracy in percent. Floor: what perfectly honest confidences "
-            "would show on as many rows, on average and in 95 % of cases; below it all is noise."
-        )
+        measured = [result.metric for result in self.results.values()]
+        legend = in_percent(measured)
+        if any(result.floor is not None for result in self.results.values()):
+            legend += (
+                " Floor: what perfectly honest confidences would show on as many rows, on average; "
+                "floor 95 %: what they would stay below in 95 % of cases. A value up to that may "
+                "be nothing but noise."
+            )
         parts = [
             wrap(self.headline()),
-            f"{self.source}: {self.n} rows{width}, {self.kind}",
+            f"{self.source}: {counted(self.n, 'row')}{width}, {self.kind}",
             format_table(head, [_table_row(r) for r in self.results.values()]),
             "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
             wrap(
-                f"{self.clipped_nll_rows} rows give the true class a probability of nearly 0; NLL "
-                "counts each of them as 87.3."
+                f"In {counted(self.clipped_nll_rows, 'row')} the true class has a probability of "
+                "nearly 0; NLL counts each of them as 87.3."
             )
             if self.clipped_nll_rows
             else "",
@@ -188,6 +194,19 @@ def show(metric: Metric, value: float | None) -> str:
         return f"{value:.1e}"
     text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
     return text.lstrip("-") if float(text) == 0 else text
+
+
+def in_percent(metrics: Sequence[Metric]) -> str:
+    """Return the sentence that says which of these metrics tables show in percent."""
+    titles = [metric.title for metric in metrics if metric.percent]
+    others = [metric.title for metric in metrics if not metric.percent]
+    if not titles:
+        return "No value is in percent."
+    if not others:
+        return "All values in percent."
+    if len(titles) <= len(others) or len(titles) <= MOST_TITLES:
+        return f"In percent: {'; '.join(titles)}."
+    return f"All values in percent but {'; '.join(others)}."
 
 
 def _table_row(result: MetricResult) -> list[str]:

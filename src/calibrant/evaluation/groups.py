@@ -38,6 +38,8 @@ GroupKind = Literal["predicted", "label", "margin", "confidence"]
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.
 GROUP_METRICS = ("ece", "adaece", "nll", "brier", "accuracy")
 MIN_ROWS = 20
+# What groups are called in print, where that isn't what the argument is called.
+HEADINGS = {"predicted": "predicted class", "label": "true label", "margin": "margin of logits"}
 QUANTILES = 5
 # More groups than this are printed worst first, and only so many of them.
 PRINTED_GROUPS = 25
@@ -109,11 +111,15 @@ class GroupedEvaluation:
             names.sort(key=lambda n: results[n].cost, reverse=True)
         marked = set(self.miscalibrated)
         metric = results[self.worst].metric
-        head = [self.by, "rows", "confidence", "accuracy", metric.title, "interval", "floor 95 %"]
+        by = HEADINGS.get(self.by, self.by)
+        head = [by, "rows", "confidence", "accuracy", metric.title, "interval", "floor 95 %"]
         rows = [_table_row(n, self.groups[n], results[n], n in marked) for n in names]
         if not any(row[-1] for row in rows) or self.by == "label":
             head, rows = head[:-1], [row[:-1] for row in rows]
-        lines = [f"{self.source}: {counted(len(names), 'group')} by {self.by}", ""]
+        lines = [
+            f"{self.source}: {counted(len(names), 'group')} by {HEADINGS.get(self.by, self.by)}",
+            "",
+        ]
         lines.append(format_table(head, rows[:PRINTED_GROUPS]))
         if len(rows) > PRINTED_GROUPS:
             lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
@@ -129,7 +135,7 @@ class GroupedEvaluation:
         first = self.groups[self.worst]
         metric, count = first[self.metric].metric, len(self.groups)
         if metric.percent:
-            text = "All numbers but the rows are percent."
+            text = "All but the rows in percent."
         else:
             text = f"Confidence and accuracy in percent, {metric.title} as it is."
         text += f" Interval: of {metric.title}, {100 * first.level:g} %."
@@ -227,7 +233,10 @@ def evaluate_by(
         if by != "label":
             family.add(name, next(iter(found[name].results.values())), found[name].rows, rows)
     if not found:
-        raise InputError(f"no group has {min_rows} rows or more; lower min_rows")
+        raise InputError(
+            f"no group has the {min_rows} rows that it takes (min_rows); the largest has "
+            f"{int(sizes.max())}"
+        )
     return GroupedEvaluation(
         predictions.source,
         by,

@@ -39,8 +39,8 @@ class SampleSize:
     def __str__(self) -> str:
         many = f"more than {MOST_ROWS}" if self.rows is None else f"about {self.rows}"
         return (
-            f"To see an ECE of {100 * self.ece:.3g} % with {100 * self.power:.0f} % power takes "
-            f"{many} rows like these."
+            f"To tell an ECE of {100 * self.ece:.3g} % from noise in {100 * self.power:.0f} % of "
+            f"cases takes {many} rows like these."
         )
 
 
@@ -76,7 +76,9 @@ def rows_needed(
     """
     mean = float(np.mean(confidence))
     if not 0 < ece < mean:
-        raise InputError(f"ece must lie between 0 and the mean confidence {mean:.3g}, not {ece}")
+        raise InputError(
+            f"ece, a fraction, must lie between 0 and the mean confidence {mean:.3g}, not {ece:g}"
+        )
     for name, value in (("power", power), ("significance", significance)):
         if not 0 < value < 1:
             raise InputError(f"{name} must lie between 0 and 1, not {value}")

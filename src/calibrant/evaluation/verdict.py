@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from calibrant.core.text import counted
+
 if TYPE_CHECKING:
     from calibrant.evaluation.evaluate import Evaluation, MetricResult
 
@@ -50,7 +52,7 @@ def headline(evaluation: Evaluation) -> str:
     if state == "honest":
         assert result is not None
         return (
-            f"Not distinguishable from perfectly calibrated with {evaluation.n} rows "
+            f"Not distinguishable from perfectly calibrated with {counted(evaluation.n, 'row')} "
             f"({result.metric.title} {100 * result.value:.2f} %, noise alone gives up to "
             f"{100 * (result.floor_95 or 0):.2f} %); {means}."
         )

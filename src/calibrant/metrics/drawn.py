@@ -121,10 +121,12 @@ class DrawnCurve(ResidualCurves):
         held = np.array([int(counts[part].sum(dtype=np.int64)) for part in parts])
         reached = np.cumsum(held)
         found = np.zeros(len(ranks), dtype=np.int64)
-        for i in np.flatnonzero(ranks > 0).tolist():
-            at = int(np.searchsorted(reached, ranks[i]))
+        for i, rank in enumerate(ranks.tolist()):
+            if rank == 0:
+                continue
+            at = int(np.searchsorted(reached, rank))
             within = np.cumsum(counts[parts[at]], dtype=np.int64)
-            missing = ranks[i] - (reached[at] - held[at])
+            missing = rank - (reached[at] - held[at])
             found[i] = parts[at].start + 1 + np.searchsorted(within, missing)
         return found
 
@@ -138,8 +140,9 @@ class DrawnCurve(ResidualCurves):
             first, last = np.searchsorted(ends, [part.start, part.stop], side="right")
             inside = ends[first:last] - part.start  # in (0, length of the stretch]
             stretch = values(part)
-            bounds: IntArray = np.append(0, inside[inside < len(stretch)])
-            sums = total + np.cumsum(np.add.reduceat(np.asarray(stretch, dtype=np.float64), bounds))
+            bounds: list[int] = [0, *inside[inside < len(stretch)].tolist()]
+            pieces: FloatArray = np.add.reduceat(np.asarray(stretch, dtype=np.float64), bounds)
+            sums = total + np.cumsum(pieces)
             found[first:last] = sums[: len(inside)]
             total = float(sums[-1])
         return found[back]

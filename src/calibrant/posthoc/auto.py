@@ -21,7 +21,12 @@ from calibrant.posthoc.fitting.choice import (
     sentence_of_weights,
     weights_by_likelihood,
 )
-from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
+from calibrant.posthoc.fitting.cross_validation import (
+    CrossValidation,
+    Score,
+    Trial,
+    difference_of_losses,
+)
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.methods import CANDIDATES
 from calibrant.posthoc.pieces import as_type, scores_behind
@@ -37,6 +42,8 @@ DEFAULT_CANDIDATES = (
 FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
 # Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
 FOLDS, FEWEST_FOLDS, MANY_LOGITS = 5, 2, 4_000_000
+# There, nothing is put behind a step that alone is so many standard errors worse than the fallback.
+HOPELESS = 4.0
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
 
@@ -90,6 +97,8 @@ class AutoCalibrator(Calibrator):
         score: the loss of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
         folds: parts of each repeat, at least 2; 0 for 5, or 2 with more than four million logits.
+            With so many, no chain is tried whose first step alone is clearly worse than temperature
+            scaling.
         repeats: 0 for as many as go through 1 500 rows, at most 3.
         seed: of the folds.
 
@@ -136,7 +145,9 @@ class AutoCalibrator(Calibrator):
         contest = CrossValidation(
             predictions, folds, self._repeats(predictions.n), self.score, self.seed
         )
-        trials = _trials(contest, chains, left_out)
+        hopeless = HOPELESS if self._many(predictions) else np.inf
+        named = {*chains, *left_out}
+        trials = _trials(contest, chains, left_out, hopeless)
         entered = {name: trials[name] for name in chains if name in trials}
         how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
         ranking = choose(entered, folds, FALLBACK, self.rule if self._one else "simplest")
@@ -146,7 +157,7 @@ class AutoCalibrator(Calibrator):
             weights = weights_by_likelihood(entered, folds, FALLBACK)
             note = sentence_of_weights(weights, entered, self.score, how, FALLBACK)
         notes = (note, ranking.all_scores(self.score))
-        notes += tuple(f"left out {name}: {why}" for name, why in left_out.items())
+        notes += tuple(f"left out {n}: {why}" for n, why in left_out.items() if n in named)
         return self._keep(weights, trials, predictions, notes)
 
     @property
@@ -177,8 +188,10 @@ class AutoCalibrator(Calibrator):
     def _folds(self, predictions: Predictions) -> int:
         if self.folds == 1:
             raise InputError("folds must be at least 2, or 0 to have them chosen")
-        many = predictions.n * self.classes_ > MANY_LOGITS
-        return self.folds or (FEWEST_FOLDS if many else FOLDS)
+        return self.folds or (FEWEST_FOLDS if self._many(predictions) else FOLDS)
+
+    def _many(self, predictions: Predictions) -> bool:
+        return predictions.n * self.classes_ > MANY_LOGITS
 
     def _repeats(self, rows: int) -> int:
         return self.repeats or int(np.clip(-(-ROWS_OVER_REPEATS // rows), 1, MOST_REPEATS))
@@ -291,9 +304,13 @@ def _with_prefixes(chains: Collection[str]) -> list[str]:
 
 
 def _trials(
-    contest: CrossValidation, chains: list[str], left_out: dict[str, str]
+    contest: CrossValidation, chains: list[str], left_out: dict[str, str], hopeless: float
 ) -> dict[str, Trial]:
-    """Return the trials of all chains and what they begin with, less what refuses the rows."""
+    """Return the trials of all chains and what they begin with, less those that are left out.
+
+    Those are what refuses the rows, and what stands behind a first step that is worse than the
+    fallback by more than `hopeless` standard errors.
+    """
     trials: dict[str, Trial] = {}
     every = _with_prefixes(chains)
     for name in every:
@@ -301,6 +318,12 @@ def _trials(
         if before and before not in trials:
             left_out[name] = left_out[before]
             continue
+        if before in trials and "+" not in before:
+            own, base = trials[before].losses, trials[FALLBACK].losses
+            gap = difference_of_losses(own, base, contest.folds)
+            if gap.value > hopeless * gap.error:
+                left_out[name] = f"{before} alone is clearly worse than {FALLBACK}"
+                continue
         behind = any(_parted(other)[0] == name for other in every)
         try:
             given = trials[before] if before else None

@@ -1,0 +1,154 @@
+"""What the command line says, read as somebody does who has never seen it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from calibrant.cli import main
+from calibrant.core.errors import InputError
+from calibrant.evaluation.evaluate import in_percent
+from calibrant.evaluation.groups import evaluate_by
+from calibrant.evaluation.power import SampleSize, rows_needed
+from calibrant.metrics.registry import METRICS, metrics_named
+from calibrant.predictions.predictions import Predictions
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys) -> Run:
+    """Run the command line in this process; lines of what it says are joined."""
+
+    def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        out, err = capsys.readouterr()
+        return Said(ended.value.code, " ".join(out.split()), " ".join(err.split()))
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory, labelled_logits) -> Path:
+    logits, labels = labelled_logits(300, 3)
+    path = tmp_path_factory.mktemp("words") / "rows.npz"
+    np.savez(path, logits=logits, labels=labels, colour=np.array(["red", "blue"])[labels % 2])
+    return path
+
+
+def test_without_a_command_there_is_help_and_no_error(run):
+    said = run()
+    assert (said.code, said.err) == (0, "")
+    for command in ("measure", "fit", "apply", "compare", "train", "head", "demo"):
+        assert f" {command} " in said.out
+
+
+def test_a_size_of_error_is_asked_for_as_a_fraction(run, file):
+    for wrong in ("1", "0", "-0.1", "5"):
+        said = run("measure", file, "--rows-for", wrong)
+        assert (said.code, said.out) == (2, "")
+        assert "takes an ECE as a fraction, such as 0.01 for 1 %, not" in said.err
+    assert "a fraction, such as 0.01 for 1 %" in run("measure", "--help").out.replace("│ │ ", "")
+    with pytest.raises(InputError, match="ece, a fraction, must lie between 0 and the mean"):
+        rows_needed(np.array([0.5]), 0.6)
+    text = str(SampleSize(436, 0.01, 0.8, 0.05))
+    assert text == (
+        "To tell an ECE of 1 % from noise in 80 % of cases takes about 436 rows like these."
+    )
+
+
+def test_how_many_rows_and_groups_are_not_asked_for_together(run, file):
+    said = run("measure", file, "--rows-for", "0.01", "--by", "class")
+    assert (said.code, said.out) == (2, "")
+    assert "leave out either it or --by" in said.err
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["ece", "nll"], "In percent: ECE."),
+        (["ece", "aurc", "mmce", "slope"], "In percent: ECE; AURC; MMCE."),
+        (["nll"], "No value is in percent."),
+        (["ece", "accuracy"], "All values in percent."),
+    ],
+)
+def test_tables_name_what_is_in_percent(names: list[str], sentence: str, run, file):
+    assert in_percent(metrics_named(names)) == sentence
+    said = run("measure", file, "--metrics", ",".join(names), "--resamples", "5")
+    assert sentence in said.out
+    compared = run(
+        *("compare", file, "--methods", "none", "--resamples", "5"),
+        *("--metrics", ",".join(names), "--rank-by", names[0]),
+    )
+    shown = [n for n in names if n in {"ece", "nll", names[0]}]
+    assert in_percent(metrics_named(shown)) in compared.out
+
+
+def test_of_many_metrics_the_few_that_are_not_in_percent_are_named():
+    text = in_percent(metrics_named("all"))
+    assert text.startswith("All values in percent but NLL; Brier; ")
+    for metric in METRICS.values():
+        assert (f" {metric.title};" in text.replace(".", ";")) == (not metric.percent)
+
+
+def test_the_floor_is_explained_where_there_is_one(run, file):
+    said = run("measure", file, "--resamples", "5").out
+    assert "floor 95 %: what they would stay below in 95 % of cases." in said
+    assert "Floor" not in run("measure", file, "--resamples", "5", "--metrics", "nll").out
+
+
+def test_groups_say_what_they_are_and_what_the_columns_mean(run, file):
+    by_class = run("measure", file, "--by", "class", "--resamples", "20", "--metrics", "ece").out
+    assert "3 groups by predicted class" in by_class
+    assert "All but the rows in percent. Interval: of ECE, 95 %. Floor 95 %: what" in by_class
+    by_colour = run("measure", file, "--by", "colour", "--resamples", "20").out
+    assert "2 groups by colour" in by_colour
+    assert " colour rows confidence accuracy ECE interval floor 95 %" in by_colour
+    of_nll = run("measure", file, "--by", "margin", "--resamples", "5", "--metrics", "nll").out
+    assert "5 groups by margin of logits" in of_nll
+    assert "Confidence and accuracy in percent, NLL as it is." in of_nll
+
+
+def test_groups_that_are_not_marked_are_spoken_of():
+    rng = np.random.default_rng(1)
+    c = np.full(400, 0.7)
+    wrong = (rng.random(400) >= 0.7).astype(int)
+    rows = Predictions.from_confidence(c, np.zeros(400, int), wrong)
+    two = " ".join(str(evaluate_by(rows, np.arange(400) % 2, resamples=50)).split())
+    assert two.endswith("No group shows more than noise, at 5 % for all 2 groups together.")
+    one = " ".join(str(evaluate_by(rows, np.zeros(400), resamples=50)).split())
+    assert "1 group by group" in one
+    assert one.endswith("No group shows more than noise, at 5 % for one group alone.")
+
+
+def test_one_row_is_no_rows(run, tmp_path):
+    np.savez(tmp_path / "one.npz", probs=[[0.9, 0.1]], labels=[0])
+    said = run("measure", tmp_path / "one.npz", "--resamples", "20").out
+    assert "1 row, 2 classes" in said
+    assert "1 rows" not in said
+
+
+def test_too_small_groups_are_counted(run, file):
+    few = Predictions.from_confidence(np.full(9, 0.7), np.zeros(9, int), np.zeros(9, int))
+    with pytest.raises(InputError, match=r"the 20 rows that it takes .*; the largest has 5"):
+        evaluate_by(few, np.arange(9) % 2)
+
+
+def test_intervals_of_a_comparison_say_their_level(run, file):
+    said = run("compare", file, "--methods", "none", "--resamples", "20", "--level", "0.9").out
+    assert " % (90 % interval " in said.partition("fit on")[0]

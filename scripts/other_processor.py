@@ -30,7 +30,7 @@ FILES = [
     "test_probit.py",
     "test_smart.py",
     "test_structured.py",
-    "test_svs_top_rest.py",
+    "test_chains.py",
     "test_temperature.py",
     "test_top_rest.py",
 ]

@@ -17,7 +17,7 @@ from calibrant.core.errors import (
     InputError,
     NotApplicableError,
 )
-from calibrant.posthoc import auto, registry
+from calibrant.posthoc import auto, methods
 from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.fitting.choice import SMALLEST_SHARE, choose, weights_by_likelihood
 from calibrant.posthoc.fitting.cross_validation import (
@@ -421,7 +421,7 @@ class _Needy(Uncalibrated):
 
 def test_candidates_that_can_not_take_part_are_named(monkeypatch, overconfident):
     for kind in (_Refuses, _Needy):
-        monkeypatch.setitem(registry.BUILT_IN, kind.method, kind)
+        monkeypatch.setitem(methods.BUILT_IN, kind.method, kind)
     names = "refuses,needy, none, refuses+top-rest, temperature+needy"
     calibrator = fitted(*overconfident, candidates=names, repeats=2)
     assert calibrator.averaged_ == {"temperature": 1.0}

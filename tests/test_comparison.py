@@ -126,8 +126,8 @@ def test_what_loses_accuracy_is_said(sets):
     class Reversed(Uncalibrated):
         method = "reversed"
 
-        def _apply(self, logits, features):
-            return super()._apply(-logits, features)
+        def transform(self, xp, logits, features, learnt, *, masks=True):
+            return super().transform(xp, -logits, features, learnt, masks=masks)
 
     result = compare([Reversed()], resamples=20, **sets)
     assert not result["reversed"].keeps_accuracy

@@ -15,8 +15,9 @@ from calibrant.cli import main
 from calibrant.core.errors import CalibratorFileError, PlugInWarning, UnknownMethodError
 from calibrant.files import write_predictions
 from calibrant.posthoc.loading import load
+from calibrant.posthoc.methods import BUILT_IN
 from calibrant.posthoc.plug_ins import GROUP, plugged_in
-from calibrant.posthoc.registry import BUILT_IN, METHODS, make_calibrator, parse_arguments
+from calibrant.posthoc.registry import METHODS, make_calibrator, parse_arguments
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 
@@ -52,8 +53,8 @@ GOOD = "shrink_towards_uniform:ShrinkTowardsUniform"
 
 def test_the_example_fits_saves_and_loads(install, tmp_path, overconfident):
     install(shrink_uniform=GOOD)
-    assert list(METHODS) == [*BUILT_IN, "shrink-uniform"]
-    assert len(METHODS) == len(BUILT_IN) + 1
+    assert list(METHODS) == [*BUILT_IN, "auto", "shrink-uniform"]
+    assert len(METHODS) == len(BUILT_IN) + 2
     logits, labels = overconfident
     calibrator = make_calibrator("shrink-uniform", **parse_arguments("shrink-uniform", []))
     probs = calibrator.fit(logits, labels).predict_proba(logits)
@@ -125,7 +126,7 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     )
     with pytest.warns(PlugInWarning) as caught:
         names = list(METHODS)
-    assert names == [*BUILT_IN, "shrink-uniform"]
+    assert names == [*BUILT_IN, "auto", "shrink-uniform"]
     (warning,) = [w for w in caught if issubclass(w.category, PlugInWarning)]
     text = str(warning.message)
     assert text.startswith(f"left out plug-in '{name}' of package 'shrinking' ({value}): ")

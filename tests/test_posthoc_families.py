@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression, minimize
 
+from calibrant.core.arrays import namespace
 from calibrant.core.errors import (
     InputError,
     NotFittedError,
@@ -28,9 +29,10 @@ from calibrant.posthoc.confidence import (
     ConfidenceMap,
     HistogramBinning,
     IsotonicRegression,
-    rebuild_rows,
 )
+from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.linear.vector import VectorScaling
+from calibrant.posthoc.pieces import parted
 from calibrant.posthoc.registry import METHODS, calibrator_class, make_calibrator, parse_arguments
 from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.temperature.single import TemperatureScaling
@@ -602,6 +604,12 @@ def test_rows_and_pairs_say_the_same(method, classes, dtype, labelled_logits):
     np.testing.assert_array_equal(label, logits.argmax(axis=1))
 
 
+def rebuilt_by(logits, confidence):
+    """Return rows rebuilt around a new confidence, as NumPy."""
+    xp = namespace(logits)
+    return np.asarray(rebuilt(xp, logits, parted(xp, logits), confidence, masks=False))
+
+
 @settings(max_examples=100)
 @given(
     st.integers(2, 8),
@@ -614,27 +622,26 @@ def test_rebuilt_rows_keep_the_label_on_top(classes, seed, confidence, dtype, sp
     rng = np.random.default_rng(seed)
     logits = (spread * rng.normal(size=(6, classes))).astype(dtype)
     logits[0, :2] = logits[0].max() + 1  # an exact tie
-    probs = softmax(logits)
     label = logits.argmax(axis=1)
     for library in (np.asarray, torch.asarray):
-        rebuilt = np.asarray(rebuild_rows(library(probs), label, np.full(6, confidence)))
-        assert rebuilt.dtype == dtype
-        np.testing.assert_allclose(rebuilt.sum(axis=1), 1, atol=1e-6)
-        assert (rebuilt >= 0).all()
-        np.testing.assert_array_equal(rebuilt.argmax(axis=1), label)
+        rows = rebuilt_by(library(logits), library(np.full(6, confidence)))
+        assert rows.dtype == dtype
+        np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-6)
+        assert (rows >= 0).all()
+        np.testing.assert_array_equal(rows.argmax(axis=1), label)
         np.testing.assert_allclose(
-            rebuilt.max(axis=1), max(confidence, (1 + 2e-6) / classes), rtol=1e-6
+            rows.max(axis=1), max(confidence, (1 + 2e-6) / classes), rtol=1e-6
         )
         # Strictly on top: no tie that another library might break the other way.
-        others = np.where(np.eye(classes, dtype=bool)[label], -1, rebuilt).max(axis=1)
-        assert (others < rebuilt.max(axis=1)).all()
+        others = np.where(np.eye(classes, dtype=bool)[label], -1, rows).max(axis=1)
+        assert (others < rows.max(axis=1)).all()
 
 
 def test_others_share_the_rest_in_their_old_proportions():
-    probs = np.array([[0.6, 0.3, 0.1], [1.0, 0.0, 0.0]])
-    rebuilt = rebuild_rows(probs, np.array([0, 0]), np.array([0.8, 0.8]))
+    logits = np.array([[np.log(0.6), np.log(0.3), np.log(0.1)], [1e4, 0.0, 0.0]])
+    rows = rebuilt_by(logits, np.array([0.8, 0.8]))
     # A row that was certain has no proportions: its rest is spread evenly.
-    np.testing.assert_allclose(rebuilt, [[0.8, 0.15, 0.05], [0.8, 0.1, 0.1]])
+    np.testing.assert_allclose(rows, [[0.8, 0.15, 0.05], [0.8, 0.1, 0.1]])
 
 
 def test_a_confidence_of_exactly_one(overconfident):

@@ -23,5 +23,8 @@ class ShrinkTowardsUniform(Calibrator):
         self.weight_ = float(np.clip((confidence.mean() - accuracy) / room, 0, 0.999))
         return FitReport(predictions.n, "closed form")
 
-    def _apply(self, logits, features=None):
-        return (1 - self.weight_) * softmax(logits) + self.weight_ / self.classes_
+    def transform(self, xp, logits, features, learnt, *, masks=True):
+        weight = xp.astype(learnt["weight_"], logits.dtype)
+        scores = xp.exp(logits - xp.max(logits, axis=1, keepdims=True))
+        probs = scores / xp.sum(scores, axis=1, keepdims=True)
+        return (1 - weight) * probs + weight / logits.shape[1]

@@ -103,24 +103,25 @@ class Methods(Mapping[str, type[Calibrator]]):
     """
 
     def __init__(self, more: Iterable[type[Calibrator]] = ()) -> None:
-        self._known = BUILT_IN | {kind.method: kind for kind in more}
+        self._more = {kind.method: kind for kind in more}
 
     def __getitem__(self, method: str) -> type[Calibrator]:
-        if method in self._known:
-            return self._known[method]
+        for known in (BUILT_IN, self._more):
+            if method in known:
+                return known[method]
         steps = method.split("+")
         if 1 < len(steps) <= MOST_STEPS:
             return chain_of(*(self[step] for step in steps))
         return self._plugged_in()[method]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*self._known, *self._plugged_in()])
+        return iter([*BUILT_IN, *self._more, *self._plugged_in()])
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._plugged_in())
+        return len(BUILT_IN) + len(self._more) + len(self._plugged_in())
 
     def _plugged_in(self) -> Mapping[str, type[Calibrator]]:
-        return plugged_in(tuple(BUILT_IN))
+        return plugged_in((*BUILT_IN, "auto"))
 
     def named(self, method: str) -> type[Calibrator]:
         """Return the class that goes by `method`.

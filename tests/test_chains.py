@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.posthoc.chains.svs_top_rest import StructuredTopRestScaling
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.structured import StructuredVectorScaling
@@ -34,7 +33,9 @@ def drawn(rows: int, seed: int, classes: int = 6):
 @pytest.mark.parametrize("folds", [1, 3])
 def test_is_its_steps_put_together(folds):
     logits, labels, _ = drawn(400, 0)
-    found = StructuredTopRestScaling(ridge=2.0, folds=folds, knots=5, seed=7).fit(logits, labels)
+    found = make_calibrator(
+        "svs-top-rest", svs__ridge=2.0, folds=folds, top_rest__knots=5, seed=7
+    ).fit(logits, labels)
     whole = StructuredVectorScaling(ridge=2.0).fit(logits, labels)
     scores = np.log(whole.predict_proba(logits))
     if folds > 1:
@@ -75,7 +76,7 @@ def test_held_out_rows_keep_the_second_step_from_undoing_the_first():
         labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
         new, answers = logits[200:], labels[200:]
         for folds, losses in lost.items():
-            fitted = StructuredTopRestScaling(ridge=0.05, folds=folds)
+            fitted = make_calibrator("svs-top-rest", svs__ridge=0.05, folds=folds)
             probs = fitted.fit(logits[:200], labels[:200]).predict_proba(new)
             losses.append(-np.log(probs[np.arange(4000), answers]).mean())
     assert np.mean(lost[5]) < np.mean(lost[1])
@@ -83,7 +84,7 @@ def test_held_out_rows_keep_the_second_step_from_undoing_the_first():
 
 def test_masked_classes_stay_masked_and_files_come_back(tmp_path):
     logits, labels, _ = drawn(500, 2)
-    calibrator = StructuredTopRestScaling().fit(logits, labels)
+    calibrator = make_calibrator("svs-top-rest").fit(logits, labels)
     masked = logits[:3].copy()
     masked[0, 2] = -np.inf
     masked[1, np.arange(6) != masked[1].argmax()] = -np.inf
@@ -94,12 +95,14 @@ def test_masked_classes_stay_masked_and_files_come_back(tmp_path):
     back = load(tmp_path / "a.safetensors")
     np.testing.assert_array_equal(back.predict_proba(masked), probs)
     assert {name: part.method for name, part in back.parts().items()} == {
-        "vector_": "svs",
-        "top_rest_": "top-rest",
+        "svs": "svs",
+        "top_rest": "top-rest",
     }
 
 
-@pytest.mark.parametrize("arguments", [{"folds": 0}, {"ridge": 0}, {"penalty": -1.0}])
+@pytest.mark.parametrize(
+    "arguments", [{"folds": 0}, {"svs__ridge": 0}, {"top_rest__penalty": -1.0}]
+)
 def test_arguments_out_of_range(arguments, overconfident):
-    with pytest.raises(InputError, match=next(iter(arguments))):
-        StructuredTopRestScaling(**arguments).fit(*overconfident)
+    with pytest.raises(InputError, match=next(iter(arguments)).rpartition("__")[2]):
+        make_calibrator("svs-top-rest", **arguments).fit(*overconfident)

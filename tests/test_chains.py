@@ -95,8 +95,8 @@ def test_masked_classes_stay_masked_and_files_come_back(tmp_path):
     back = load(tmp_path / "a.safetensors")
     np.testing.assert_array_equal(back.predict_proba(masked), probs)
     assert {name: part.method for name, part in back.parts().items()} == {
-        "svs": "svs",
-        "top_rest": "top-rest",
+        "svs_": "svs",
+        "top_rest_": "top-rest",
     }
 
 

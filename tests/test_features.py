@@ -11,6 +11,7 @@ import safetensors.numpy
 import torch
 from scipy.optimize import minimize, minimize_scalar
 
+from calibrant.core import arrays
 from calibrant.core.errors import (
     CalibrationWarning,
     CalibratorFileError,
@@ -26,7 +27,6 @@ from calibrant.posthoc.features import (
     FeatureClipping,
     GroupCalibration,
     ProximityDensityRatio,
-    density_ratio,
     neighbours,
 )
 from calibrant.posthoc.features.group import Mixture, alternating_halves, fit_partition
@@ -344,9 +344,9 @@ def test_units_of_the_features_do_not_matter_to_group_calibration(drifting):
 
 def test_both_conventions_of_proximity():
     distances = np.array([[0.0, 0.5, 1.0], [0.2, 0.2, 0.2]])
-    np.testing.assert_allclose(proximity_of(distances, "paper"), np.exp([-0.5, -0.2]))
+    np.testing.assert_allclose(proximity_of(np, distances, "paper"), np.exp([-0.5, -0.2]))
     released = [(1 + np.exp(-0.25) + np.exp(-1)) / 3, np.exp(-0.04)]
-    np.testing.assert_allclose(proximity_of(distances, "released"), released)
+    np.testing.assert_allclose(proximity_of(np, distances, "released"), released)
 
 
 def confidences_and_proximities(drifting, kind, beta):
@@ -367,7 +367,7 @@ def confidences_and_proximities(drifting, kind, beta):
 @pytest.mark.parametrize("kind", ["paper", "released"])
 @pytest.mark.parametrize("scaling", ["temperature", "none"])
 def test_density_ratio_is_the_formula(drifting, kind, scaling, monkeypatch):
-    monkeypatch.setattr(density_ratio, "BLOCK_ELEMENTS", 999)
+    monkeypatch.setattr(arrays, "CHUNK_ELEMENTS_CPU", 999)
     few = [part[:300] for part in drifting]
     calibrator = ProximityDensityRatio(proximity=kind, scaling=scaling).fit(*few)
     beta = TemperatureScaling().fit(*few[:2]).beta_ if scaling == "temperature" else 1.0

@@ -83,7 +83,11 @@ def test_restarts_keep_the_best(labelled_logits):
     assert many.fit_report_.value <= one.fit_report_.value
     values = []
     rng = np.random.default_rng(0)
-    inputs = np.clip((many._largest(logits) - many.mean_) / many.deviation_, many.low_, many.high_)
+    inputs = np.clip(
+        (many._largest(logits, many.reference_) - many.mean_) / many.deviation_,
+        many.low_,
+        many.high_,
+    )
     for _ in range(4):
         start = LayeredNetwork.start(6, rng)
         loss = Penalised(rows, single, brier, 0.0, 0.0)

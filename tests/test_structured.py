@@ -174,7 +174,7 @@ def test_svs_reads_log_probabilities_unless_told():
         np.testing.assert_array_equal(fitted(method, logits, labels).predict_proba(logits), told)
         assert np.abs(told - other).max() > 1e-3
     behind = fitted("svs-top-rest", logits, labels)
-    assert behind.parts()["vector_"].get_params()["inputs"] == "log-probabilities"
+    assert behind.parts()["svs_"].get_params()["inputs"] == "log-probabilities"
 
 
 @both

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import CalibrationWarning, InputError
 from calibrant.posthoc.base import Calibrator, FitReport
@@ -46,7 +46,7 @@ class Chain(Calibrator):
         seed: of the folds.
 
     Attributes:
-        steps_: the fitted steps, in order.
+        steps_: the fitted steps, in order; each also by its name, such as `svs_`.
 
     Examples:
         >>> import calibrant as cb
@@ -62,47 +62,17 @@ class Chain(Calibrator):
     folds: int = argument(5, at_least=1)
     seed: int = argument(0, at_least=0)
 
-    steps_: tuple[Calibrator, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._of_steps = {
-            f"{label}{OF}{name}": value
-            for label, kind in zip(self.labels(), self.kinds, strict=True)
-            for name, value in kind().get_params().items()
-        }
-
-    @classmethod
-    def labels(cls) -> list[str]:
-        """Return what the steps are called in arguments and files; a second of a kind has a 2."""
-        labels: list[str] = []
-        for kind in cls.kinds:
-            label = kind.method.replace("-", "_").replace("+", "_")
-            count = sum(taken.rstrip("0123456789") == label for taken in labels)
-            labels.append(f"{label}{count + 1}" if count else label)
-        return labels
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments and those of the steps."""
-        return super().get_params(deep) | self._of_steps
-
-    def set_params(self, **params: Any) -> Self:
-        """Set arguments of the chain or of its steps, and return the calibrator itself."""
-        of_steps = {name: value for name, value in params.items() if name in self._of_steps}
-        self._of_steps |= of_steps
-        return super().set_params(
-            **{name: value for name, value in params.items() if name not in of_steps}
-        )
+    @property
+    def steps_(self) -> list[Calibrator]:
+        """The fitted steps, in order."""
+        return list(self.parts().values())
 
     def _made(self) -> list[Calibrator]:
         """Return unfitted steps with their arguments."""
         made: list[Calibrator] = []
-        for label, kind in zip(self.labels(), self.kinds, strict=True):
-            given = {
-                name.removeprefix(label + OF): value
-                for name, value in self._of_steps.items()
-                if name.startswith(label + OF)
-            }
-            made.append(kind().set_params(**given))
+        for label, kind in zip(labels(self.kinds), self.kinds, strict=True):
+            names = kind().get_params()
+            made.append(kind(**{name: getattr(self, f"{label}{OF}{name}") for name in names}))
         return made
 
     @property
@@ -121,21 +91,18 @@ class Chain(Calibrator):
         return max(step.widest() for step in self.steps_)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        made = self._made()
-        for step in made:
-            check_arguments(step)
-        rows, keeps, fitted = predictions, True, list[Calibrator]()
-        for place, step in enumerate(made):
-            fitted.append(step.fit_predictions(rows))
+        rows, keeps, reports = predictions, True, list[FitReport]()
+        for name, step in zip(self.part_names, self._made(), strict=True):
+            setattr(self, name, step.fit_predictions(rows))
+            reports.append(step.fit_report_)
             keeps = keeps and step.keeps_prediction
-            if place + 1 < len(made):
+            if name != self.part_names[-1]:
                 scores = self._seen_through(step, rows, keeps)
                 # The last layer makes other logits than these.
                 rows = replace(rows, scores=scores, head=None)
-        self.steps_ = tuple(fitted)
-        report = fitted[0].fit_report_
-        for step in fitted[1:]:
-            report = step.fit_report_.behind(report)
+        report = reports[0]
+        for later in reports[1:]:
+            report = later.behind(report)
         return report
 
     def _seen_through(self, step: Calibrator, rows: Predictions, keeps: bool) -> FloatArray:
@@ -150,7 +117,7 @@ class Chain(Calibrator):
             warnings.simplefilter("ignore", CalibrationWarning)
             for part in range(folds):
                 seen, unseen = rows.take(fold != part), rows.take(fold == part)
-                other = type(step)().set_params(**step.get_params()).fit_predictions(seen)
+                other = type(step)(**step.get_params()).fit_predictions(seen)
                 scores[fold == part] = _behind(other, unseen, keeps)
         return scores
 
@@ -173,21 +140,12 @@ class Chain(Calibrator):
             keeps = keeps and step.keeps_prediction
         return probs
 
-    @classmethod
-    def state_names(cls) -> tuple[str, ...]:
-        """Return none: the steps hold all that is learnt."""
-        return ()
-
-    def parts(self) -> dict[str, Calibrator]:
-        """Return the fitted steps by name."""
-        return dict(zip(self.labels(), self.steps_, strict=True))
-
     def restore_parts(self, parts: dict[str, Calibrator]) -> None:
         """Take over fitted steps."""
-        for (name, part), kind in zip(parts.items(), self.kinds, strict=True):
-            if part.method != kind.method:
-                raise InputError(f"its step '{name}' is a '{part.method}' calibrator")
-        self.steps_ = tuple(parts[label] for label in self.labels())
+        for name, kind in zip(self.part_names, self.kinds, strict=True):
+            if parts[name].method != kind.method:
+                raise InputError(f"its step '{name}' is a '{parts[name].method}' calibrator")
+        super().restore_parts(parts)
 
 
 def learnt_by(part: str, learnt: Mapping[str, Array]) -> dict[str, Array]:
@@ -202,6 +160,16 @@ def _behind(step: Calibrator, rows: Predictions, keeps: bool) -> FloatArray:
     return seen_through(step.predict_proba(rows.scores, rows.features), rows.scores, keeps)
 
 
+def labels(kinds: Sequence[type[Calibrator]]) -> list[str]:
+    """Return what steps are called in arguments and files; a second of a kind has a 2."""
+    found: list[str] = []
+    for kind in kinds:
+        label = kind.method.replace("-", "_").replace("+", "_")
+        count = sum(taken.rstrip("0123456789") == label for taken in found)
+        found.append(f"{label}{count + 1}" if count else label)
+    return found
+
+
 @cache
 def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
     """Return the class of chains whose steps are of these kinds.
@@ -210,18 +178,22 @@ def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
         kinds: classes of calibrators, at least two.
         name: on the command line and in files; by default the steps' names joined by ``+``.
     """
-    method = name or "+".join(kind.method for kind in kinds)
-    needs = tuple(dict.fromkeys(need for kind in kinds for need in kind.needs))
+    arguments: list[tuple[str, Any, Any]] = []
+    for label, kind in zip(labels(kinds), kinds, strict=True):
+        for item in fields(kind):
+            if item.init:
+                own = field(default=item.default, metadata=item.metadata)
+                arguments.append((f"{label}{OF}{item.name}", item.type, own))
+    steps = [(f"{label}_", Calibrator, field(init=False, repr=False)) for label in labels(kinds)]
     attributes = {
         "__doc__": Chain.__doc__,
         "__module__": __name__,
-        "method": method,
+        "method": name or "+".join(kind.method for kind in kinds),
         "kinds": kinds,
-        "needs": needs,
+        "needs": tuple(dict.fromkeys(need for kind in kinds for need in kind.needs)),
         "keeps_prediction": all(kind.keeps_prediction for kind in kinds),
         "fits_masked": all(kind.fits_masked for kind in kinds),
-        "part_names": (),
+        "part_names": tuple(name for name, *_ in steps),
     }
-    made = type("Chain", (Chain,), attributes)
-    made.part_names = tuple(made.labels())
-    return made
+    bases, parts = (Chain,), [*arguments, *steps]
+    return make_dataclass("Chain", parts, bases=bases, namespace=attributes, eq=False)

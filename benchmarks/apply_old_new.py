@@ -67,7 +67,8 @@ def start(source: Path) -> subprocess.Popen[str]:
 
 def ask(worker: subprocess.Popen[str], request: list[Any]) -> float | str:
     """Return a worker's seconds, or why it has none."""
-    assert worker.stdin is not None and worker.stdout is not None
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     worker.stdin.write(json.dumps(request) + "\n")
     worker.stdin.flush()
     return json.loads(worker.stdout.readline())

@@ -31,7 +31,7 @@ from calibrant.evaluation import MetricResult
 from calibrant.metrics.shapes import RowsMetric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions import Predictions
-from calibrant.uncertainty import floor
+from calibrant.uncertainty import floor, less_rounding
 
 # A group whose confidences are all 1 has no noise; its evidence stays finite.
 SMALLEST_VARIANCE = 1e-12
@@ -116,7 +116,7 @@ class Family:
         if honest is None or result.floor is None:
             return
         self._names.append(name)
-        self._observed.append(evidence(result.value, result.floor, rows.confidence))
+        self._observed.append(evidence(less_rounding(result.value), result.floor, rows.confidence))
         self._honest.append(evidence(honest, result.floor, rows.confidence))
 
     def adjusted(self) -> tuple[dict[str, float], float]:

@@ -21,9 +21,11 @@ from calibrant.cli import main
 from calibrant.comparison import compare
 from calibrant.evaluation import evaluate
 from calibrant.groups import evaluate_by
+from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.row_temperature import RowTemperature
 from calibrant.predictions import Predictions
+from calibrant.report.classes import classes_to_show
 from calibrant.report.document import comparison_document, evaluation_document, uncalibrated
 
 Floats = NDArray[np.float64]
@@ -399,3 +401,45 @@ def test_percent_on_the_page_is_a_hundred_times_the_fraction(sets, tmp_path: Pat
             value = values.get(name, result.value)
             wanted.append(round(value * 100, 2) if result.metric.percent else round(value, 4))
     assert shown == pytest.approx(wanted, abs=1e-9)
+
+
+# --- what random changes to the code showed to be unwatched
+
+
+def test_seconds_are_those_between_the_calls(sets, monkeypatch):
+    # A clock that moves on by a second, then by two, whenever somebody looks.
+    ticks = iter([100.0, 101.0, 103.0])
+    monkeypatch.setattr("calibrant.comparison.time.perf_counter", lambda: next(ticks))
+    fit, test = sets
+    found = compare(["temperature"], fit=fit, test=test, metrics=["nll"], rank_by="nll")
+    assert (found["temperature"].fit_seconds, found["temperature"].apply_seconds) == (1, 2)
+
+
+def test_a_gap_within_noise_is_written_in_points(labelled_logits):
+    z, y = labelled_logits(500, 3, temperature=1.0)
+    plain = Plain(softmax(z), y)
+    residual = plain.c - plain.right
+    gap, half = residual.mean(), Z95 * residual.std() / math.sqrt(plain.n)
+    assert abs(gap) < half
+    text = evaluate(Predictions.from_logits(z, y), metrics="nll", resamples=5).headline()
+    ends = f"{(gap - half) * 100:.1f} to {(gap + half) * 100:.1f}"
+    assert f"(difference {gap * 100:.1f} points, 95 % interval {ends}): mean" in text
+
+
+def test_confidences_that_rounding_lifts_above_one_count_as_one():
+    c = np.array([0.5, 1.0 + 5e-7])
+    rows = TopLabel.sort(c, np.array([True, True]))
+    assert rows.confidence.tolist() == [0.5, 1.0]
+
+
+def test_the_grid_of_the_smoothed_curve_begins_at_0_and_ends_at_1(page):
+    assert page["smooth_grid"] == [i / 100 for i in range(101)]
+
+
+def test_as_many_classes_as_fit_are_all_shown(plain: Plain, rows: Labelled):
+    scores = evaluate(Predictions.from_logits(*rows), metrics="nll", resamples=5).scores
+    shown, count = classes_to_show([scores], 4, limit=4)
+    assert (shown.tolist(), count) == ([0, 1, 2, 3], 4)
+    # A class that nobody predicts belongs to the table too, as long as there is room.
+    shown, count = classes_to_show([scores], 5, limit=5)
+    assert (shown.tolist(), count) == ([0, 1, 2, 3, 4], 5)

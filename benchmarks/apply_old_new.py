@@ -21,7 +21,7 @@ from typing import Any
 SIZES = ((1, 10), (10_000, 10), (10_000, 100), (10_000, 1_000))
 TURNS = 7
 
-WORKER = '''
+WORKER = """
 import json, sys, time, warnings
 import numpy as np
 warnings.simplefilter("ignore")
@@ -51,7 +51,7 @@ for line in sys.stdin:
         print(json.dumps((time.perf_counter() - started) / repeats), flush=True)
     except Exception as error:
         print(json.dumps(str(error)[:80]), flush=True)
-'''
+"""
 
 
 def start(source: Path) -> subprocess.Popen[str]:

@@ -24,7 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from calibrant.core.errors import InputError, MissingDependencyError, PredictionsError
+from calibrant.core.errors import (
+    InputError,
+    LooksLikeProbabilitiesWarning,
+    MissingDependencyError,
+    PredictionsError,
+)
 from calibrant.files import read_predictions, replacing, write_predictions
 from calibrant.predictions.last_layer import Head
 from calibrant.predictions.predictions import Predictions
@@ -564,7 +569,8 @@ def test_npy_of_any_name(tmp_path: Path):
     p = read_predictions(scores, kind="probs", labels=labels)
     assert p.kind == "probs"
     assert np.array_equal(p.labels, LABELS)
-    assert read_predictions(scores, kind="logits", labels=str(labels)).kind == "logits"
+    with pytest.warns(LooksLikeProbabilitiesWarning):
+        assert read_predictions(scores, kind="logits", labels=str(labels)).kind == "logits"
     with pytest.raises(PredictionsError, match="the name doesn't say what the array is"):
         read_predictions(scores)
     with pytest.raises(PredictionsError, match=r"there is no 'labels' .*file of labels given"):

@@ -34,17 +34,24 @@ CHUNK_ELEMENTS_CPU = 1 << 16
 THREADED_ELEMENTS = 1 << 20
 # An accelerator wants few large launches; 64 Mi elements keep the temporaries under a gigabyte.
 CHUNK_ELEMENTS_ACCELERATOR = 1 << 26
+# Terms that a sum may run over before float32 loses too many digits.
+SUMMED_AT_ONCE = 512
 
 
 def as_array(values: Any) -> Array:
-    """Return `values` unchanged if it is an array already, else as a NumPy array.
+    """Return `values` unchanged if it is an array already, else as a NumPy array if it can be one.
 
     A torch tensor that requires a gradient is detached: nothing here is differentiated by it.
     """
     if isinstance(values, (list, tuple)):
         return np.asarray(cast(Any, values))
-    if is_torch_array(values) and values.requires_grad:
-        return values.detach()
+    if is_numpy(values):
+        return values
+    if is_torch_array(values):
+        return values.detach() if values.requires_grad else values
+    # Tables of data frame libraries, and the like, know how to become NumPy arrays.
+    if hasattr(values, "__array__") and not cast(Any, array_api_compat).is_array_api_obj(values):
+        return np.asarray(values)
     return values
 
 
@@ -88,11 +95,11 @@ def like(values: NDArray[Any], reference: Array, dtype: Any = None) -> Array:
 def working_dtype(array: Array) -> Any:
     """Return the dtype to compute in: float64 stays, narrower floats become float32.
 
-    Integers count as exact and become float64.
+    Integers count as exact and become float64, and so do floats that are wider.
     """
     xp = namespace(array)
     if xp.isdtype(array.dtype, "real floating"):
-        return xp.float64 if array.dtype == xp.float64 else xp.float32
+        return xp.float64 if array.dtype.itemsize >= 8 else xp.float32
     return xp.float64
 
 
@@ -177,9 +184,17 @@ def row_sums(rows: Array) -> Array:
     rows, which a matrix product with ones wouldn't promise.
     """
     xp = namespace(rows)
-    if is_numpy(rows):
-        return xp.vecdot(rows, np.ones((1, rows.shape[1]), dtype=rows.dtype))
-    return xp.sum(rows, axis=1)
+    if not is_numpy(rows):
+        return xp.sum(rows, axis=1)
+    width = rows.shape[1]
+    if width <= 2 * SUMMED_AT_ONCE:
+        return xp.vecdot(rows, np.ones((1, width), dtype=rows.dtype))
+    # A running sum of very many float32 loses digits; sums of pieces keep them.
+    ones = np.ones((1, 1, SUMMED_AT_ONCE), dtype=rows.dtype)
+    whole = width - width % SUMMED_AT_ONCE
+    pieces = xp.vecdot(rows[:, :whole].reshape(len(rows), -1, SUMMED_AT_ONCE), ones)
+    rest = rows[:, whole:].sum(axis=1, dtype=np.float64)
+    return (pieces.sum(axis=1, dtype=np.float64) + rest).astype(rows.dtype)
 
 
 def sigmoid(x: FloatArray) -> FloatArray:

@@ -23,7 +23,7 @@ from calibrant.core.arrays import (
     to_numpy,
     working_dtype,
 )
-from calibrant.core.errors import PredictionsError
+from calibrant.core.errors import LooksLikeProbabilitiesWarning, PredictionsError, warn_caller
 
 # Rounding may leave the sum of a row of K probabilities this far from 1.
 ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
@@ -71,6 +71,34 @@ def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
         return bool(xp.all(xp.isfinite(totals)))
     off = float(xp.max(xp.abs(totals - 1)))
     return off <= _tolerance(chunk) / 2 and bool(xp.min(chunk) >= 0)
+
+
+def warn_of_probabilities(logits: Array, source: str) -> None:
+    """Warn if all of (N, K) logits are rows in [0, 1] that sum to 1, and not all of them one-hot.
+
+    The softmax of probabilities is almost uniform, so everything after it would be wrong.
+    """
+
+    def looks_so(part: slice) -> bool:
+        xp, chunk = namespace(logits), logits[part]
+        if not bool(xp.all((chunk >= 0) & (chunk <= 1))):
+            return False
+        return bool(xp.all(xp.abs(row_sums(chunk) - 1) <= ROW_SUM_TOLERANCE["float64"]))
+
+    xp = namespace(logits)
+    if not xp.isdtype(logits.dtype, "real floating") or str(logits.dtype)[-2:] == "16":
+        return
+    first = next(row_chunks(logits))
+    # Mostly the first row tells.
+    if not (looks_so(slice(0, 1)) and looks_so(first) and all(map(looks_so, row_chunks(logits)))):
+        return
+    if bool(xp.any((logits[first] > 0) & (logits[first] < 1))):
+        warn_caller(
+            LooksLikeProbabilitiesWarning(
+                f"{source}: every row of 'logits' lies in [0, 1] and sums to 1, as probabilities "
+                "do; if they are some, name them 'probs' or pass their logarithm"
+            )
+        )
 
 
 def _tolerance(chunk: Array) -> float:

@@ -62,6 +62,10 @@ class TrainingWarning(CalibrationWarning):
     """A loss isn't given in training what it needs; it goes on, as something else than it says."""
 
 
+class LooksLikeProbabilitiesWarning(CalibrationWarning):
+    """What was called logits are rows in [0, 1] that sum to 1."""
+
+
 class PlugInWarning(UserWarning):
     """A method of another package could not be taken in; the message names it and says why."""
 

@@ -20,6 +20,7 @@ from calibrant.evaluation.uncertainty import (
     default_resamples,
     floor,
     interval,
+    less_rounding,
 )
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric, metrics_named
@@ -69,7 +70,7 @@ class MetricResult:
         That says that confidences can't be told from perfect ones if `metric.judges`; any other
         metric sees a part of what may be wrong.
         """
-        return self.floor_95 is not None and self.value <= self.floor_95
+        return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
 
     def as_dict(self) -> dict[str, float | None]:
         """Return the numbers as JSON takes them."""
@@ -325,6 +326,6 @@ def _result(metric: Metric, found: Measured, level: float) -> MetricResult:
         high,
         floor=float(honest.mean()),
         floor_95=float(np.quantile(honest, FLOOR_QUANTILE)),
-        p_value=float((1 + np.sum(honest >= value)) / (1 + len(honest))),
+        p_value=float((1 + np.sum(honest >= less_rounding(value))) / (1 + len(honest))),
         replicates=drawn,
     )

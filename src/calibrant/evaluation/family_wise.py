@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.evaluate import MetricResult
-from calibrant.evaluation.uncertainty import floor
+from calibrant.evaluation.uncertainty import floor, less_rounding
 from calibrant.metrics.shapes import RowsMetric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
@@ -116,7 +116,7 @@ class Family:
         if honest is None or result.floor is None:
             return
         self._names.append(name)
-        self._observed.append(evidence(result.value, result.floor, rows.confidence))
+        self._observed.append(evidence(less_rounding(result.value), result.floor, rows.confidence))
         self._honest.append(evidence(honest, result.floor, rows.confidence))
 
     def adjusted(self) -> tuple[dict[str, float], float]:

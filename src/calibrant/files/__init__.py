@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.files.atomic import StrPath, replacing
+from calibrant.files.atomic import StrPath, replacing, whole_set
+from calibrant.files.bounds import check_regular
 from calibrant.files.csv_files import read_csv, write_csv
 from calibrant.files.extra_column import read_column
 from calibrant.files.keys import Arrays, Wanted, to_keys
@@ -80,10 +82,12 @@ def read_predictions(
     source, file = fspath(path), Path(path)
     if kind is not None and kind not in get_args(ScoreKind):
         raise InputError(f"kind must be one of {', '.join(get_args(ScoreKind))}, not {kind!r}")
-    extension = ".npy" if file.is_dir() else file.suffix.lower()
+    folder = os.path.isdir(file)
+    extension = ".npy" if folder else file.suffix.lower()
     _check_extension(extension, _READERS, source)
-    if not file.exists():
-        raise PredictionsError(f"{source}: there is no such file")
+    check_regular(file, source, folders=folder)
+    if labels is not None and os.path.exists(labels):
+        check_regular(Path(labels), fspath(labels))
     wanted = Wanted(kind, labelled)
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
@@ -115,9 +119,12 @@ def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: boo
     taken = [str(part) for part in parts if part.exists()]
     if taken and not overwrite:
         raise InputError(f"{taken[0]}: exists already, and overwriting was not asked for")
-    with ExitStack() as stack:
+    with ExitStack() as whole, ExitStack() as stack:
         for part, content in parts.items():
             _WRITERS[extension](content, stack.enter_context(replacing(part)))
+        # From here on they are put in place, one after the other.
+        if len(parts) > 1:
+            whole.enter_context(whole_set(target.parent, exclusive=True))
 
 
 def _check_extension(extension: str, known: dict[str, Any], source: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from os import fspath
 from pathlib import Path
 
@@ -51,6 +52,27 @@ def replacing(path: StrPath) -> Generator[Path]:
             if reason is None:
                 raise
             raise InputError(f"{fspath(path)}: can't be written: {reason}") from error
+
+
+@contextmanager
+def whole_set(folder: Path, *, exclusive: bool) -> Generator[None]:
+    """Within the body nobody else that asks for the same folder puts its set of files in place.
+
+    Files that belong together, as `.npy` scores and labels do, can't become visible in one step.
+    Writers take the folder for themselves while they rename their files, readers share it while
+    they open theirs, so that nobody sees a part of two sets. A system without such locks, or a
+    folder that can't be locked, does without.
+    """
+    handle = None
+    with suppress(ImportError, OSError):
+        fcntl = import_module("fcntl")
+        handle = os.open(folder, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _why_not_written(error: Exception, temporary: Path) -> str | None:

@@ -30,7 +30,7 @@ def select_columns(
     numbered: dict[str, list[tuple[int, int]]] = {}
     single: dict[str, list[int]] = {}
     for position, name in enumerate(header):
-        match = re.fullmatch(r"(logit|prob|feature)_([0-9]+)", name)
+        match = re.fullmatch(r"(logit|prob|feature)_([0-9]{1,99})", name)
         if match:
             numbered.setdefault(KEYS[match[1]], []).append((int(match[2]), position))
         elif name not in STEMS and name not in OF_THE_NETWORK:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arrays import is_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.files.atomic import StrPath
+from calibrant.files.bounds import check_members, check_regular
 from calibrant.files.keys import optional, readable
+from calibrant.files.numpy_files import member
 
 
 def read_column(path: StrPath, name: str) -> NDArray[Any]:
@@ -32,18 +35,22 @@ def read_column(path: StrPath, name: str) -> NDArray[Any]:
         raise PredictionsError(
             f"{source}: a column to group by can be read from {', '.join(readers)} only"
         )
+    check_regular(file, source)
     with readable(f"column '{name}'", source):
-        column = readers[file.suffix.lower()](file, name)
+        column: Any = readers[file.suffix.lower()](file, name)
     if column is None:
         raise PredictionsError(f"{source}: there is no column '{name}' to group by")
+    if not is_numpy(column):
+        raise PredictionsError(f"{source}: '{name}' is no array; its name doesn't end in .npy")
     if column.ndim != 1:
         raise PredictionsError(f"{source}: '{name}' must have shape (N,), not {column.shape}")
     return column
 
 
-def _from_npz(path: Path, name: str) -> NDArray[Any] | None:
+def _from_npz(path: Path, name: str) -> Any:
     with np.load(path, allow_pickle=False) as archive:
-        return archive[name] if name in archive.files else None
+        check_members(archive.zip, str(path))
+        return member(archive, name, str(path)) if name in archive.files else None
 
 
 def _from_safetensors(path: Path, name: str) -> NDArray[Any] | None:

@@ -29,6 +29,7 @@ EXPECTED_KEYS = (
 )
 # A message should stay readable when a file has a thousand columns.
 LISTED = 12
+SHOWN_CHARACTERS = 300
 
 
 class Wanted(NamedTuple):
@@ -175,7 +176,7 @@ def readable(what: str, source: str) -> Generator[None]:
         raise
     # A damaged file makes the decoder that meets it raise almost anything.
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0][:SHOWN_CHARACTERS] or type(error).__name__
         raise PredictionsError(f"{source}: can't read {what}: {reason}") from error
 
 

@@ -12,6 +12,8 @@ from numpy.lib.format import open_memmap
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.files.atomic import whole_set
+from calibrant.files.bounds import check_member, check_members
 from calibrant.files.keys import (
     LABELS,
     OF_THE_NETWORK,
@@ -41,8 +43,25 @@ def read_npz(path: Path, wanted: Wanted, source: str) -> Predictions:
             raise PredictionsError(f"{source}: is no npz archive, or cut short")
         file.seek(0)
         archive: Any = np.load(file, allow_pickle=False)
+        check_members(archive.zip, source)
         keys = select(archive.files, wanted, source)
-        return assemble(keys, _numbers_only(archive.__getitem__, source), source)
+
+        def get(key: str) -> Array:
+            return member(archive, key, source)
+
+        return assemble(keys, _numbers_only(get, source), source)
+
+
+def member(archive: Any, key: str, source: str) -> Any:
+    """Return the array `key` of an open npz archive, once its size is known to be true.
+
+    A member that is no array comes as bytes.
+
+    Raises:
+        PredictionsError: it claims to be larger than it is.
+    """
+    check_member(archive.zip, key, source)
+    return archive[key]
 
 
 def read_npy(path: Path, wanted: Wanted, source: str, labels: Path | None = None) -> Predictions:
@@ -64,9 +83,15 @@ def read_npy(path: Path, wanted: Wanted, source: str, labels: Path | None = None
         files = {key: file for key, file in files.items() if key not in LABELS}
         files["labels"] = labels
     keys = select(files, wanted, source, expected=EXPECTED_FILES)
-    return assemble(
-        keys, _numbers_only(lambda key: open_memmap(files[key], mode="r"), source), source
-    )
+
+    def opened(key: str) -> Array:
+        with readable(f"'{key}'", source):
+            return open_memmap(files[key], mode="r")
+
+    get = _numbers_only(opened, source)
+    with whole_set(path if path.is_dir() else path.parent, exclusive=False):
+        arrays = {key: get(key) for key in keys.used}
+    return assemble(keys, arrays.__getitem__, source)
 
 
 def _siblings(folder: Path, prefix: str, suffix: str) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import Any, Literal, cast
 from calibrant._version import __version__
 from calibrant.core.errors import CalibratorFileError, InputError
 from calibrant.files.atomic import StrPath, replacing
+from calibrant.files.bounds import check_regular
 
 
 @dataclass(frozen=True)
@@ -56,27 +58,27 @@ class ParameterFormat:
             CalibratorFileError: the file is missing, damaged, of another format or of a newer
                 version.
         """
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         source = fspath(path)
-        if not Path(path).is_file():
-            raise CalibratorFileError(f"{source}: there is no such file")
+        check_regular(Path(path), source, CalibratorFileError)
         try:
             framework = "numpy" if self.arrays == "numpy" else "pt"
             with cast(Any, safe_open)(path, framework=framework) as file:  # it ships no types
                 header = cast(dict[str, str], file.metadata() or {})
                 names = cast(list[str], list(file.keys()))
                 state = {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, OSError, TypeError, ValueError) as error:
+        # It meets dtypes that NumPy doesn't know, and headers of any kind, with any exception.
+        except Exception as error:
             raise CalibratorFileError(f"{source}: is not a readable safetensors file") from error
         if header.get("format") != self.name:
             raise CalibratorFileError(
                 f"{source}: is a safetensors file, but not {self.noun} that Calibrant saved"
             )
         version = header.get("format_version", "")
-        if not version.isdecimal() or int(version) > self.version:
+        if not re.fullmatch("[0-9]{1,9}", version) or int(version) > self.version:
             raise CalibratorFileError(
-                f"{source}: has format version '{version}', this version reads up to "
+                f"{source}: has format version '{version[:20]}', this version reads up to "
                 f"{self.version}; update Calibrant"
             )
         return header, state

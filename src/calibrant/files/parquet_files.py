@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
+from calibrant.files.bounds import check_room
 from calibrant.files.columns import join, select_columns, split
 from calibrant.files.keys import Arrays, Wanted, assemble, optional, readable
 from calibrant.predictions.predictions import Predictions
@@ -24,6 +25,7 @@ def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
 
         def get(key: str) -> NDArray[Any]:
             names = [header[i] for i in places[key]]
+            check_room(8 * file.metadata.num_rows * len(names), f"'{key}'", source)
             table = file.read(columns=names)
             return join(key, [_numbers(table[name], name, source) for name in names])
 

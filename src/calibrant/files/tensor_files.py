@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +11,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import PredictionsError
+from calibrant.files.bounds import MOST_REPEATED_BYTES, check_members
 from calibrant.files.keys import Arrays, Wanted, assemble, native, optional, readable, select
 from calibrant.predictions.predictions import Predictions
 
@@ -45,9 +47,21 @@ def write_safetensors(arrays: Arrays, path: Path) -> None:
     _safetensors("safetensors.numpy").save_file(arrays, path)
 
 
+def _refuse_packed(path: Path, source: str) -> None:
+    """Refuse a torch file whose parts are compressed, as torch never writes them."""
+    with readable("the torch file", source):
+        if not zipfile.is_zipfile(path):
+            return
+        with zipfile.ZipFile(path) as archive:
+            check_members(archive, source)
+            if sum(info.file_size for info in archive.infolist()) > path.stat().st_size:
+                raise PredictionsError(f"{source}: is compressed, which torch files aren't")
+
+
 def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read a dict of tensors that `torch.save` wrote."""
     torch = optional("torch", "torch", "torch")
+    _refuse_packed(path, source)
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     # As for `readable`; but torch's own words advise to switch the protection off.
@@ -67,6 +81,14 @@ def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
             raise PredictionsError(
                 f"{source}: '{key}' must be a tensor, not a {type(tensors[key]).__name__}"
             )
-        return native(tensors[key])
+        tensor = tensors[key]
+        size = tensor.numel() * tensor.element_size()
+        # Of a tensor that repeats its numbers a small file may hold any size.
+        if size > max(tensor.untyped_storage().nbytes(), MOST_REPEATED_BYTES):
+            raise PredictionsError(
+                f"{source}: '{key}' of shape {tuple(tensor.shape)} repeats the numbers that it "
+                "holds; save what .contiguous() makes of it"
+            )
+        return native(tensor)
 
     return assemble(select([str(key) for key in tensors], wanted, source), get, source)

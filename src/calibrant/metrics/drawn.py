@@ -124,7 +124,7 @@ class DrawnCurve(ResidualCurves):
         for i, rank in enumerate(ranks.tolist()):
             if rank == 0:
                 continue
-            at = int(np.searchsorted(reached, rank))
+            at = int(np.count_nonzero(reached < rank))
             within = np.cumsum(counts[parts[at]], dtype=np.int64)
             missing = rank - (reached[at] - held[at])
             found[i] = parts[at].start + 1 + np.searchsorted(within, missing)

@@ -33,6 +33,7 @@ from calibrant.core.checks import (
     check_reference,
     check_scores,
     check_unmasked,
+    warn_of_probabilities,
 )
 from calibrant.core.errors import PredictionsError
 from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
@@ -95,6 +96,7 @@ class Predictions:
         """
         logits = as_array(logits)
         check_scores(logits, "logits", source, masks=True)
+        warn_of_probabilities(logits, source)
         return cls("logits", logits, None, source=source)._with(labels, features, head, reference)
 
     @classmethod

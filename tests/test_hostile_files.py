@@ -1,0 +1,271 @@
+"""Files that lie, never end, or are read while they are written; arrays of odd kinds."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from calibrant.core.errors import (
+    CalibratorFileError,
+    LooksLikeProbabilitiesWarning,
+    PredictionsError,
+)
+from calibrant.files import read_column, read_predictions
+from calibrant.posthoc.loading import load
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.predictions import Predictions
+
+LOGITS = np.random.default_rng(0).normal(size=(30, 3))
+LABELS = np.where(np.arange(30) % 3 == 0, LOGITS.argmin(axis=1), LOGITS.argmax(axis=1))
+
+
+def refused(source: object, message: str):
+    """Expect one line that begins with the source."""
+    return pytest.raises(
+        PredictionsError, match=rf"\A{re.escape(str(source))}: [^\n]*{message}[^\n]*\Z"
+    )
+
+
+# --- what is no regular file
+
+
+@pytest.mark.parametrize("name", ["pipe.csv", "pipe.npz", "pipe.parquet", "pipe.safetensors"])
+def test_a_pipe_is_refused_at_once(name, tmp_path):
+    path = tmp_path / name
+    os.mkfifo(path)
+    with refused(path, "only regular files are read"):
+        read_predictions(path)
+    with refused(path, "only regular files are read"):
+        read_column(path, "x")
+    if path.suffix == ".safetensors":
+        with pytest.raises(CalibratorFileError, match="only regular files are read"):
+            load(path)
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
+def test_a_device_is_refused_at_once(device, tmp_path):
+    for name in ("endless.csv", "endless.safetensors"):
+        (tmp_path / name).symlink_to(device)
+        with refused(tmp_path / name, "only regular files are read"):
+            read_predictions(tmp_path / name)
+    np.save(tmp_path / "a-logits.npy", LOGITS)
+    with refused(device, "only regular files are read"):
+        read_predictions(tmp_path / "a-logits.npy", labels=device)
+
+
+def test_a_name_that_no_system_takes_is_one_sentence(tmp_path):
+    path = tmp_path / ("x" * 300 + ".npz")
+    with refused(path, "can't be read: File name too long"):
+        read_predictions(path)
+    with pytest.raises(CalibratorFileError, match="File name too long"):
+        load(path.with_suffix(".safetensors"))
+
+
+# --- files that promise more than they hold
+
+
+def npy_bytes(array: np.ndarray, shape: tuple[int, ...] | None = None) -> bytes:
+    """Return an .npy file, whose header may name another shape."""
+    buffer = io.BytesIO()
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": shape or array.shape}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    return buffer.getvalue() + array.tobytes()
+
+
+def zipped(path: Path, members: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_header_that_promises_too_much_reserves_no_memory(tmp_path):
+    lie = npy_bytes(LOGITS, (10**9, 3))
+    path = zipped(tmp_path / "a.npz", [("logits.npy", lie), ("labels.npy", npy_bytes(LABELS))])
+    (tmp_path / "b-logits.npy").write_bytes(lie)
+    np.save(tmp_path / "b-labels.npy", LABELS)
+    tracemalloc.start()
+    try:
+        with refused(path, r"'logits' says that it has shape \(1000000000, 3\)"):
+            read_predictions(path)
+        with refused(tmp_path / "b-logits.npy", "can't read 'logits'"):
+            read_predictions(tmp_path / "b-logits.npy")
+        assert tracemalloc.get_traced_memory()[1] < 1e7
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_array_that_repeats_its_numbers_is_refused(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"logits": torch.zeros(1).expand(10**10, 5), "labels": torch.zeros(3)}, path)
+    with refused(path, "repeats the numbers that it holds"):
+        read_predictions(path)
+
+
+def test_a_torch_file_that_is_packed_is_refused(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"logits": torch.zeros(1000, 5), "labels": torch.zeros(1000)}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    zipped(path, members, zipfile.ZIP_DEFLATED)
+    with refused(path, "is compressed, which torch files aren't"):
+        read_predictions(path)
+
+
+def test_a_table_of_more_rows_than_memory_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    from calibrant.files import write_predictions
+
+    path = tmp_path / "a.parquet"
+    write_predictions(Predictions.from_logits(LOGITS, LABELS), path)
+    monkeypatch.setattr(os, "sysconf", lambda name: 10)
+    with refused(path, "more than this machine's memory"):
+        read_predictions(path)
+
+
+def test_a_member_that_is_there_twice_is_refused(tmp_path):
+    two = [("labels.npy", npy_bytes(LABELS)), ("labels.npy", npy_bytes(LABELS[::-1].copy()))]
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        path = zipped(tmp_path / "a.npz", [("logits.npy", npy_bytes(LOGITS)), *two])
+    with refused(path, r"'labels.npy' is there twice"):
+        read_predictions(path)
+    with refused(path, r"'labels.npy' is there twice"):
+        read_column(path, "labels")
+
+
+def test_a_member_that_is_no_array_is_refused(tmp_path):
+    path = zipped(
+        tmp_path / "a.npz",
+        [("logits", b"text"), ("labels.npy", npy_bytes(LABELS)), ("site", b"text")],
+    )
+    with refused(path, "'logits' must have shape"):
+        read_predictions(path)
+    with refused(path, "'site' is no array"):
+        read_column(path, "site")
+
+
+def test_numbers_of_thousands_of_digits_are_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = {"label": [0, 1], f"logit_{'1' * 5000}": [0.0, 1.0]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    with refused(tmp_path / "a.parquet", "there is no 'logits'"):
+        read_predictions(tmp_path / "a.parquet")
+    path = tmp_path / "c.safetensors"
+    TemperatureScaling().fit(LOGITS, LABELS).save(path)
+    with safetensors.safe_open(path, framework="numpy") as file:
+        header = file.metadata() | {"format_version": "1" * 5000}
+    safetensors.numpy.save_file({"beta_": np.ones(())}, path, metadata=header)
+    with pytest.raises(CalibratorFileError, match=r"has format version '1{20}', this version"):
+        load(path)
+
+
+# --- pairs of files
+
+
+WRITER = """
+import sys, numpy
+from calibrant.files import write_predictions
+from calibrant.predictions.predictions import Predictions
+number = int(sys.argv[2])
+rows = Predictions.from_logits(numpy.eye(4)[[number] * 500] * 9, numpy.full(500, number))
+print("ready", flush=True)
+for _ in range(200):
+    write_predictions(rows, sys.argv[1])
+"""
+
+
+def test_readers_of_a_pair_see_arrays_of_one_writer(tmp_path):
+    path = tmp_path / "a-logits.npy"
+    line = [sys.executable, "-c", WRITER, str(path)]
+    writers = [
+        subprocess.Popen([*line, str(number)], stdout=subprocess.PIPE, text=True)
+        for number in range(2)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    reads = 0
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            found = read_predictions(path)
+            np.testing.assert_array_equal(np.asarray(found.scores).argmax(axis=1), found.labels)
+            reads += 1
+    for writer in writers:
+        writer.communicate()
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert reads > 20
+
+
+# --- arrays of other kinds
+
+
+class Table:
+    """Like a data frame: not an array, but it can become one."""
+
+    def __init__(self, values: np.ndarray):
+        self.values, self.shape, self.columns = values, values.shape, list("abc")
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+def test_a_table_is_taken_as_the_array_that_it_makes():
+    ours = TemperatureScaling().fit(Table(LOGITS), LABELS)
+    plain = TemperatureScaling().fit(LOGITS, LABELS)
+    assert ours.beta_ == plain.beta_
+    np.testing.assert_array_equal(ours.predict_proba(Table(LOGITS)), plain.predict_proba(LOGITS))
+
+
+def test_a_table_of_text_is_one_sentence():
+    with pytest.raises(PredictionsError, match="'logits' must hold real numbers"):
+        TemperatureScaling().fit(Table(LOGITS.astype(object)), LABELS)
+
+
+def test_floats_wider_than_float64_come_back_as_float64():
+    wide = LOGITS.astype(np.longdouble)
+    calibrator = TemperatureScaling().fit(wide, LABELS)
+    probs = calibrator.predict_proba(wide)
+    assert probs.dtype == np.float64
+    np.testing.assert_array_equal(probs, calibrator.predict_proba(LOGITS))
+
+
+@pytest.mark.parametrize("method", ["none", "temperature", "histogram", "svs", "top-rest"])
+def test_rows_of_very_many_classes_sum_to_one(method):
+    rng = np.random.default_rng(0)
+    logits = (3 * rng.normal(size=(12, 128_000))).astype(np.float16)
+    labels = np.where(np.arange(12) % 3 == 0, 0, logits.argmax(axis=1))
+    probs = make_calibrator(method).fit(logits, labels).predict_proba(logits)
+    assert probs.dtype == np.float32
+    assert np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() < 1e-6
+
+
+# --- probabilities that are called logits
+
+
+def test_probabilities_passed_as_logits_are_warned_of_at_the_callers_line():
+    probs = TemperatureScaling().fit(LOGITS, LABELS).predict_proba(LOGITS)
+    for rows in (probs, probs.astype(np.float32), torch.asarray(probs)):
+        with pytest.warns(LooksLikeProbabilitiesWarning, match="lies in .0, 1. and sums to 1") as w:
+            make_calibrator("none").fit(rows, LABELS)
+        assert [str(warning.filename) for warning in w] == [__file__]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rows", [LOGITS, np.log(np.full((9, 3), 1 / 3)), np.eye(3), np.eye(3) * 5])
+def test_logits_are_not_warned_of(rows):
+    Predictions.from_logits(rows, np.arange(len(rows)) % 3)

@@ -12,6 +12,7 @@ from scipy.integrate import quad
 from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
 from scipy.stats import norm
+from vote_integrals import direct_shares, share_of, shares
 
 from calibrant.core.errors import (
     BoundaryWarning,
@@ -24,7 +25,6 @@ from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.fitting.binned_gap import binned_gap, binned_gaps
 from calibrant.posthoc.noise.consistency import ConsistencyCalibration
 from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION
-from calibrant.posthoc.noise.votes import COARSE_STEP, FINE_STEP, vote_share, vote_shares
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping, clipped_rows
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.rows import softmax
@@ -152,21 +152,19 @@ def test_shares_are_those_of_drawn_noise():
     for noise in (0.5, 1.5, 6.0):
         shaken = logits + noise * rng.normal(size=(200_000, 1, 4))
         votes = np.stack([(shaken.argmax(axis=2) == k).mean(axis=0) for k in range(4)], axis=1)
-        np.testing.assert_allclose(vote_shares(logits, noise, FINE_STEP), votes, atol=0.005)
+        np.testing.assert_allclose(shares(logits, noise), votes, atol=0.005)
 
 
 def test_two_classes_are_a_probit():
     logits = np.array([[0.0, gap] for gap in (0.0, 0.1, 1.0, 4.0, 8.0)])
     wanted = ndtr(logits[:, 1] / (0.8 * np.sqrt(2)))
-    for step, tolerance in ((FINE_STEP, 1e-9), (COARSE_STEP, 1e-5)):
-        shares = vote_shares(logits, 0.8, step)
-        np.testing.assert_allclose(shares[:, 1], wanted, atol=tolerance)
+    np.testing.assert_allclose(shares(logits, 0.8)[:, 1], wanted, atol=1e-9)
 
 
 @pytest.mark.parametrize("classes", [3, 50, 1000])
 def test_shares_are_the_integral(classes):
     logits = np.random.default_rng(classes).normal(size=(1, classes))
-    shares = vote_shares(logits, 0.7, FINE_STEP)[0]
+    found = shares(logits, 0.7)[0]
     gaps = (logits.max() - logits[0]) / 0.7
     top = int(logits.argmax())
 
@@ -174,27 +172,22 @@ def test_shares_are_the_integral(classes):
         return norm.pdf(t) * np.prod(ndtr(t + np.delete(gaps, top)))
 
     wanted = quad(integrand, -8, 9, epsabs=1e-12, limit=200)[0]
-    np.testing.assert_allclose(shares[top], wanted, rtol=1e-6)
-    coarse = vote_shares(logits, 0.7, COARSE_STEP)[0, top]
-    np.testing.assert_allclose(coarse, wanted, rtol=5e-3)
+    np.testing.assert_allclose(found[top], wanted, rtol=1e-7)
 
 
-@pytest.mark.parametrize("step", [FINE_STEP, COARSE_STEP])
-def test_one_class_of_each_row_is_that_of_all(step):
+def test_one_class_of_each_row_is_that_of_all():
     logits = np.random.default_rng(4).normal(scale=2, size=(60, 7))
     logits[:10, 3] = -np.inf
     # The predicted class and another that isn't masked: the largest shares and smaller ones.
     for classes in (logits.argmax(axis=1), np.where(logits[:, 0] == logits.max(axis=1), 1, 0)):
-        wanted = vote_shares(logits, 0.7, step)[np.arange(60), classes]
-        found = vote_share(logits, classes, 0.7, step)
-        # Shares of all classes are made to sum to 1, which takes out the error of a coarse rule.
-        np.testing.assert_allclose(found, wanted, rtol=1e-6 if step == FINE_STEP else 5e-3)
+        wanted = shares(logits, 0.7)[np.arange(60), classes]
+        np.testing.assert_allclose(share_of(logits, classes, 0.7), wanted, rtol=1e-6)
 
 
 def test_ties_masks_and_far_classes():
-    shares = vote_shares(np.array([[1.0, 1.0, -np.inf, -1e9]]), 1.0, FINE_STEP)[0]
-    np.testing.assert_allclose(shares, [0.5, 0.5, 0, 0], atol=1e-12)
-    np.testing.assert_allclose(vote_shares(np.zeros((1, 7)), 3.0, FINE_STEP), 1 / 7)
+    found = shares(np.array([[1.0, 1.0, -np.inf, -1e9]]), 1.0)[0]
+    np.testing.assert_allclose(found, [0.5, 0.5, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(shares(np.zeros((1, 7)), 3.0), 1 / 7)
 
 
 @pytest.mark.parametrize("criterion", ["ece", "nll"])
@@ -204,7 +197,7 @@ def test_the_noise_found_is_about_the_best(criterion, labelled_logits):
     near = GUMBEL_DEVIATION * TemperatureScaling().fit(logits, labels).temperature_
     scores = []
     for noise in near * np.geomspace(1 / 8, 8, 60):
-        probs = vote_shares(logits, noise, FINE_STEP) * 400 / 401 + 1 / 4 / 401
+        probs = direct_shares(logits, noise, 0.25) * 400 / 401 + 1 / 4 / 401
         nll = negative_log_likelihood(probs, labels)
         ece = expected_calibration_error(probs, labels)
         scores.append(ece if criterion == "ece" else nll)

@@ -27,10 +27,6 @@ from calibrant.predictions.rows import summarize
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("rounding", "smart"): "twenty steps of L-BFGS on a broken line: to be mended",
 }
-# (method, classes): with how many rows at most a law is tried that asks for thousands, and why.
-MOST_ROWS: dict[tuple[str, int], tuple[int, str]] = {
-    ("consistency", 100): (1000, "votes of every class at every noise: 7 s a fit on 5 000 rows"),
-}
 # How far a map may move where the law holds up to what a penalty or a prior says of K classes.
 COUNTS_CLASSES = {"svs": 5e-2, "svs-top-rest": 5e-2, "sms": 5e-2, "vector": 5e-2, "auto": 5e-3}
 
@@ -237,7 +233,6 @@ def test_origin_of_the_rows_does_not_matter(method, classes, draw):
 def test_rounding_of_the_logits_does_not_matter(method, classes, count, draw):
     """What a fit makes of the last digits, another processor makes of its sums."""
     skip_exceptions("rounding", method)
-    count = min(count, MOST_ROWS.get((method, classes), (count, ""))[0])
     for seed in range(4 if count * classes <= 4000 else 1):
         rows = draw(count, classes, 20 + seed)
         noise = np.random.default_rng(seed).uniform(-1e-12, 1e-12, size=rows.logits.shape)

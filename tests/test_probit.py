@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import warnings
 
+import array_api_compat.numpy as xnp
 import numpy as np
 import pytest
-from scipy.special import ndtr
+from vote_integrals import direct_shares, share_of, shares
 
 from calibrant.core.errors import CalibrationWarning
 from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION, ProbitScaling
-from calibrant.posthoc.noise.vote_table import FEWEST_CLASSES, tabled_share, tabled_shares
-from calibrant.posthoc.noise.votes import COARSE_STEP, FINE_STEP, step_for, vote_share, vote_shares
+from calibrant.posthoc.noise.votes import (
+    COARSE_STEP,
+    FINE_STEP,
+    MOST_CLASSES_COARSE,
+    REACH,
+    vote_shares,
+    vote_tables,
+)
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.single import TemperatureScaling
 
@@ -39,7 +46,7 @@ def test_the_noise_is_that_of_the_greatest_likelihood(classes, labelled_logits):
     calibrator = fitted(ProbitScaling(), logits, labels)
 
     def nll(noise):
-        probs = vote_shares(logits, noise, FINE_STEP) * 300 / 301 + 1 / classes / 301
+        probs = direct_shares(logits, noise, 0.25) * 300 / 301 + 1 / classes / 301
         return negative_log_likelihood(probs, labels)
 
     near = GUMBEL_DEVIATION * TemperatureScaling().fit(logits, labels).temperature_
@@ -74,20 +81,16 @@ def test_many_rows_are_thinned_evenly():
     assert whole.uniform_ == 1 / 5001
 
 
-@pytest.mark.parametrize("step", [FINE_STEP, COARSE_STEP])
-def test_classes_that_are_left_out_make_no_difference(step):
-    logits = np.random.default_rng(1).normal(scale=8.0, size=(20, 300))
-    logits[3, :250] = -np.inf
-    top = logits.max(axis=1, keepdims=True)
-    wanted = np.zeros(logits.shape)
-    for node in np.arange(-6, 8.5 + step / 2, step):
-        reach = (top - logits) / 1.3 + node
-        density = np.exp(-0.5 * reach**2)
-        wanted += density / ndtr(reach) * ndtr(reach).prod(axis=1, keepdims=True)
-    wanted /= wanted.sum(axis=1, keepdims=True)
-    found = vote_shares(logits, 1.3, step)
-    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-300)
-    np.testing.assert_array_equal(found.argsort(axis=1)[:, -5:], logits.argsort(axis=1)[:, -5:])
+@pytest.mark.parametrize("classes", [2, 7, 300])
+def test_classes_that_are_masked_or_far_make_no_difference_to_the_others(classes):
+    logits = np.random.default_rng(1).normal(scale=2.0, size=(20, classes))
+    wanted = shares(logits, 1.3)
+    for value in (-np.inf, -1e300, logits.min() - 1.3 * (REACH + 8)):
+        found = shares(np.concatenate([logits, np.full((20, 5), value)], axis=1), 1.3)
+        np.testing.assert_allclose(found[:, :classes], wanted, rtol=1e-9, atol=1e-12)
+        assert (found[:, classes:] < 1e-30).all()
+        if value < -1e299:
+            assert (found[:, classes:] == 0).all()
 
 
 @pytest.mark.parametrize(("classes", "scale"), [(2, 3.0), (10, 4.0), (100, 3.0), (1000, 2.0)])
@@ -95,20 +98,29 @@ def test_the_step_is_small_enough(classes, scale):
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=scale, size=(100, classes))
     logits[:, 0] += 10 * rng.random(100)
-    wanted = vote_shares(logits, 1.0, FINE_STEP / 2)
-    np.testing.assert_allclose(vote_shares(logits, 1.0, step_for(classes)), wanted, atol=1e-6)
+    finer = vote_shares(xnp, logits, 1.0, vote_tables(FINE_STEP / 2))
+    np.testing.assert_allclose(shares(logits, 1.0), finer, atol=1e-9)
 
 
-@pytest.mark.parametrize("spread", [0.3, 3.0, 30.0])
-@pytest.mark.parametrize("classes", [2, 30, 700])
-def test_the_table_gives_the_shares_of_the_integral(classes, spread):
+@pytest.mark.parametrize("classes", [2, 3, 10, MOST_CLASSES_COARSE, 200, 1000])
+def test_classes_level_with_one_another_are_the_hardest_and_exact_all_the_same(classes):
+    """One class on top and the others all as far below, whose errors then add up."""
+    distances = np.concatenate([[0, 1e-9], np.arange(0.25, 14, 0.25)])
+    logits = np.zeros((len(distances), classes)) - distances[:, None]
+    logits[:, 0] = 0
+    np.testing.assert_allclose(shares(logits, 1.0), direct_shares(logits, 1.0), atol=1e-8)
+
+
+@pytest.mark.parametrize("spread", [0.3, 3.0, 30.0, 3e5])
+@pytest.mark.parametrize("classes", [2, 3, 10, 19, 20, 30, 700])
+def test_the_shares_are_the_integral_to_eight_digits(classes, spread):
     rng = np.random.default_rng(classes)
     logits = rng.normal(scale=spread, size=(60, classes))
     logits[:, 0] += 10 * rng.random(60)
+    logits[1, :2] = logits[1].max() + 1
     logits[::4, classes // 2] = -np.inf
-    logits[1, :2] = 50.0
-    found, wanted = tabled_shares(logits, 1.3), vote_shares(logits, 1.3, FINE_STEP)
-    np.testing.assert_allclose(found, wanted, atol=1e-7)
+    found, wanted = shares(logits, 1.3), direct_shares(logits, 1.3)
+    np.testing.assert_allclose(found, wanted, atol=1e-8)
     assert (found[logits == -np.inf] == 0).all()
     assert found[1, 0] == found[1, 1]
     # What matters to the likelihood is the relative error of a share that is not all but nothing.
@@ -117,22 +129,53 @@ def test_the_table_gives_the_shares_of_the_integral(classes, spread):
     best = np.take_along_axis(found, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
     np.testing.assert_array_equal(best, found.max(axis=1))
     of_class = rng.integers(classes, size=60)
-    own, direct = (
-        tabled_share(logits, of_class, 1.3),
-        vote_share(logits, of_class, 1.3, FINE_STEP),
+    np.testing.assert_allclose(
+        share_of(logits, of_class, 1.3), wanted[np.arange(60), of_class], atol=2e-8
     )
-    np.testing.assert_allclose(own, direct, atol=1e-7)
 
 
-def test_classes_by_table_keep_the_order_of_the_logits():
-    logits = np.sort(np.random.default_rng(3).normal(scale=2.0, size=(50, 300)), axis=1)
-    shares = tabled_shares(logits, 1.0)
-    assert (np.diff(shares, axis=1) >= 0).all()
+@pytest.mark.parametrize("classes", [4, 300])
+def test_the_order_of_the_logits_is_kept_and_tied_classes_stay_tied(classes):
+    logits = np.sort(np.random.default_rng(3).normal(scale=4.0, size=(200, classes)), axis=1)
+    assert (np.diff(shares(logits, 1.0), axis=1) >= 0).all()
+    logits[:, 1::2] = logits[:, ::2]
+    tied = shares(logits, 1.0)
+    np.testing.assert_array_equal(tied[:, 1::2], tied[:, ::2])
+    assert (np.diff(tied, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_rounding_lets_no_class_overtake_the_top(classes):
+    rng = np.random.default_rng(6)
+    logits = 3 - 4.5e-16 * rng.integers(0, 8, size=(500, classes))
+    found = shares(logits, 0.9)
+    top = np.take_along_axis(found, logits.argmax(axis=1)[:, None], axis=1)[:, 0]
+    np.testing.assert_array_equal(top, found.max(axis=1))
+
+
+def test_torch_differentiates_the_shares():
+    torch = pytest.importorskip("torch")
+    xt = pytest.importorskip("array_api_compat.torch")
+    tables = {name: torch.as_tensor(array) for name, array in vote_tables(COARSE_STEP).items()}
+    rows = np.random.default_rng(0).normal(scale=3.0, size=(6, 5))
+    rows[0, 3], rows[1, 2] = rows[0].min() - 60, rows[1].max() + 60
+    logits = torch.tensor(rows, requires_grad=True)
+    noise = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(
+        lambda z, eps: vote_shares(xt, z, eps, tables), (logits, noise), eps=1e-5, atol=1e-6
+    )
+    masked = logits.detach().clone()
+    masked[:, 1] = -torch.inf
+    masked.requires_grad_()
+    vote_shares(xt, masked, 1.3, tables)[:, 0].sum().backward()
+    assert torch.isfinite(masked.grad).all()
+    assert (masked.grad[:, 1] == 0).all()
+    assert (masked.grad[:, 0] > 0).any()
 
 
 def test_few_and_many_classes_are_the_same_method():
-    """Classes that are all but masked bring a fit to the table; the rest stays as it is."""
-    logits, labels = with_truth(600, FEWEST_CLASSES - 1, "normal", seed=4)
+    """A class that is masked everywhere brings a fit to the finer step; all stays as it is."""
+    logits, labels = with_truth(600, MOST_CLASSES_COARSE, "normal", seed=4)
     masked = np.concatenate([logits, np.full((600, 1), -np.inf)], axis=1)
     few, many = fitted(ProbitScaling(), logits, labels), fitted(ProbitScaling(), masked, labels)
     np.testing.assert_allclose(few.noise_, many.noise_, rtol=3e-3)

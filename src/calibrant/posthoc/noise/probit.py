@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
+import array_api_compat.numpy as xnp
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray, for_row_chunks, like, to_numpy
-from calibrant.core.checks import refuse_infinite
-from calibrant.core.masks import uniform
+from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks, share_chunks, to_numpy
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.noise.vote_table import FEWEST_CLASSES, tabled_share, tabled_shares
-from calibrant.posthoc.noise.votes import COARSE_STEP, step_for, vote_share, vote_shares
+from calibrant.posthoc.noise.votes import (
+    step_for,
+    vote_share,
+    vote_shares,
+    vote_tables,
+)
+from calibrant.posthoc.pieces import uniform
 from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import map_rows, summarize
+from calibrant.predictions.rows import summarize
 
 # Gumbel noise of scale T votes as softmax(z / T) does; this is its standard deviation over T.
 GUMBEL_DEVIATION = float(np.pi / np.sqrt(6))
 # The noise of greatest likelihood is searched within this factor of Gumbel's.
 SPAN = 8.0
+# Numbers that are in use at once and should stay in the cache: powers for each class, and the
+# integrand of a row.
+WIDTH_PER_CLASS, LEAST_WIDTH = 4, 100
 
 
 @dataclass(eq=False)
@@ -39,9 +48,8 @@ class ProbitScaling(Calibrator):
 
     Networks trained for hundreds of epochs (a ResNet-50 on CIFAR-10, a WideResNet on CIFAR-100)
     are better described by normal noise, networks trained for few or by focal loss by Gumbel's:
-    docs/beyond-smart.md has the table. Rows are integrated in NumPy: with fewer than twenty classes
-    at 30 evaluations of the normal distribution for each logit within 14 deviations of the largest,
-    with more by a table that serves all logits (`calibrant.posthoc.noise.vote_table`).
+    docs/beyond-smart.md has the table. The integrals are computed to 1e-8 by polynomials
+    (`calibrant.posthoc.noise.votes`), in float64 whatever the logits are.
 
     Attributes:
         noise_: eps, in the caller's units; uniform_: weight of the uniform distribution.
@@ -104,28 +112,35 @@ class ProbitScaling(Calibrator):
 
     def _share_of(self, logits: FloatArray, classes: IntArray, noise: float) -> FloatArray:
         """Return the (N,) mixed probability of one class of each row."""
-        shares = np.empty(len(classes))
+        shares, tables = np.empty(len(classes)), vote_tables(step_for(logits.shape[1]))
 
         def work(part: slice) -> None:
-            if logits.shape[1] < FEWEST_CLASSES:
-                votes = vote_share(logits[part], classes[part], noise, COARSE_STEP)
-            else:
-                votes = tabled_share(logits[part], classes[part], noise)
+            votes = vote_share(xnp, logits[part], classes[part], noise, tables)
             known = np.isfinite(logits[part]).sum(axis=1)
             shares[part] = (1 - self.uniform_) * votes + self.uniform_ / known
 
-        for_row_chunks(logits, work)
+        share_chunks(logits, list(row_chunks(logits, self.widest())), work)
         return shares
 
-    def _apply(self, logits: Array, features: Array | None) -> Array:
-        def vote(chunk: Array, part: slice) -> Array:
-            rows = to_numpy(chunk).astype(np.float64)
-            refuse_infinite(np.isfinite(rows.max(axis=1)), part.start)
-            if rows.shape[1] < FEWEST_CLASSES:
-                shares = vote_shares(rows, self.noise_, step_for(rows.shape[1]))
-            else:
-                shares = tabled_shares(rows, self.noise_)
-            mixed = (1 - self.uniform_) * shares + self.uniform_ * uniform(rows)
-            return like(mixed, chunk, chunk.dtype)
+    def map_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what was learnt, and the constants of the integral."""
+        return super().map_arrays() | vote_tables(step_for(self.classes_))
 
-        return map_rows(logits, vote)
+    def widest(self) -> int:
+        """Return the powers of all classes, or else the nodes of the integral."""
+        return max(WIDTH_PER_CLASS * self.classes_, LEAST_WIDTH)
+
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return the shares of votes, mixed with the uniform distribution."""
+        weight = learnt["uniform_"]
+        shares = vote_shares(xp, logits, learnt["noise_"], learnt)
+        mixed = (1 - weight) * shares + weight * uniform(xp, logits, masks)
+        return xp.astype(mixed, logits.dtype, copy=False)

@@ -42,9 +42,8 @@ def fitted(method: str) -> Calibrator:
 
 def skeleton(calibrator: Calibrator) -> Calibrator:
     """Return a calibrator of the same arguments and parts that has learnt nothing."""
-    bare = type(calibrator)().set_params(**calibrator.get_params())
-    for name, part in calibrator.parts().items():
-        setattr(bare, name, skeleton(part))
+    bare = type(calibrator)(**calibrator.get_params())
+    bare.restore_parts({name: skeleton(part) for name, part in calibrator.parts().items()})
     return bare
 
 

@@ -178,7 +178,8 @@ class Tape(NamedTuple):
 
 def _by_layer(weights: Array, width: int) -> Layers:
     """Return one vector of weights by layer, for an array of any kind."""
-    h, parts, start = HIDDEN_UNITS, list[Any](), 0
+    h, start = HIDDEN_UNITS, 0
+    parts: list[Any] = []
     for size in (h * width, h, h * h, h, h, 1):
         parts.append(weights[start : start + size])
         start += size

@@ -31,6 +31,7 @@ from calibrant.errors import InputError, NotApplicableError, NotFittedError, Pre
 from calibrant.masks import masked_classes
 from calibrant.posthoc.arguments import check_arguments
 from calibrant.predictions import Predictions
+from calibrant.tables import counted
 from calibrant.threads import one_blas_thread
 
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
@@ -140,6 +141,13 @@ class Calibrator(ABC):
         rows = self._prepared(predictions)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
+        if self.n_parameters > rows.n:
+            note = (
+                f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
+                f"'{self.method}'; a method with fewer is safer"
+            )
+            report = self.fit_report_
+            self.fit_report_ = replace(report, notes=tuple(dict.fromkeys((*report.notes, note))))
         return self
 
     def _prepared(self, predictions: Predictions) -> Predictions:

@@ -219,7 +219,8 @@ def test_fit_with_settings(run, folder, tmp_path):
     assert outcome.code == 0
     assert "4 parameters, 0 iterations; keeps the predicted class" in outcome.out
     params = load(out).get_params()
-    assert params == {"form": "top-label", "bins": 4, "binning": "equal-width"}
+    settings = {"bins": 4, "binning": "equal-width"}
+    assert params == {"form": "top-label", "prior_strength": 2.0, **settings}
 
 
 def test_fit_averages_methods_and_says_why(run, folder, tmp_path):

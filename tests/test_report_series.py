@@ -156,12 +156,17 @@ def test_risk_coverage_counts_what_a_threshold_accepts(n: int, ties: bool) -> No
         assert np.abs(np.diff(curve.coverage) - 1 / 50).max() < 2 / n
 
 
-def test_gap_is_the_mean_residual_with_its_normal_interval() -> None:
+def test_gap_is_the_mean_residual_with_its_score_interval() -> None:
     rows = draw_rows()
     gap = Gap.of(rows)
     residual = rows.confidence - rows.correct
     assert gap.value == pytest.approx(residual.mean())
-    assert gap.high - gap.low == pytest.approx(2 * 1.96 * residual.std() / rows.n**0.5, rel=1e-4)
+    # An end is as far away as z of the standard errors that rows of that gap would have.
+    p = rows.correct.mean()
+    for end in (gap.low, gap.high):
+        q = p + gap.value - end
+        variance = residual.var() + q * (1 - q) - p * (1 - p)
+        assert (end - gap.value) ** 2 == pytest.approx(1.959964**2 * variance / rows.n, rel=1e-6)
 
 
 def test_classes_are_counted_by_prediction() -> None:

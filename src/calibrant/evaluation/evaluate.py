@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation import verdict
+from calibrant.evaluation.rare_outcomes import gap_interval, stretched
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FLOOR_QUANTILE,
@@ -28,7 +28,7 @@ from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
-SMALLEST_IN_FULL = 1e-3
+SMALLEST_IN_FULL, ROUNDING = 1e-3, 1e-9
 # A legend lists no more metrics than this if it can list the others instead.
 MOST_TITLES = 6
 
@@ -130,13 +130,8 @@ class Evaluation:
 
     @property
     def gap(self) -> tuple[float, float, float]:
-        """Mean confidence less accuracy, and the ends of its normal interval."""
-        residual = self.rows.confidence - self.rows.correct
-        mean = float(residual.mean())
-        residual -= mean
-        spread = float(np.sqrt(residual @ residual / self.n))
-        half = NormalDist().inv_cdf((1 + self.level) / 2) * spread / self.n**0.5
-        return mean, mean - half, mean + half
+        """Mean confidence less accuracy, and the ends of its interval (`gap_interval`)."""
+        return gap_interval(self.rows, self.level)
 
     def headline(self) -> str:
         """Return the finding in one sentence, or two; see `calibrant.evaluation.verdict`."""
@@ -187,11 +182,11 @@ def show(metric: Metric, value: float | None) -> str:
     """Return `value` as tables print it: percent with two digits, or four digits.
 
     Of a number below a thousandth, which isn't read in percent, four digits would leave next to
-    nothing: it has an exponent. A zero has no sign.
+    nothing: it has an exponent, unless it is a rounding error. A zero has no sign.
     """
     if value is None:
         return ""
-    if not metric.percent and 0 < abs(value) < SMALLEST_IN_FULL:
+    if not metric.percent and ROUNDING < abs(value) < SMALLEST_IN_FULL:
         return f"{value:.1e}"
     text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
     return text.lstrip("-") if float(text) == 0 else text
@@ -298,6 +293,7 @@ def _values(
     others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
     drawn = bootstrap(scores, rows, others, resamples, seed)
     honest = floor(rows, others, resamples, seed)
+    beyond = stretched(wanted, predictions, scores, level, seed)
     results: dict[str, MetricResult] = {}
     for metric in others:
         if isinstance(metric, MeanMetric):
@@ -307,16 +303,21 @@ def _values(
             value = metric.value(rows)
         name = metric.name
         measured = Measured(value, drawn[name], honest.get(name), name in honest)
-        results[name] = _result(metric, measured, level)
+        results[name] = _result(metric, measured, level, beyond)
     for metric in whole:
         found = metric.measure(predictions, resamples, seed)
-        results[metric.name] = _result(metric, found, level)
+        results[metric.name] = _result(metric, found, level, beyond)
     return results
 
 
-def _result(metric: Metric, found: Measured, level: float) -> MetricResult:
+def _result(
+    metric: Metric, found: Measured, level: float, beyond: dict[str, tuple[float, float]]
+) -> MetricResult:
     value, drawn, honest, biased = found
     low, high = interval(value, drawn, level, biased=biased)
+    if metric.name in beyond:
+        least, most = beyond[metric.name]
+        low, high = min(low, least), max(high, most)
     if honest is None:
         return MetricResult(metric, value, low, high, replicates=drawn)
     return MetricResult(

@@ -6,7 +6,8 @@ the resamples lie too high; they are moved down by that second bias (mean of the
 value). The interval then covers the *expected measured value at this N*: the very quantity that the
 floor states for a perfectly calibrated model, so the two may be compared.
 
-Near the floor it is on the safe side: wider than need be for honest confidences.
+Near the floor it is on the safe side: wider than need be for honest confidences. Where hardly any
+row is wrong, or right, resamples know too little, and `rare_outcomes` stretches it.
 
 **Floor.** If the confidences were perfectly honest, each row would be right with probability c.
 Drawing outcomes that way and measuring again gives the distribution of the metric under perfect

@@ -14,6 +14,9 @@ from calibrant.core.text import counted
 if TYPE_CHECKING:
     from calibrant.evaluation.evaluate import Evaluation, MetricResult
 
+# Where honest confidences show as much as this, that nothing was found says little.
+MUCH_NOISE = 0.05
+
 State = Literal["honest", "overconfident", "underconfident", "both ways", "unknown"]
 
 
@@ -54,7 +57,7 @@ def headline(evaluation: Evaluation) -> str:
         return (
             f"Not distinguishable from perfectly calibrated with {counted(evaluation.n, 'row')} "
             f"({result.metric.title} {100 * result.value:.2f} %, noise alone gives up to "
-            f"{100 * (result.floor_95 or 0):.2f} %); {means}."
+            f"{100 * (result.floor_95 or 0):.2f} %); {means}.{_of_few_rows(evaluation, result)}"
         )
     gap, low, high = evaluation.gap
     level = f"{100 * evaluation.level:g} % interval"
@@ -72,6 +75,18 @@ def headline(evaluation: Evaluation) -> str:
             f"{100 * ends[1]:.1f})"
         )
     return f"{text}: {means}.{'' if result else _of_others(evaluation)}"
+
+
+def _of_few_rows(evaluation: Evaluation, result: MetricResult) -> str:
+    """Return what could have been seen, where noise alone gives as much as is bad."""
+    if (result.floor_95 or 0) < MUCH_NOISE:
+        return ""
+    from calibrant.evaluation.power import smallest_visible_error
+
+    seen = smallest_visible_error(evaluation.rows.confidence, evaluation.n)
+    if seen is None:
+        return " So few can't tell: not even a model that is never right would stand out."
+    return f" So few can't tell: an ECE below {100 * seen:.0f} % would mostly pass unseen."
 
 
 def _of_others(evaluation: Evaluation) -> str:

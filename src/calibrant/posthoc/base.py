@@ -30,6 +30,7 @@ from calibrant.core.arrays import (
 from calibrant.core.checks import check_features
 from calibrant.core.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
 from calibrant.core.masks import masked_classes
+from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.saving import save
@@ -142,6 +143,13 @@ class Calibrator(ABC):
         rows = self._prepared(predictions)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
+        if self.n_parameters > rows.n:
+            note = (
+                f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
+                f"'{self.method}'; a method with fewer is safer"
+            )
+            report = self.fit_report_
+            self.fit_report_ = replace(report, notes=tuple(dict.fromkeys((*report.notes, note))))
         return self
 
     def _prepared(self, predictions: Predictions) -> Predictions:

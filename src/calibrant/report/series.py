@@ -14,6 +14,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.evaluation.rare_outcomes import gap_interval
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges
 from calibrant.metrics.top_label import TopLabel
@@ -62,11 +63,8 @@ class Gap:
 
     @classmethod
     def of(cls, rows: TopLabel, level: float = DEFAULT_LEVEL) -> Gap:
-        """Return the gap of all rows; the interval is the normal one of the mean of N residuals."""
-        residual = rows.confidence - rows.correct
-        z = NormalDist().inv_cdf((1 + level) / 2)
-        value, half = float(residual.mean()), z * float(residual.std()) / rows.n**0.5
-        return cls(value, value - half, value + half)
+        """Return the gap of all rows with its interval (`calibrant.evaluation.rare_outcomes`)."""
+        return cls(*gap_interval(rows, level))
 
 
 @dataclass(frozen=True, eq=False)

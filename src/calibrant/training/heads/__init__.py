@@ -13,6 +13,7 @@ from calibrant.training.heads.progressive_freezing import (
     parameter_cuts,
 )
 from calibrant.training.heads.published import ABLATION, PAPER
+from calibrant.training.heads.records import EpochRecord
 from calibrant.training.heads.registry import HEADS, make_head
 from calibrant.training.heads.retraining import HeadRetraining
 from calibrant.training.heads.seeds import SeededShuffle
@@ -23,13 +24,10 @@ from calibrant.training.heads.sources import (
     frozen,
     replace_head,
 )
-from calibrant.training.heads.stage import EpochRecord, SecondStage
+from calibrant.training.heads.stage import SecondStage
 from calibrant.training.heads.storage import load_head, save_head
-from calibrant.training.heads.two_stage import (
-    TwoStageTraining,
-    VariationalHead,
-    VariationalTwoStageTraining,
-)
+from calibrant.training.heads.two_stage import TwoStageTraining, VariationalTwoStageTraining
+from calibrant.training.heads.variational_head import VariationalHead
 
 __all__ = [
     "ABLATION",

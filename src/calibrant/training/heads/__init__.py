@@ -6,6 +6,7 @@ from calibrant.training.heads.inference_masking import MaskedInference, mask_at_
 from calibrant.training.heads.kappa import KAPPAS, SHARES, Candidate, KappaPoint
 from calibrant.training.heads.maccal import MaCCal
 from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.heads.outcome import HeadOutcome, retrain_head
 from calibrant.training.heads.progressive_freezing import (
     PAPER_CUTS,
     ProgressiveFreezing,
@@ -42,6 +43,7 @@ __all__ = [
     "Candidate",
     "EpochRecord",
     "FeatureRows",
+    "HeadOutcome",
     "HeadRetraining",
     "KappaPoint",
     "MaCCal",
@@ -62,6 +64,7 @@ __all__ = [
     "mask_at_inference",
     "parameter_cuts",
     "replace_head",
+    "retrain_head",
     "save_head",
     "simplex_frame",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from calibrant.posthoc.chains.svs_top_rest import StructuredTopRestScaling
 
 from calibrant.core.errors import InputError
 from calibrant.posthoc.confidence.top_rest import TopRestScaling

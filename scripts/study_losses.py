@@ -54,10 +54,10 @@ def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
                 arguments.precision,
             ]
             if line not in PLAIN:
-                words += ["--settings-for", arguments.settings_for]
-            for option in ("epochs", "classes"):
+                words += ["--loss-settings-for", arguments.loss_settings_for]
+            for option in ("epochs", "num_classes"):
                 if getattr(arguments, option) is not None:
-                    words += [f"--{option}", str(getattr(arguments, option))]
+                    words += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
             # Begins anew where there is no checkpoint yet.
             found[name] = [*words, "--resume"]
     return found
@@ -110,9 +110,9 @@ def main() -> int:
     train.add_argument("--net", default="resnet8")
     train.add_argument("--protocol", default="quick")
     train.add_argument("--epochs", type=int)
-    train.add_argument("--classes", type=int, help="where the data don't name them")
+    train.add_argument("--num-classes", type=int, help="where the data don't name them")
     train.add_argument("--precision", default="bf16")
-    train.add_argument("--settings-for", default="cifar10")
+    train.add_argument("--loss-settings-for", default="cifar10")
     table = modes.add_parser("table", help="compare the finished runs")
     table.add_argument("runs", type=Path)
     table.add_argument("--docs", type=Path, help="page to refresh")

@@ -27,7 +27,9 @@ from calibrant.training.heads import (  # noqa: E402
 )
 from calibrant.training.heads.balanced_head import class_factors, find_balance  # noqa: E402
 from calibrant.training.heads.simulation import memorised_features  # noqa: E402
-from calibrant.training.heads.two_stage import divergence_from_standard_normal  # noqa: E402
+from calibrant.training.heads.variational_head import (  # noqa: E402
+    divergence_from_standard_normal,
+)
 
 
 @pytest.fixture(scope="module")

@@ -382,16 +382,16 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
         net="resnet8",
         protocol="quick",
         epochs=4,
-        classes=None,
+        num_classes=None,
         precision="bf16",
-        settings_for="cifar10",
+        loss_settings_for="cifar10",
     )
     wanted = study_losses.commands(arguments)
     done = {f"{line}-{seed}" for line in SHARPNESS for seed in (0, 1)} - {"mixup-0"}
     assert wanted.keys() == {f"{line}-{seed}" for line in LINES for seed in "01"} - done
     words = " ".join(wanted["fedlas-mbls-1"])
     assert f"--out {folder}/fedlas-mbls-1 --loss fedlas-mbls " in words
-    assert "--seed 1 --precision bf16 --settings-for cifar10 --epochs 4 --resume" in words
+    assert "--seed 1 --precision bf16 --loss-settings-for cifar10 --epochs 4 --resume" in words
     assert "--mixing mixup" in " ".join(wanted["mixup-0"])
     called: list[list[str]] = []
 

@@ -20,8 +20,9 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
-from calibrant.posthoc.temperature.single import TemperatureScaling, fit_temperature
+from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 
 def nll_at(logits: np.ndarray, labels: np.ndarray, beta: float) -> float:

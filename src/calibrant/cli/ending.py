@@ -5,11 +5,11 @@ Little is imported here, so that an interrupt while the rest is being imported e
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrantError
 from calibrant.core.temporaries import removed_when_killed
 
@@ -67,24 +67,6 @@ def _called(words: Sequence[str]) -> int:
     if code == INTERRUPTED:  # some versions of the library turn the exception into the code
         raise KeyboardInterrupt
     return code
-
-
-def finish_output() -> None:
-    """Write out what stdout holds; that nobody reads it any more is no error.
-
-    Raises:
-        OSError: it can't be written, as on a full disk.
-    """
-    if sys.stdout is None:  # closed by whoever started this process
-        return
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        # Python flushes once more at its end, and would fail once more.
-        with suppress(OSError), open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise
 
 
 def _said(sentence: str, code: int) -> int:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli.options import Json, Resamples, Seed, Settings
+from calibrant.cli.options import Json, Resamples, Seed, Settings, read
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
 from calibrant.core.settings import parse_literals
-from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
-    from calibrant.evaluation.evaluate import Evaluation
-    from calibrant.training.heads.one_temperature import BesideTemperature
     from calibrant.training.heads.stage import SecondStage
 
 
@@ -72,45 +68,29 @@ def head(
 
     MaC-Cal's head is linear; --set bottleneck=true gives it the two layers of its paper.
     """
-    from calibrant.evaluation.evaluate import evaluate
-    from calibrant.training.heads.one_temperature import beside_temperature
+    from calibrant.training.heads.outcome import retrain_head
 
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
     train_file, val_file, test_file = _files(run, train, val, test, data)
     check_outputs([train_file, val_file, test_file], [out, json])
-    fit_rows, test_rows = _with_features(train_file), _with_features(test_file)
-    held_out = None if val_file is None else _with_features(val_file)
-    _check_same_classes(fit_rows, held_out, test_rows)
-    started = time.perf_counter()
-    _fit(stage, fit_rows, held_out)
-    seconds = time.perf_counter() - started
-    after = Predictions.from_logits(
-        stage.logits(test_rows.features), test_rows.labels, source=f"{method} on {test_file}"
-    )
-    baseline = evaluate(test_rows, resamples=resamples, seed=seed)
-    result = evaluate(after, resamples=resamples, seed=seed)
-    beside = None
-    if held_out is not None:
-        beside = beside_temperature(held_out, test_rows, after, resamples=resamples, seed=seed)
-    if out is not None:
-        stage.save(out)
+    train_rows, test_rows = read(train_file), read(test_file)
+    val_rows = None if val_file is None else read(val_file)
+    with progress(stage.epochs, f"training {method}") as step:
+        outcome = retrain_head(
+            stage, train_rows, test_rows, val_rows, resamples=resamples, seed=seed, progress=step
+        )
     document: dict[str, Any] = {
-        "method": method,
-        "arguments": stage.get_params(),
         "train": str(train_file),
         "val": None if val_file is None else str(val_file),
         "test": str(test_file),
-        "baseline": baseline.as_dict(),
-        "metrics": result.as_dict()["metrics"],
-        "one_temperature": None if beside is None else beside.as_dict(),
-        "kappa": None,
-        **stage.summary(),
-        "seconds": seconds,
-        "notes": stage.notes_,
-        "history": [record.as_dict() for record in stage.history_],
+        **outcome.as_dict(),
         "out": None if out is None else str(out),
     }
-    emit(_describe(stage, baseline, result, beside, seconds, out), document, json)
+    text = str(outcome)
+    if out is not None:
+        stage.save(out)
+        text += f"\n\nsaved to {out}"
+    emit(text, document, json)
 
 
 def _files(
@@ -137,77 +117,3 @@ def _stage(
     if kappa is not None:
         arguments["kappa"] = kappa
     return make_head(method, **arguments)
-
-
-def _with_features(file: Path) -> Predictions:
-    from calibrant.files import read_predictions
-
-    rows = read_predictions(file)
-    if rows.features is None:
-        raise InputError(
-            f"{file}: there is no 'features', which a second stage learns from; save the network's "
-            "penultimate layer, (N, D), beside the logits"
-        )
-    return rows
-
-
-def _check_same_classes(train: Predictions, val: Predictions | None, test: Predictions) -> None:
-    for rows in (val, test):
-        if rows is None:
-            continue
-        if rows.classes != train.classes:
-            raise InputError(
-                f"{rows.source}: has {rows.classes} classes, but {train.source} {train.classes}"
-            )
-        assert rows.features is not None
-        assert train.features is not None
-        width, expected = rows.features.shape[1], train.features.shape[1]
-        if width != expected:
-            raise InputError(f"{rows.source}: has {width} features, but {train.source} {expected}")
-
-
-def _fit(stage: SecondStage, train: Predictions, val: Predictions | None) -> None:
-    with progress(stage.epochs, f"training {stage.method}") as step:
-        stage.fit(
-            train.features,
-            train.labels,
-            None if val is None else (val.features, val.labels),
-            classes=train.classes,
-            reference_logits=None if val is None else val.logits,
-            progress=step,
-        )
-
-
-def _describe(
-    stage: SecondStage,
-    baseline: Evaluation,
-    result: Evaluation,
-    beside: BesideTemperature | None,
-    seconds: float,
-    out: Path | None,
-) -> str:
-    from calibrant.core.text import format_table, wrap
-    from calibrant.evaluation.evaluate import show
-
-    rows = [
-        [after.metric.title, show(after.metric, before.value), show(after.metric, after.value)]
-        for before, after in zip(baseline.results.values(), result.results.values(), strict=True)
-    ]
-    summary = stage.summary()
-    chosen = None
-    if "kappa" in summary:
-        plain = "the plainly retrained head"
-        chosen = plain if summary["plain_chosen"] else f"kappa {summary['kappa']:.3g}"
-    parts = [
-        format_table(["metric", "network's head", stage.method], rows),
-        f"{stage.epochs} epochs in {seconds:.1f} s" + ("" if chosen is None else f", {chosen}"),
-        wrap(result.headline()),
-        wrap(
-            "Without held-out rows (--val) nothing says what one temperature on the network's head "
-            "would have done."
-            if beside is None
-            else str(beside)
-        ),
-        "" if out is None else f"saved to {out}",
-    ]
-    return "\n\n".join(part for part in parts if part)

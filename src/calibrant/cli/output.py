@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from calibrant.cli.ending import finish_output
+from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.files.atomic import replacing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,12 +12,6 @@ from calibrant.cli.options import Json
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.errors import MissingDependencyError
 from calibrant.core.settings import parse_literals
-from calibrant.core.text import wrap
-from calibrant.predictions.predictions import Predictions
-
-if TYPE_CHECKING:
-    from calibrant.training.run import RunSettings, Trained
-
 
 _OF_PROTOCOL = "Default: that of the protocol."
 
@@ -27,18 +21,18 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     net: Annotated[str, typer.Option(help="The network.")] = "resnet8",
     loss: Annotated[str, typer.Option(help="The loss.")] = "cross-entropy",
-    settings: Annotated[
+    loss_arguments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Argument of the loss; may be repeated."),
     ] = None,
-    settings_for: Annotated[
+    loss_settings_for: Annotated[
         str | None,
         typer.Option(help="Begin with the loss's published settings for this data set."),
     ] = None,
     mixing: Annotated[
         str, typer.Option(help="Mix inputs: none, mixup, regmixup, mit or mit-a.")
     ] = "none",
-    mixing_settings: Annotated[
+    mixing_arguments: Annotated[
         list[str] | None,
         typer.Option("--mix-set", metavar="KEY=VALUE", help="Argument of the mixing, as alpha."),
     ] = None,
@@ -63,7 +57,7 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
-    classes: Annotated[
+    num_classes: Annotated[
         int | None,
         typer.Option(help="How many classes, if the data don't say.", show_default=False),
     ] = None,
@@ -99,17 +93,17 @@ def train(
         data=str(data),
         net=net,
         loss=loss,
-        loss_arguments=parse_literals(settings or []),
-        loss_settings_for=settings_for,
+        loss_arguments=parse_literals(loss_arguments or []),
+        loss_settings_for=loss_settings_for,
         mixing=mixing,
-        mixing_arguments=parse_literals(mixing_settings or []),
+        mixing_arguments=parse_literals(mixing_arguments or []),
         protocol=protocol,
         epochs=epochs,
         batch_size=batch_size,
         rate=rate,
         plain_share=plain_share,
         seed=seed,
-        num_classes=classes,
+        num_classes=num_classes,
         image_size=image_size,
         precision=precision,
     )
@@ -128,7 +122,10 @@ def train(
         )
     # The processes of the other devices end here.
     if trained is not None:
-        _report(chosen, trained, json)
+        outcome = run.evaluate_run(chosen, trained)
+        document = outcome.as_dict()
+        write_text(trained.folder / "evaluation.json", as_json(document) + "\n")
+        emit(str(outcome), document, json)
 
 
 def _run_functions() -> Any:
@@ -142,36 +139,3 @@ def _run_functions() -> Any:
             f"training needs {error.name}: pip install 'calibrant[train]'"
         ) from error
     return run
-
-
-def _report(settings: RunSettings, trained: Trained, json: str | None) -> None:
-    from calibrant.evaluation.evaluate import evaluate
-    from calibrant.posthoc.temperature.single import TemperatureScaling
-
-    validation, test = trained.validation, trained.test
-    result = evaluate(test)
-    scaling = TemperatureScaling().fit(validation.logits, validation.labels)
-    scaled = Predictions.from_probs(
-        scaling.predict_proba(test.logits), test.labels, source=f"{test.source}, rescaled"
-    )
-    after = evaluate(scaled, metrics=["ece", "nll"])
-    ece = after["ece"]
-    text = (
-        f"{settings.net} trained with {settings.loss} for {settings.total_epochs} epochs, in "
-        f"{trained.folder}\n\n{result}\n\n"
-        + wrap(
-            f"With the temperature that fits the validation rows best, {scaling.temperature_:.3f}, "
-            f"the ECE is {100 * ece.value:.2f} % ({100 * ece.low:.2f} to {100 * ece.high:.2f}) and "
-            f"the NLL {after['nll'].value:.4f}."
-        )
-    )
-    document = {
-        "settings": vars(settings),
-        "folder": str(trained.folder),
-        "history": trained.history,
-        "test": result.as_dict(),
-        "temperature": scaling.temperature_,
-        "test_after_temperature": after.as_dict(),
-    }
-    write_text(trained.folder / "evaluation.json", as_json(document) + "\n")
-    emit(text, document, json)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,6 +29,7 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.checks import check_features
 from calibrant.core.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
+from calibrant.core.fit_report import FitReport
 from calibrant.core.masks import masked_classes
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
@@ -41,40 +42,6 @@ NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
     "head": ("the last layer", "'head_weight' and 'head_bias'"),
 }
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """What a fit did.
-
-    Attributes:
-        rows: calibration rows seen.
-        objective: name of what was minimised, or "closed form".
-        value: its final value (NaN where there is none).
-        iterations: steps of the optimiser.
-        converged: whether it reached its tolerance.
-        notes: whatever a user should know, such as a bound that was hit.
-    """
-
-    rows: int
-    objective: str
-    value: float = float("nan")
-    iterations: int = 0
-    converged: bool = True
-    notes: tuple[str, ...] = ()
-
-    def behind(self, first: FitReport) -> FitReport:
-        """Return the report of a fit in two steps, of which this was the second."""
-        return replace(
-            self,
-            iterations=first.iterations + self.iterations,
-            converged=first.converged and self.converged,
-            notes=tuple(dict.fromkeys(first.notes + self.notes)),
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values that JSON can hold."""
-        return asdict(self) | {"notes": list(self.notes)}
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ guessed from the numbers:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +38,9 @@ from calibrant.core.checks import (
 )
 from calibrant.core.errors import PredictionsError
 from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
+from calibrant.predictions.rows import RowSummary, softmax, summarize
+from calibrant.predictions.splitting import rows_of_first_part
+from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
 ScoreKind = Literal["logits", "probs", "toplabel"]
 
@@ -215,9 +219,23 @@ class Predictions:
 
         Raises `PredictionsError` for the top-label form.
         """
-        from calibrant.predictions.rows import softmax
-
         return self._full_rows() if self.kind == "probs" else softmax(self._full_rows())
+
+    @cached_property
+    def summary(self) -> RowSummary:
+        """Exact row summary of the logits (see `summarize`), made when it is first asked for.
+
+        Raises `PredictionsError` for the top-label form and where labels aren't known.
+        """
+        return summarize(self.logits, self.labels, curve="dense")
+
+    @cached_property
+    def temperature(self) -> TemperatureFit:
+        """The temperature of greatest likelihood on these rows, fitted when first asked for.
+
+        It warns of nothing; what there is to warn of stands in its `warning`.
+        """
+        return fit_temperature(self.summary)
 
     def _full_rows(self) -> Array:
         if self.kind == "toplabel":
@@ -258,25 +276,9 @@ class Predictions:
         Raises:
             PredictionsError: either part would be empty.
         """
-        if seed < 0:
-            raise PredictionsError(f"{self.source}: seed must not be negative, but is {seed}")
-        if not np.isfinite(size) or (size >= 1 and size != int(size)):
-            raise PredictionsError(
-                f"{self.source}: can't split off {size} rows; ask for a whole number, or a "
-                "fraction below 1"
-            )
-        count = round(size * self.n) if 0 < size < 1 else int(size)
-        if self.n == 1:
-            raise PredictionsError(f"{self.source}: a single row can't be split")
-        if not 0 < count < self.n:
-            raise PredictionsError(
-                f"{self.source}: can't split {self.n} rows into {count} and {self.n - count}; "
-                f"ask for 1 to {self.n - 1} rows"
-            )
-        order = np.random.default_rng(seed).permutation(self.n)
-        if stratify:
-            order = order[_proportional_first(self.labels[order], count)]
-        return self.take(np.sort(order[:count])), self.take(np.sort(order[count:]))
+        labels = self.labels if stratify else None
+        first = rows_of_first_part(self.n, size, seed, labels, self.source)
+        return self.take(np.flatnonzero(first)), self.take(np.flatnonzero(~first))
 
     def __len__(self) -> int:
         return self.n
@@ -284,20 +286,3 @@ class Predictions:
     def __repr__(self) -> str:
         width = "" if self.classes is None else f" x {self.classes} classes"
         return f"<Predictions {self.source!r}: {self.n} rows{width}, {self.kind}>"
-
-
-def _proportional_first(labels: IntArray, count: int) -> IntArray:
-    """Order rows so that each label has its share of the first `count`, rounded up or down.
-
-    The largest remainders are rounded up; where they tie, the label that comes first wins, which is
-    as random as the order of the rows.
-    """
-    _, first, inverse, counts = np.unique(
-        labels, return_index=True, return_inverse=True, return_counts=True
-    )
-    share, remainder = np.divmod(counts * count, len(labels))
-    share[np.lexsort((first, -remainder))[: count - share.sum()]] += 1
-    by_label = np.argsort(inverse, kind="stable")
-    rank = np.empty(len(labels), dtype=np.int64)
-    rank[by_label] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.argsort(rank >= share[inverse], kind="stable")

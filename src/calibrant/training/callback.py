@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.training.features import PenultimateFeatures
-from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.collectives import world_size
-from calibrant.training.losses.fedlas import FeDLaS
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -46,10 +44,12 @@ class CalibrationCallback(Callback):
     The module then calls ``self.loss(logits, target)`` as it would any other loss, right after the
     forward pass that the logits come from, and the callback sees to the rest:
 
-    - FeDLaS gets features, those that last went into `layer`, in training, validation and test.
-      Its `accumulation_steps`, if left at 1, follows the trainer's `accumulate_grad_batches`.
-    - AdaFocal is updated after each validation epoch of a fit, from the logits and targets that
-      `validation_step` calls it with, gathered from all processes.
+    - Losses that need features (FeDLaS) get those that last went into `layer`, in training,
+      validation and test. `accumulation_steps`, if left at 1, follows the trainer's
+      `accumulate_grad_batches`.
+    - Losses that learn from validation (AdaFocal) are updated after each validation epoch of a fit,
+      from the logits and targets that `validation_step` calls them with, gathered from all
+      processes.
     - Schedules and counters learn of each epoch (`start_epoch`, `end_epoch`).
 
     What belongs to a single batch stays with the module: CRL's ``index=``, RankMixup's mixtures.
@@ -58,8 +58,8 @@ class CalibrationCallback(Callback):
 
     Args:
         layer: name of the network's last layer within the module, as in `named_modules()`; None
-            takes the last linear or convolutional one that was registered. Needed for no loss but
-            FeDLaS.
+            takes the last linear or convolutional one that was registered. Needed only for
+            losses that need features.
     """
 
     def __init__(self, layer: str | None = None) -> None:
@@ -68,15 +68,17 @@ class CalibrationCallback(Callback):
         self._tap: PenultimateFeatures | None = None
         self._undo: list[Callable[[], None]] = []
         # Those whose accumulation_steps the trainer decides.
-        self._following: list[FeDLaS] = []
-        # What each AdaFocal was called with in the current validation epoch; None outside of one.
-        self._seen: dict[AdaFocal, list[Rows]] | None = None
+        self._following: list[CalibrationLoss] = []
+        # What each loss that learns from validation was called with in the current validation
+        # epoch; None outside of one.
+        self._seen: dict[CalibrationLoss, list[Rows]] | None = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to listen, and check that what the losses need will be there.
 
         Raises:
-            InputError: the module has no loss of this package, or AdaFocal has no validation.
+            InputError: the module has no loss of this package, or one that learns from validation
+                gets none.
         """
         self._attach(pl_module)
         losses = _losses_of(pl_module)
@@ -85,13 +87,13 @@ class CalibrationCallback(Callback):
                 f"{type(pl_module).__name__} has no loss of calibrant as an attribute; set "
                 "self.loss = make_loss(...) in its __init__"
             )
-        if any("validation" in loss.needs for loss in losses) and not trainer.enable_validation:
-            raise InputError(
-                "AdaFocal learns from validation rows: give the trainer validation data and the "
-                "module a validation_step that calls the loss"
-            )
-        fedlas = [loss for loss in losses if isinstance(loss, FeDLaS)]
-        self._following = [loss for loss in fedlas if loss.accumulation_steps == 1]
+        for loss in losses:
+            if "validation" in loss.needs and not trainer.enable_validation:
+                raise InputError(
+                    f"{_learns(loss)}: give the trainer validation data and the module a "
+                    "validation_step that calls the loss"
+                )
+        self._following = [loss for loss in losses if loss.accumulation_steps == 1]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Check that all parameters of the losses are learnt.
@@ -129,10 +131,11 @@ class CalibrationCallback(Callback):
         """Listen also where validation is all there is; begin to collect within a fit."""
         self._attach(pl_module)
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._seen = {loss: [] for loss in _losses_of(pl_module) if isinstance(loss, AdaFocal)}
+            losses = _losses_of(pl_module)
+            self._seen = {loss: [] for loss in losses if "validation" in loss.needs}
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Move the bins of AdaFocal.
+        """Let losses learn from validation.
 
         Raises:
             InputError: `validation_step` didn't call the loss.
@@ -141,7 +144,7 @@ class CalibrationCallback(Callback):
         for loss, batches in (seen or {}).items():
             rows = _from_all_processes(batches)
             if not rows:
-                raise InputError("AdaFocal learns from validation rows: call it in validation_step")
+                raise InputError(f"{_learns(loss)}: call it in validation_step")
             logits, target = (torch.cat(part) for part in zip(*rows, strict=True))
             loss.update_from_validation(logits, target)
 
@@ -168,7 +171,7 @@ class CalibrationCallback(Callback):
             if "features" in loss.needs:
                 hook: Any = loss.register_forward_pre_hook(self._give_features, with_kwargs=True)
                 self._undo.append(hook.remove)
-            if isinstance(loss, AdaFocal):
+            if "validation" in loss.needs:
                 hook = loss.register_forward_hook(self._collect, with_kwargs=True)
                 self._undo.append(hook.remove)
 
@@ -191,7 +194,7 @@ class CalibrationCallback(Callback):
         logits, target = call["logits"].detach(), call["target"]
         # As rows, since images of a dense task may differ in size from batch to batch.
         rows = logits.movedim(1, -1).flatten(0, -2).cpu(), target.flatten().cpu()
-        self._seen[cast(AdaFocal, loss)].append(rows)
+        self._seen[cast(CalibrationLoss, loss)].append(rows)
 
 
 def _losses_of(module: nn.Module) -> list[CalibrationLoss]:
@@ -200,6 +203,10 @@ def _losses_of(module: nn.Module) -> list[CalibrationLoss]:
     for child in module.children():
         found += [child] if isinstance(child, CalibrationLoss) else _losses_of(child)
     return found
+
+
+def _learns(loss: CalibrationLoss) -> str:
+    return f"{type(loss).__name__} learns from validation rows"
 
 
 def _from_all_processes(rows: list[Rows]) -> list[Rows]:

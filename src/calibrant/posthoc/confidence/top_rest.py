@@ -39,9 +39,9 @@ from calibrant.posthoc.fitting.smooth_logistic import (
 )
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, columns, cubics, largest, sigmoid, sums, top
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
 SMALLEST_MARGIN = 1e-3

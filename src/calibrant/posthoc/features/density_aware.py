@@ -17,10 +17,10 @@ from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_re
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps, sums
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary
+from calibrant.predictions.temperature import fit_temperature
 
 # The temperature of no row falls below this share of the single one.
 LOWEST_SHARE = 0.05

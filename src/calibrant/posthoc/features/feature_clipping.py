@@ -18,9 +18,9 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
-from calibrant.posthoc.temperature.single import fit_temperature, warn_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature, warn_of
 
 # Bounds that are tried first leave these shares of the features outside.
 FIRST_SHARES = np.geomspace(1e-5, 0.95, 40)

@@ -19,9 +19,9 @@ from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.temperature.predicted_class import fit_ratios
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 # While a partition is learnt, temperatures stay within this factor of the single one.
 LARGEST_RATIO = 8.0

@@ -23,8 +23,8 @@ from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import TopAndOthers, as_type, below_top, parted, sums
-from calibrant.posthoc.temperature.single import fit_temperature, warn_of
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.temperature import fit_temperature, warn_of
 
 ProximityKind = Literal["paper", "released"]
 

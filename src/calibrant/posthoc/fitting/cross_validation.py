@@ -13,10 +13,10 @@ from calibrant.core.errors import CalibrationWarning, InputError
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.pieces import scores_behind
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
 from calibrant.predictions.scoring import score_rows
+from calibrant.predictions.temperature import fit_temperature
 
 Score = Literal["nll", "brier"]
 

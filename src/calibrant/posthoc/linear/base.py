@@ -18,9 +18,9 @@ from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 from calibrant.posthoc.pieces import as_type, softmax, still_masked
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature
 
 
 @dataclass(eq=False)

@@ -26,9 +26,9 @@ from calibrant.posthoc.linear.column_search import ColumnSearch
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.pieces import as_type
-from calibrant.posthoc.temperature.single import TemperatureFit, fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12

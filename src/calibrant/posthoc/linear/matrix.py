@@ -19,9 +19,9 @@ from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
 from calibrant.posthoc.pieces import centred, largest, still_masked, sums
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 FOLDS = 5
 

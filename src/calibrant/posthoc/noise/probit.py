@@ -20,9 +20,9 @@ from calibrant.posthoc.noise.votes import (
     vote_tables,
 )
 from calibrant.posthoc.pieces import uniform
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature
 
 # Gumbel noise of scale T votes as softmax(z / T) does; this is its standard deviation over T.
 GUMBEL_DEVIATION = float(np.pi / np.sqrt(6))

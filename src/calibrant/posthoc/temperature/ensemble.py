@@ -14,9 +14,9 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 # Bound on the steps to the weights, and the gain that a step must promise.
 MIXTURE_STEPS, SMALLEST_GAIN = 100, 1e-15

@@ -10,9 +10,9 @@ from calibrant.core.arrays import Array
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature
 
 
 @dataclass(eq=False)

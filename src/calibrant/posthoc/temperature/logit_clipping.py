@@ -17,9 +17,9 @@ from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, centred, softmax, still_masked
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 # The search never goes below this quantile of the logits, nor this fraction of the largest.
 LOWEST_QUANTILE, LOWEST_FRACTION = 0.8, 0.01

@@ -16,7 +16,6 @@ from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import softplus, sums, unmasked, zero_where_masked
 from calibrant.posthoc.temperature.per_row import RowTemperature
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
     Penalised,
@@ -26,6 +25,7 @@ from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR
 from calibrant.posthoc.temperature.smart.objectives import brier
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 HIDDEN_UNITS = 5
 

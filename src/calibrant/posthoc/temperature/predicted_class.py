@@ -13,8 +13,8 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
+from calibrant.predictions.temperature import fit_temperature
 
 # No class's temperature leaves the single one by more than this factor.
 LARGEST_RATIO = 8.0

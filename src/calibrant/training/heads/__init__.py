@@ -6,6 +6,7 @@ from calibrant.training.heads.inference_masking import MaskedInference, mask_at_
 from calibrant.training.heads.kappa import KAPPAS, SHARES, Candidate, KappaPoint
 from calibrant.training.heads.maccal import MaCCal
 from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.heads.outcome import HeadOutcome, retrain_head
 from calibrant.training.heads.progressive_freezing import (
     PAPER_CUTS,
     ProgressiveFreezing,
@@ -13,6 +14,7 @@ from calibrant.training.heads.progressive_freezing import (
     parameter_cuts,
 )
 from calibrant.training.heads.published import ABLATION, PAPER
+from calibrant.training.heads.records import EpochRecord
 from calibrant.training.heads.registry import HEADS, make_head
 from calibrant.training.heads.retraining import HeadRetraining
 from calibrant.training.heads.seeds import SeededShuffle
@@ -23,13 +25,10 @@ from calibrant.training.heads.sources import (
     frozen,
     replace_head,
 )
-from calibrant.training.heads.stage import EpochRecord, SecondStage
+from calibrant.training.heads.stage import SecondStage
 from calibrant.training.heads.storage import load_head, save_head
-from calibrant.training.heads.two_stage import (
-    TwoStageTraining,
-    VariationalHead,
-    VariationalTwoStageTraining,
-)
+from calibrant.training.heads.two_stage import TwoStageTraining, VariationalTwoStageTraining
+from calibrant.training.heads.variational_head import VariationalHead
 
 __all__ = [
     "ABLATION",
@@ -44,6 +43,7 @@ __all__ = [
     "Candidate",
     "EpochRecord",
     "FeatureRows",
+    "HeadOutcome",
     "HeadRetraining",
     "KappaPoint",
     "MaCCal",
@@ -64,6 +64,7 @@ __all__ = [
     "mask_at_inference",
     "parameter_cuts",
     "replace_head",
+    "retrain_head",
     "save_head",
     "simplex_frame",
 ]

@@ -25,9 +25,10 @@ from calibrant.training.heads.learning import (
     check_finite,
     train,
 )
+from calibrant.training.heads.records import Progress, silent
 from calibrant.training.heads.scaling import FeatureScaling, Rescale
 from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
-from calibrant.training.heads.stage import Progress, SecondStage, silent
+from calibrant.training.heads.stage import SecondStage
 from calibrant.training.heads.tensors import random_state_kept, tensor_of
 from calibrant.training.heads.two_stage import initialise, make_optimizer
 

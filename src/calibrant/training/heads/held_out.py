@@ -15,7 +15,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.training.heads.scaling import READ_ROWS
 from calibrant.training.heads.sources import FeatureRows
-from calibrant.training.heads.stage import head_logits
+from calibrant.training.heads.tensors import head_logits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.training.heads.held_out import Held
-from calibrant.training.heads.stage import EpochRecord
+from calibrant.training.heads.records import EpochRecord
 
 # Candidates as factors on training accuracy, the same for every network. Denser towards 1, where
 # networks that generalise well have their kappa.

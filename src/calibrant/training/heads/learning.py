@@ -14,9 +14,9 @@ from torch.nn import functional
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.training.heads.masked import MaskedHeads
+from calibrant.training.heads.records import EpochRecord, Progress
 from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource
-from calibrant.training.heads.stage import EpochRecord, Progress
 from calibrant.training.heads.tensors import descend
 
 

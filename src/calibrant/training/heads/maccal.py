@@ -35,10 +35,10 @@ from calibrant.training.heads.learning import (
     train,
 )
 from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskedMomentum, MaskMode
+from calibrant.training.heads.records import Progress
 from calibrant.training.heads.retraining import HeadRetraining, folded
 from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
-from calibrant.training.heads.stage import Progress
 
 FEWEST_HIDDEN = 64
 HELD_OUT_SHARE = 0.2

@@ -6,17 +6,15 @@ that leaves every prediction as it was.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from calibrant.core.errors import CalibrationWarning
 from calibrant.evaluation.evaluate import MetricResult, evaluate, show
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 from calibrant.metrics.registry import Metric
-from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
 # What both are measured by; lower is better for the second and the third.
 MEASURED = ("accuracy", "ece", "nll")
@@ -113,18 +111,16 @@ def beside_temperature(
         resamples: of the bootstrap; None as for `evaluate`.
         seed: of the bootstrap.
     """
-    with warnings.catch_warnings():
-        # What a fit would warn of belongs to what is said of the comparison.
-        warnings.simplefilter("ignore", CalibrationWarning)
-        scaling = TemperatureScaling().fit(fitted_on.logits, fitted_on.labels)
-    probs = scaling.predict_proba(old.logits)
+    # What the fit would warn of belongs to what is said of the comparison.
+    fit = fitted_on.temperature
+    probs = softmax(old.logits, fit.beta)
     scaled, head = (
         evaluate(rows, metrics=MEASURED, resamples=resamples, seed=seed)
         for rows in (Predictions.from_probs(probs, old.labels), new)
     )
     return BesideTemperature(
-        temperature=scaling.temperature_,
-        notes=scaling.fit_report_.notes,
+        temperature=fit.temperature,
+        notes=fit.notes,
         scaled=scaled.results,
         head=head.results,
         differences={

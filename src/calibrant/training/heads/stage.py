@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -16,38 +16,17 @@ from calibrant.core.arrays import Array, as_array, is_numpy, to_numpy
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions, check_features
+from calibrant.predictions.rows import softmax
+from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.heads.records import EpochRecord, Progress, silent
 from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.heads.sources import FeatureRows, FeatureSource, NetworkFeatures
-from calibrant.training.heads.tensors import row_parts, tensor_of
+from calibrant.training.heads.storage import save_head
+from calibrant.training.heads.tensors import head_logits, row_parts, tensor_of
 
-if TYPE_CHECKING:
-    from calibrant.training.heads.one_temperature import BesideTemperature
-
-Progress = Callable[[str], None]
 # For an interval beside a fit; `calibrant head` draws more, on test rows.
 BESIDE_RESAMPLES = 200
 Schedule = Literal["constant", "cosine"]
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """What an epoch showed on its training rows, seen while it trained.
-
-    Attributes:
-        epoch: counted from 1.
-        retention: share of connections kept; 1 where nothing is masked.
-        accuracy: share of rows whose label was predicted.
-        confidence: mean probability of the predicted label.
-    """
-
-    epoch: int
-    retention: float
-    accuracy: float
-    confidence: float
-
-    def as_dict(self) -> dict[str, float]:
-        """Return the numbers as JSON takes them."""
-        return asdict(self)
 
 
 @dataclass(eq=False)
@@ -171,8 +150,6 @@ class SecondStage(ABC):
         self.beside_temperature_ = None
         if validation is None or reference is None:
             return
-        from calibrant.training.heads.one_temperature import beside_temperature
-
         new = self.logits(validation.features)
         old, rows = (
             Predictions.from_logits(to_numpy(logits), to_numpy(validation.labels))
@@ -216,14 +193,10 @@ class SecondStage(ABC):
 
     def predict_proba(self, features: Array) -> Array:
         """Return (N, K) probabilities of (N, D) features, as an array of their kind."""
-        from calibrant.predictions.rows import softmax
-
         return softmax(self.logits(features))
 
     def save(self, path: StrPath) -> None:
         """Write the head to a safetensors file, which `load_head` reads; see there."""
-        from calibrant.training.heads.storage import save_head
-
         save_head(self, path)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -249,19 +222,8 @@ def _checked_reference(logits: Array, validation: FeatureRows | None) -> Tensor:
     return tensor_of(to_numpy(checked.logits)).to(validation.labels.device)
 
 
-def head_logits(head: nn.Module, features: Tensor) -> Tensor:
-    """Return the logits of a head without gradients, computed in the dtype of its parameters."""
-    reference = next(head.parameters())
-    with torch.no_grad():
-        return head(features.to(reference.device, reference.dtype)).to(features.device)
-
-
 def rate_at(learning_rate: float, schedule: Schedule, epoch: int, epochs: int) -> float:
     """Return the learning rate of an epoch, counted from 0."""
     if schedule == "constant":
         return learning_rate
     return learning_rate * (1 + float(np.cos(np.pi * epoch / epochs))) / 2
-
-
-def silent(_: str) -> None:
-    """Show no progress."""

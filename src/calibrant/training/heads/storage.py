@@ -15,9 +15,8 @@ from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.training.heads.balanced_head import BalancedHead
 from calibrant.training.heads.scaling import Rescale
-from calibrant.training.heads.stage import head_logits
-from calibrant.training.heads.tensors import random_state_kept
-from calibrant.training.heads.two_stage import VariationalHead
+from calibrant.training.heads.tensors import head_logits, random_state_kept
+from calibrant.training.heads.variational_head import VariationalHead
 
 if TYPE_CHECKING:
     from calibrant.training.heads.stage import SecondStage

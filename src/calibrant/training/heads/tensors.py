@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
@@ -35,3 +35,10 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad(set_to_none=True)
     cast(Any, loss).backward()
     cast(Any, optimizer).step()
+
+
+def head_logits(head: nn.Module, features: Tensor) -> Tensor:
+    """Return the logits of a head without gradients, computed in the dtype of its parameters."""
+    reference = next(head.parameters())
+    with torch.no_grad():
+        return head(features.to(reference.device, reference.dtype)).to(features.device)

@@ -3,9 +3,10 @@
 from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.batch import MDCA, MMCE
-from calibrant.training.losses.fedlas import FeDLaS, GateState
+from calibrant.training.losses.fedlas import FeDLaS
 from calibrant.training.losses.focal import FLSD, DualFocal, Focal, focal_gamma
 from calibrant.training.losses.gate_recorder import GateEpoch, GateRecorder
+from calibrant.training.losses.gate_state import GateState
 from calibrant.training.losses.likelihood import (
     BrierLoss,
     ConfidencePenalty,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, cast
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.training.losses.arguments import choice
 from calibrant.training.losses.inputs import check_batch, check_features, check_range
+from calibrant.training.losses.recorder import Recorder
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -106,10 +107,16 @@ class CalibrationLoss(nn.Module):
             (`update_from_validation` after each epoch), "epochs" (`start_epoch` before and
             `end_epoch` after each), "optimiser" (parameters of its own that must be learnt).
             Adapters to other people's loops go by it.
+        accumulation_steps: batches that make one step of the optimiser; most losses don't care.
+        mixtures: how many mixtures of each input a loss that needs "mixed" is to be given.
+        mixture_arguments: those of `Mixup` that make them, unless the caller says otherwise.
     """
 
     per_sample: ClassVar[bool] = True
+    mixture_arguments: ClassVar[Mapping[str, Any]] = {}
     needs: frozenset[str] = frozenset()
+    accumulation_steps: int = 1
+    mixtures: int = 0
 
     def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = -100) -> None:
         super().__init__()
@@ -139,6 +146,18 @@ class CalibrationLoss(nn.Module):
 
     def end_epoch(self) -> None:
         """Tell the loss that an epoch of training is over; most don't care."""
+
+    def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
+        """Tell the loss what the network says of held-out rows after an epoch; most don't care.
+
+        Args:
+            logits: (N, K) or (N, K, ...) of the validation set, network in eval mode.
+            target: (N,) or (N, ...).
+        """
+
+    def make_recorder(self, samples: int) -> Recorder | None:
+        """Return what records the loss's dealings with each of so many training samples, if any."""
+        return None
 
     @contextmanager
     def frozen(self) -> Generator[None]:

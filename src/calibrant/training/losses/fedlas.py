@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,34 +11,14 @@ from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
 from calibrant.training.losses.collectives import moments_over_ranks
+from calibrant.training.losses.gate_recorder import GateRecorder
+from calibrant.training.losses.gate_state import GateState
 from calibrant.training.losses.margins import ClassReduction, margin_excess
 from calibrant.training.losses.watch import GateWatch
 
 Indicator = Literal["feature-norm", "max-probability", "max-logit", "constant", "random"]
 Gate = Literal["learnt", "positive", "negative", "random"]
 _PUBLISHED = {"ls": (0.05, 4.0), "mbls": (0.1, 0.5)}
-
-
-class GateState(NamedTuple):
-    """What FeDLaS decided for each row of its last call; all (M,), without gradient.
-
-    Attributes:
-        alpha: smoothing of the row, in (0, 2 alpha).
-        psi: 1 where smoothing grows with the indicator ("against overconfidence"), -1 where it
-            falls with it, 0 where the gate is exactly undecided.
-        indicator: normalised confidence indicator (NCI).
-        valid: False where the target was ignored; the rest means nothing there.
-    """
-
-    alpha: Tensor
-    psi: Tensor
-    indicator: Tensor
-    valid: Tensor
-
-    def share(self, mode: int) -> Tensor:
-        """Return the () share of valid rows whose psi is `mode` (1 or -1), left on the device."""
-        chosen = (self.psi == mode) & self.valid
-        return chosen.sum() / self.valid.sum().clamp_min(1)
 
 
 class FeDLaS(CalibrationLoss):
@@ -161,6 +141,10 @@ class FeDLaS(CalibrationLoss):
         self.needs = frozenset({"features"} | learnt)
         self._watch = GateWatch()
         self._last: GateState | None = None
+
+    def make_recorder(self, samples: int) -> GateRecorder:
+        """Return a recorder of what the gate does to each of so many training samples."""
+        return GateRecorder(samples)
 
     @property
     def last(self) -> GateState:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import whole
 from calibrant.training.losses.collectives import sum_over_ranks
-from calibrant.training.losses.fedlas import FeDLaS
+from calibrant.training.losses.gate_state import Gated
 from calibrant.training.losses.inputs import check_range
+from calibrant.training.losses.recorder import Recorder
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class GateEpoch:
     correlation: float
 
 
-class GateRecorder(nn.Module):
+class GateRecorder(Recorder):
     """Keeps mode, smoothing, indicator and correctness of each training sample, by its index.
 
     ``recorder.record(loss, index, logits, target)`` after each batch, without waiting for the
@@ -94,7 +95,7 @@ class GateRecorder(nn.Module):
         return self._values[3]
 
     @torch.no_grad()
-    def record(self, loss: FeDLaS, index: Tensor, logits: Tensor, target: Tensor) -> None:
+    def record(self, loss: Gated, index: Tensor, logits: Tensor, target: Tensor) -> None:
         """Keep what `loss` decided in its last call.
 
         Args:
@@ -154,6 +155,17 @@ class GateRecorder(nn.Module):
         self._previous_seen.copy_(seen)
         self.seen.zero_()
         return epoch
+
+    def columns(self) -> dict[str, float]:
+        """End the epoch and return its row of the history, all names beginning with "gate"."""
+        epoch = self.end_epoch()
+        return {
+            "gate_positive": epoch.positive,
+            "gate_negative": epoch.negative,
+            "gate_flip_rate": epoch.flip_rate,
+            "gate_alpha": epoch.mean_alpha,
+            "gate_correlation": epoch.correlation,
+        }
 
     @torch.no_grad()
     def join_ranks(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import log
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -154,6 +155,10 @@ def _next_valid(valid: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, order[follower])
 
 
+# Noh et al.: mixtures of each image by form.
+MIXTURES = {"mrl": 1, "m-ndcg": 3}
+
+
 class RankMixup(CalibrationLoss):
     """Cross-entropy plus a ranking of raw inputs above their mixtures (Noh et al. 2023).
 
@@ -179,6 +184,7 @@ class RankMixup(CalibrationLoss):
 
     per_sample = False
     needs = frozenset({"mixed"})
+    mixture_arguments: ClassVar[Mapping[str, Any]] = {"alpha": 2.0}  # theirs on CIFAR
 
     def __init__(
         self,
@@ -191,7 +197,8 @@ class RankMixup(CalibrationLoss):
         ignore_index: int = -100,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.form = choice("form", form, ("mrl", "m-ndcg"))
+        self.form = choice("form", form, tuple(MIXTURES))
+        self.mixtures = MIXTURES[self.form]
         self.weight = number("weight", weight, at_least=0)
         self.margin = number("margin", margin, at_least=0)
         self.legacy_broadcast = legacy_broadcast

@@ -110,7 +110,7 @@ def make_loss(
     if "num_classes" in signature.parameters:
         settings["num_classes"] = num_classes
     base = signature.parameters.get("base")
-    if base is not None and not name.startswith("fedlas"):
+    if base is not None and not isinstance(base.default, str):  # it takes a loss
         settings = _with_base(settings, num_classes, dataset)
     for argument in settings:
         if argument not in signature.parameters:

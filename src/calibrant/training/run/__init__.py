@@ -2,6 +2,7 @@
 
 from calibrant.training.run.folder import write_outputs
 from calibrant.training.run.observer import Announcer, Observer
+from calibrant.training.run.outcome import RunOutcome, evaluate_run
 from calibrant.training.run.outputs import Outputs, predict
 from calibrant.training.run.protocols import PROTOCOLS, Protocol
 from calibrant.training.run.settings import RunSettings
@@ -13,8 +14,10 @@ __all__ = [
     "Observer",
     "Outputs",
     "Protocol",
+    "RunOutcome",
     "RunSettings",
     "Trained",
+    "evaluate_run",
     "load_network",
     "predict",
     "train",

@@ -52,7 +52,7 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
 def write_history(folder: Path, progress: Progress) -> None:
     """Write a row for every finished epoch: history.csv and the same as history.json.
 
-    What isn't a number (FeDLaS's flip rate in the first epoch, the training accuracy under MIT) is
+    What isn't a number (a share of changes in the first epoch, the training accuracy under MIT) is
     nan in the former, null in the latter.
     """
     rows = progress.history

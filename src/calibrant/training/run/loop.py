@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ class Loop:
     def __post_init__(self) -> None:
         recipe = self.settings.recipe
         self.progress = Progress()
-        # The loss's own parameters, such as the gate of FeDLaS, learn along with the network.
+        # The loss's own parameters, such as a gate, learn along with the network.
         optimizer = torch.optim.SGD(
             self.objective.parameters(),
             lr=self.settings.peak_rate,
@@ -177,8 +177,10 @@ class Loop:
                 "validation images is no longer finite; lower the rate, or look at the images"
             )
         if "validation" in self.objective.loss.needs:
-            update = cast(Any, self.objective.loss).update_from_validation
-            update(outputs.logits.to(self.fabric.device), outputs.labels.to(self.fabric.device))
+            device = self.fabric.device
+            self.objective.loss.update_from_validation(
+                outputs.logits.to(device), outputs.labels.to(device)
+            )
         return outputs
 
     def _record(self, outputs: Outputs) -> None:
@@ -193,7 +195,7 @@ class Loop:
                 "validation_loss": outputs.cross_entropy,
                 "validation_accuracy": outputs.accuracy,
                 "validation_confidence": outputs.confidence,
-                **self.objective.gate_columns(),
+                **self.objective.recorded_columns(),
             }
         )
 

@@ -11,13 +11,9 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
-from calibrant.training.losses import CalibrationLoss, FeDLaS, GateRecorder
+from calibrant.training.losses import CalibrationLoss
 from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier
-
-# Noh et al., RankMixup, ICCV 2023: mixtures of each image by form; Beta distribution of CIFAR.
-RANKED_MIXTURES = {"mrl": 1, "m-ndcg": 3}
-RANKED_ALPHA = 2.0
 
 MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {
     "mixup": Mixup,
@@ -35,12 +31,12 @@ class Objective(nn.Module):
         loss: with buffers and parameters of its own, if it has any.
         mixing: a name out of `MIXING`, or "none".
         mixing_arguments: its arguments but for the seed, or those of the mixtures that the loss
-            needs (RankMixup).
+            needs.
         samples: size of the training set.
 
     Attributes:
-        recorder: of what FeDLaS does to each image; None with other losses, and with mixtures, for
-            which it decides something that belongs to no one image.
+        recorder: of what the loss does to each image, if it has any; None with mixtures, of which
+            each belongs to several images.
 
     Raises:
         InputError: the loss can't be used with this mixing, or the arguments aren't its own.
@@ -59,8 +55,7 @@ class Objective(nn.Module):
         self.network, self.loss = network, loss
         self.mixing, self.mixing_arguments = mixing, dict(mixing_arguments or {})
         self._tap: PenultimateFeatures | None = None
-        recorded = isinstance(loss, FeDLaS) and mixing == "none"
-        self.recorder = GateRecorder(samples) if recorded else None
+        self.recorder = loss.make_recorder(samples) if mixing == "none" else None
         if mixing != "none":
             refuse_mixing(loss, features=mixing in ("mixup", "regmixup"))
             self._mixer(0)
@@ -92,7 +87,7 @@ class Objective(nn.Module):
             logits, features = self.network(images, return_features=True)
             loss = self._loss(logits.float(), target, features.float(), index)
             if self.recorder is not None:
-                self.recorder.record(cast(FeDLaS, self.loss), index, logits, target)
+                self.recorder.record(self.loss, index, logits, target)
             return loss, _right(logits, target)
         mixer = self._mixer(mixing_seed)
         if isinstance(mixer, Mixup):
@@ -110,21 +105,12 @@ class Objective(nn.Module):
         """Whether the network answers to single images, so that right answers can be counted."""
         return not self.mixing.startswith("mit")
 
-    def gate_columns(self) -> dict[str, float]:
-        """Return the columns of the history that FeDLaS adds, and end the recorder's epoch.
+    def recorded_columns(self) -> dict[str, float]:
+        """Return the columns of the history that the loss adds, and end the recorder's epoch.
 
         All processes must call it. Without a recorder there are none.
         """
-        if self.recorder is None:
-            return {}
-        epoch = self.recorder.end_epoch()
-        return {
-            "gate_positive": epoch.positive,
-            "gate_negative": epoch.negative,
-            "gate_flip_rate": epoch.flip_rate,
-            "gate_alpha": epoch.mean_alpha,
-            "gate_correlation": epoch.correlation,
-        }
+        return {} if self.recorder is None else self.recorder.columns()
 
     def _ranking(self, images: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """Return what `forward` does, for a loss that compares inputs with mixtures of them."""
@@ -138,12 +124,11 @@ class Objective(nn.Module):
         return loss, _right(raw, target)
 
     def _ranked(self, seed: int) -> list[Mixup]:
-        count = RANKED_MIXTURES[cast(Any, self.loss).form]
-        arguments: dict[str, Any] = {"alpha": RANKED_ALPHA} | self.mixing_arguments
+        arguments: dict[str, Any] = {**self.loss.mixture_arguments, **self.mixing_arguments}
         try:
-            return [Mixup(**arguments, seed=seed + number) for number in range(count)]
+            return [Mixup(**arguments, seed=seed + number) for number in range(self.loss.mixtures)]
         except TypeError as error:
-            raise InputError(f"the mixtures of RankMixup: {error}") from error
+            raise InputError(f"the mixtures of {type(self.loss).__name__}: {error}") from error
 
     def _loss(self, logits: Tensor, target: Tensor, features: Tensor, index: Tensor) -> Tensor:
         if "index" in self.loss.needs:

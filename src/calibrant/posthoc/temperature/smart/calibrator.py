@@ -15,7 +15,6 @@ from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_cal
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
     Penalised,
@@ -36,6 +35,7 @@ from calibrant.posthoc.temperature.smart.objectives import (
 )
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 
 @dataclass(eq=False)

@@ -1,0 +1,40 @@
+"""What a fit says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What a fit did.
+
+    Attributes:
+        rows: calibration rows seen.
+        objective: name of what was minimised, or "closed form".
+        value: its final value (NaN where there is none).
+        iterations: steps of the optimiser.
+        converged: whether it reached its tolerance.
+        notes: whatever a user should know, such as a bound that was hit.
+    """
+
+    rows: int
+    objective: str
+    value: float = float("nan")
+    iterations: int = 0
+    converged: bool = True
+    notes: tuple[str, ...] = ()
+
+    def behind(self, first: FitReport) -> FitReport:
+        """Return the report of a fit in two steps, of which this was the second."""
+        return replace(
+            self,
+            iterations=first.iterations + self.iterations,
+            converged=first.converged and self.converged,
+            notes=tuple(dict.fromkeys(first.notes + self.notes)),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values that JSON can hold."""
+        return asdict(self) | {"notes": list(self.notes)}

@@ -1,0 +1,149 @@
+"""A second stage from rows to result: trained, measured beside the old head, timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.core.errors import InputError
+from calibrant.core.text import format_table, wrap
+from calibrant.evaluation.evaluate import Evaluation, evaluate, show
+from calibrant.predictions.predictions import Predictions
+from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.heads.records import Progress
+from calibrant.training.heads.stage import SecondStage
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadOutcome:
+    """A new head beside the network's own, on the same rows. Prints as a table with a verdict.
+
+    Attributes:
+        stage: the fitted second stage.
+        baseline: the network's own head on the test rows.
+        result: the new head on them.
+        beside: the new head beside the old one with a single temperature, on the same rows; None
+            without validation rows to fit that on.
+        seconds: that the fit took.
+    """
+
+    stage: SecondStage
+    baseline: Evaluation
+    result: Evaluation
+    beside: BesideTemperature | None
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions and nats."""
+        return {
+            "method": self.stage.method,
+            "arguments": self.stage.get_params(),
+            "baseline": self.baseline.as_dict(),
+            "metrics": self.result.as_dict()["metrics"],
+            "one_temperature": None if self.beside is None else self.beside.as_dict(),
+            "kappa": None,
+            **self.stage.summary(),
+            "seconds": self.seconds,
+            "notes": self.stage.notes_,
+            "history": [record.as_dict() for record in self.stage.history_],
+        }
+
+    def __str__(self) -> str:
+        pairs = zip(self.baseline.results.values(), self.result.results.values(), strict=True)
+        rows = [
+            [after.metric.title, show(after.metric, before.value), show(after.metric, after.value)]
+            for before, after in pairs
+        ]
+        summary = self.stage.summary()
+        chosen = ""
+        if "kappa" in summary:
+            chosen = f", kappa {summary['kappa']:.3g}"
+            if summary["plain_chosen"]:
+                chosen = ", the plainly retrained head"
+        beside = (
+            "Without held-out rows nothing says what one temperature on the network's head would "
+            "have done."
+            if self.beside is None
+            else str(self.beside)
+        )
+        parts = (
+            format_table(["metric", "network's head", self.stage.method], rows),
+            f"{self.stage.epochs} epochs in {self.seconds:.1f} s{chosen}",
+            wrap(self.result.headline()),
+            wrap(beside),
+        )
+        return "\n\n".join(parts)
+
+
+def retrain_head(
+    stage: SecondStage,
+    train: Predictions,
+    test: Predictions,
+    validation: Predictions | None = None,
+    *,
+    resamples: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> HeadOutcome:
+    """Fit a second stage, and measure its head beside the network's own.
+
+    Args:
+        stage: with its arguments; it is fitted.
+        train: what the network says, with features, of the rows that it was trained on.
+        test: the same of the rows to measure on.
+        validation: the same of held-out rows, for what is chosen by them and for the temperature
+            that the new head is compared with.
+        resamples: of the bootstrap; None as for `evaluate`.
+        seed: of the bootstrap.
+        progress: called with a line of text as each epoch begins.
+
+    Raises:
+        InputError: rows without features, or with other numbers of features or classes.
+    """
+    given = [train, test] if validation is None else [train, test, validation]
+    _check_features(given)
+    started = time.perf_counter()
+    stage.fit(
+        train.features,
+        train.labels,
+        None if validation is None else (validation.features, validation.labels),
+        classes=train.classes,
+        reference_logits=None if validation is None else validation.logits,
+        progress=progress,
+    )
+    seconds = time.perf_counter() - started
+    new = Predictions.from_logits(
+        stage.logits(test.features), test.labels, source=f"{stage.method} on {test.source}"
+    )
+    beside = None
+    if validation is not None:
+        beside = beside_temperature(validation, test, new, resamples=resamples, seed=seed)
+    return HeadOutcome(
+        stage=stage,
+        baseline=evaluate(test, resamples=resamples, seed=seed),
+        result=evaluate(new, resamples=resamples, seed=seed),
+        beside=beside,
+        seconds=seconds,
+    )
+
+
+def _check_features(given: list[Predictions]) -> None:
+    """Raise `InputError` unless all rows have features, as many of them and of classes."""
+    for rows in given:
+        if rows.features is None:
+            raise InputError(
+                f"{rows.source}: there is no 'features', which a second stage learns from; save "
+                "the network's penultimate layer, (N, D), beside the logits"
+            )
+    first, *others = given
+    for rows in others:
+        if rows.classes != first.classes:
+            raise InputError(
+                f"{rows.source}: has {rows.classes} classes, but {first.source} {first.classes}"
+            )
+        assert rows.features is not None
+        assert first.features is not None
+        width, expected = rows.features.shape[1], first.features.shape[1]
+        if width != expected:
+            raise InputError(f"{rows.source}: has {width} features, but {first.source} {expected}")

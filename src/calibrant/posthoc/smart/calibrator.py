@@ -13,6 +13,8 @@ from calibrant.posthoc.arguments import argument
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.row_temperature import SummaryTemperature
+from calibrant.posthoc.smart.curvature import curvature_named
+from calibrant.posthoc.smart.damped import fit_damped
 from calibrant.posthoc.smart.fitting import LARGEST_RELATIVE_TEMPERATURE, Penalised, fit_network
 from calibrant.posthoc.smart.indicators import INDICATORS, IndicatorName, indicator_values
 from calibrant.posthoc.smart.network import TemperatureNetwork
@@ -25,6 +27,10 @@ from calibrant.posthoc.smart.objectives import (
 from calibrant.posthoc.temperature import fit_temperature
 from calibrant.predictions import Predictions
 from calibrant.rows import DENSE_CLASSES, RowSummary, summarize
+
+# A network of more weights has too large a matrix of curvatures; L-BFGS does without, and takes so
+# many steps for each of those.
+MOST_WEIGHTS_BY_CURVATURE, QUASI_NEWTON_STEPS = 400, 4
 
 
 @dataclass(eq=False)
@@ -100,7 +106,7 @@ class SMART(SummaryTemperature):
     delta: float = argument(1e-3, at_least=0)
     smoothing: float = argument(0.005, at_least=0, at_most=1)
     hidden: int = argument(16, at_least=1)
-    max_iterations: int = argument(20, at_least=1)
+    max_iterations: int = argument(6, at_least=1)
     seed: int = argument(0, at_least=0)
 
     reference_: float = learnt(above=0)
@@ -162,12 +168,13 @@ class SMART(SummaryTemperature):
         objective = objective_named(
             self.objective, bins=bins, delta=self.delta, smoothing=self.smoothing
         )
-        fit = fit_network(
-            TemperatureNetwork.constant(1.0, inputs, self.seed, self.hidden),
-            inputs,
-            Penalised(rows, reference, objective, self.likelihood_weight, self.shrinkage),
-            self.max_iterations,
-        )
+        network = TemperatureNetwork.constant(1.0, inputs, self.seed, self.hidden)
+        loss = Penalised(rows, reference, objective, self.likelihood_weight, self.shrinkage)
+        if network.size <= MOST_WEIGHTS_BY_CURVATURE:
+            curvature = curvature_named(self.objective, bins=bins, delta=self.delta)
+            fit = fit_damped(network, inputs, loss, curvature, self.max_iterations)
+        else:
+            fit = fit_network(network, inputs, loss, QUASI_NEWTON_STEPS * self.max_iterations)
         network = fit.network
         self.w1_, self.b1_, self.w2_, self.b2_ = network.w1, network.b1, network.w2, network.b2
         return FitReport(rows.n, self.objective, fit.value, fit.iterations, fit.converged, notes)

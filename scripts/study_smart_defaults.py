@@ -39,15 +39,15 @@ def variants(seed: int) -> dict[str, Calibrator]:
         "default": SMART(seed=seed),
         "none": Uncalibrated(),
         "temperature": TemperatureScaling(),
-        "paper's objective, 2000 steps": paper(2000),
-        "paper's objective, 20 steps": paper(20),
+        "paper's objective, 100 steps": paper(100),
+        "paper's objective, 6 steps": paper(6),
         "likelihood weight 0": SMART(seed=seed, likelihood_weight=0.0),
         "likelihood weight 1": SMART(seed=seed, likelihood_weight=1.0),
         "shrinkage 0": SMART(seed=seed, shrinkage=0.0),
         "shrinkage 300": SMART(seed=seed, shrinkage=300.0),
-        "10 steps": SMART(seed=seed, max_iterations=10),
-        "40 steps": SMART(seed=seed, max_iterations=40),
-        "200 steps": SMART(seed=seed, max_iterations=200),
+        "3 steps": SMART(seed=seed, max_iterations=3),
+        "12 steps": SMART(seed=seed, max_iterations=12),
+        "100 steps": SMART(seed=seed, max_iterations=100),
     }
 
 

@@ -11,8 +11,9 @@ from vote_integrals import direct_shares, share_of, shares
 
 from calibrant.core.errors import CalibrationWarning
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
+from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling, is_gain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.fitting.cross_validation import held_out_losses
 from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION, ProbitScaling
 from calibrant.posthoc.noise.votes import (
     COARSE_STEP,
@@ -24,6 +25,7 @@ from calibrant.posthoc.noise.votes import (
 )
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.predictions.predictions import Predictions
 
 
 def fitted(calibrator, logits, labels):
@@ -197,7 +199,7 @@ def test_the_second_step_is_top_rest_scaling_of_the_first(labelled_logits):
 
 
 @pytest.mark.parametrize(("kind", "method"), [("normal", "probit"), ("gumbel", "temperature")])
-def test_the_likelier_tails_are_taken(kind, method):
+def test_the_better_tails_are_taken(kind, method):
     logits, labels = with_truth(3000, 10, kind, seed=2)
     found = fitted(ProbitTopRestScaling(), logits, labels)
     assert found.parts()["first_"].method == method
@@ -208,20 +210,51 @@ def test_the_likelier_tails_are_taken(kind, method):
         )
 
 
+def z_score(gain: np.ndarray) -> float:
+    return float(gain.mean() / gain.std(ddof=1) * np.sqrt(len(gain)))
+
+
 def test_it_gains_where_both_parts_are_wrong():
-    """Normal noise and a confidence that is too high at small margins."""
+    """Normal noise, and a confidence that is too high at small margins, which hides that noise."""
     rng = np.random.default_rng(5)
-    scores = rng.normal(scale=2.0, size=(24_000, 20))
+    scores = rng.normal(scale=2.0, size=(24_000, 50))
     tops = np.sort(scores, axis=1)
     unsure = np.exp(tops[:, -2] - tops[:, -1])[:, None]
     labels = (scores + (1 + unsure) * rng.normal(size=scores.shape)).argmax(axis=1)
-    loss = {
-        method: negative_log_likelihood(
-            fitted(make_calibrator(method), scores[:4000], labels[:4000]).predict_proba(
-                scores[4000:]
-            ),
-            labels[4000:],
-        )
+    fit, test = slice(0, 4000), slice(4000, None)
+    methods = {
+        method: fitted(make_calibrator(method), scores[fit], labels[fit])
         for method in ("temperature", "probit", "top-rest", "probit-top-rest")
     }
-    assert loss["probit-top-rest"] < min(loss["probit"], loss["top-rest"]) < loss["temperature"]
+    loss = {
+        method: -np.log(calibrator.predict_proba(scores[test])[np.arange(20_000), labels[test]])
+        for method, calibrator in methods.items()
+    }
+    # By itself normal noise isn't better; behind it the second step is.
+    reports = {method: calibrator.fit_report_.value for method, calibrator in methods.items()}
+    assert reports["probit"] > reports["temperature"]
+    assert methods["probit-top-rest"].parts()["first_"].method == "probit"
+    for other in ("temperature", "probit", "top-rest"):
+        assert z_score(loss[other] - loss["probit-top-rest"]) > 3
+
+
+def test_a_gain_that_one_row_makes_is_none():
+    gains = np.random.default_rng(0).normal(loc=0.1, scale=0.3, size=200)
+    assert is_gain(gains)
+    assert not is_gain(-gains)
+    assert not is_gain(np.zeros(50))
+    few = np.full(50, -0.01)
+    few[7] = 7.0
+    assert few.mean() > 0.9 * few.std(ddof=1) / np.sqrt(50)
+    assert not is_gain(few)
+
+
+def test_losses_of_rows_that_were_held_out(labelled_logits):
+    logits, labels = labelled_logits(90, 4)
+    fold = np.arange(90) % 3
+    found = held_out_losses(TopRestScaling(), Predictions.from_logits(logits, labels), fold)
+    for part in range(3):
+        seen, unseen = fold != part, fold == part
+        probs = fitted(TopRestScaling(), logits[seen], labels[seen]).predict_proba(logits[unseen])
+        wanted = -np.log(probs[np.arange(30), labels[unseen]])
+        np.testing.assert_allclose(found[unseen], wanted, rtol=1e-12)

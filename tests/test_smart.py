@@ -54,14 +54,14 @@ def at_its_curves(objective):
 def training_losses(monkeypatch) -> list:
     """Every (network, inputs, loss) that a fit begins with, and the fit's own outcome."""
     seen = []
-    genuine = smart_module.fit_network
+    genuine = smart_module.fit_damped
 
     def spy(network, inputs, loss, *rest, **named):
         outcome = genuine(network, inputs, loss, *rest, **named)
         seen.append((network, inputs, loss, outcome))
         return outcome
 
-    monkeypatch.setattr(smart_module, "fit_network", spy)
+    monkeypatch.setattr(smart_module, "fit_damped", spy)
     return seen
 
 
@@ -279,17 +279,22 @@ def test_an_optimiser_that_ends_badly_does_not_spoil_the_fit(overconfident, monk
     # Whatever the last state is, the best one seen is returned.
     from scipy import optimize
 
-    genuine = optimize.minimize
+    genuine, called = optimize.minimize, []
 
     def ends_badly(function, start, **options):
+        called.append(len(start))
         found = genuine(function, start, **options)
         found.x = np.full_like(found.x, 7.0)
         function(found.x)
         return found
 
-    expected = fitted(*overconfident).predict_proba(overconfident[0])
+    # So many weights are left to SciPy.
+    large = {"indicator": "logits", "hidden": 64}
+    expected = fitted(*overconfident, **large).predict_proba(overconfident[0])
     monkeypatch.setattr(optimize, "minimize", ends_badly)
-    np.testing.assert_array_equal(fitted(*overconfident).predict_proba(overconfident[0]), expected)
+    found = fitted(*overconfident, **large).predict_proba(overconfident[0])
+    np.testing.assert_array_equal(found, expected)
+    assert called == [449]
 
 
 def test_the_same_seed_gives_the_same_fit(overconfident):
@@ -307,7 +312,7 @@ def test_the_scale_of_the_logits_does_not_matter(scale, overconfident):
     logits, labels = overconfident
     plain, scaled = fitted(logits, labels), fitted(scale * logits, labels)
     np.testing.assert_allclose(
-        scaled.predict_proba(scale * logits), plain.predict_proba(logits), atol=1e-4
+        scaled.predict_proba(scale * logits), plain.predict_proba(logits), atol=1e-5
     )
     np.testing.assert_allclose(
         scaled.temperatures(scale * logits), scale * plain.temperatures(logits), rtol=1e-3
@@ -315,13 +320,11 @@ def test_the_scale_of_the_logits_does_not_matter(scale, overconfident):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
-def test_rounding_of_scaled_logits_hardly_matters(scale, overconfident):
+def test_rounding_of_scaled_logits_does_not_matter(scale, overconfident):
     logits, labels = overconfident
     plain = fitted(logits, labels).predict_proba(logits)
     scaled = fitted(scale * logits, labels).predict_proba(scale * logits)
-    assert np.abs(scaled - plain).max() < 0.05
-    before, after = (expected_calibration_error(p, labels) for p in (plain, scaled))
-    assert abs(before - after) < 0.003
+    np.testing.assert_allclose(scaled, plain, atol=1e-5)
 
 
 @pytest.mark.parametrize("indicator", [i for i in INDICATORS if i != "logits"])

@@ -36,6 +36,25 @@ def fold_numbers(rows: RowSummary, folds: int, seed: int) -> IntArray:
     return fold
 
 
+def held_out_losses(calibrator: Calibrator, predictions: Predictions, fold: IntArray) -> FloatArray:
+    """Return the (N,) log losses of rows after a fit to those of the other folds.
+
+    Args:
+        calibrator: unfitted; it is left fitted to the last fold's rows.
+        predictions: logits and labels.
+        fold: (N,) fold of each row, from 0.
+    """
+    losses = np.empty(predictions.n)
+    with warnings.catch_warnings():
+        # What a fold lacks the whole set may have.
+        warnings.simplefilter("ignore", CalibrationWarning)
+        for part in range(int(fold.max()) + 1):
+            seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
+            probs = calibrator.fit(seen.scores, seen.labels).predict_proba(unseen.scores)
+            losses[fold == part] = score_rows(Predictions.from_probs(probs, unseen.labels)).nll
+    return losses
+
+
 class Trial(NamedTuple):
     """How a calibrator did on rows that it was not fitted to.
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, for_each
+from calibrant.core.arrays import BoolArray, FloatArray, for_each
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.temperature.smart.objectives import (
     Objective,
@@ -78,16 +78,22 @@ class Penalised:
         return float(values.sum()), gradient
 
     def _point(self, rows: RowSummary, temperatures: FloatArray) -> CurvePoint:
-        bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
-        return rows.curve.evaluate(self.reference / bounded)
+        return rows.curve.evaluate(self.beta_of(temperatures))
+
+    def beta_of(self, temperatures: FloatArray) -> FloatArray:
+        """Return the (n,) inverse temperatures of relative ones."""
+        return self.reference / np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
+
+    def is_free(self, temperatures: FloatArray) -> BoolArray:
+        """Return (n,) whether a relative temperature may still rise."""
+        return temperatures < LARGEST_RELATIVE_TEMPERATURE
 
     def _part(
         self, rows: RowSummary, temperatures: FloatArray, point: CurvePoint, objective: Objective
     ) -> tuple[float, FloatArray]:
         """Return value and gradient as if these rows were all."""
-        free = temperatures < LARGEST_RELATIVE_TEMPERATURE
         bounded = np.minimum(temperatures, LARGEST_RELATIVE_TEMPERATURE)
-        beta = self.reference / bounded
+        beta = self.beta_of(temperatures)
         value, by_beta = objective(rows, beta, point)
         if self.likelihood_weight > 0:
             nll, nll_by_beta = negative_log_likelihood(rows, beta, point)
@@ -97,7 +103,7 @@ class Penalised:
         pull = self.shrinkage / self.rows.n
         value += pull * float(np.mean(log * log))
         gradient = (2 * pull / rows.n * log - by_beta * beta) / bounded
-        return value, np.where(free, gradient, 0.0)
+        return value, np.where(self.is_free(temperatures), gradient, 0.0)
 
 
 class Network(Protocol):
@@ -130,6 +136,17 @@ class NetworkFit(NamedTuple, Generic[AnyNetwork]):
     value: float
     iterations: int
     converged: bool
+
+
+def temperatures_of(network: Network, inputs: FloatArray) -> FloatArray:
+    """Return the (N,) temperatures of (N, d) inputs, a part at a time."""
+    temperatures = np.empty(len(inputs))
+
+    def forward(part: slice) -> None:
+        temperatures[part] = network.forward(inputs[part])[0]
+
+    for_each(parts_of(len(inputs)), forward)
+    return temperatures
 
 
 def fit_network(

@@ -100,6 +100,15 @@ class TemperatureNetwork:
         by_w2 = (of_inputs * self.w1).sum(axis=1) + of_one * self.b1
         return np.concatenate([by_w1.ravel(), by_b1, by_w2, [by_raw.sum()]])
 
+    def slopes(self, tape: Tape) -> FloatArray:
+        """Return the (N, P) derivatives of the temperatures by `flat()`."""
+        inputs, active = tape.inputs, tape.active
+        by_raw = -np.expm1(-tape.softplus)[:, None]
+        by_bias = np.where(active, by_raw * self.w2, 0.0)
+        by_w1 = by_bias[:, :, None] * inputs[:, None, :]
+        by_w2 = np.where(active, by_raw * (inputs @ self.w1.T + self.b1), 0.0)
+        return np.concatenate([by_w1.reshape(len(inputs), -1), by_bias, by_w2, by_raw], axis=1)
+
 
 def temperatures(xp: Any, inputs: Array, w1: Array, b1: Array, w2: Array, b2: Array) -> Array:
     """Return what `TemperatureNetwork.forward` gives, as a pure function of arrays."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,15 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
-import study_losses
-import study_losses_gate
-import study_losses_paper
-from study_losses_paper import all_tables, claims, control, summary
-from study_losses_runs import CONTROL, LINES, METRICS, Run, finished, line_of, read_runs
-from study_losses_statistics import Difference, as_document, difference, mean
-from study_losses_tables import fill, interval_cell
-
 from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import PairedDifference
 from calibrant.report.gate_figure import gate_over_epochs
+from calibrant.studies.losses import feature_norm, gate, paper, training
+from calibrant.studies.losses.page import write_tables
+from calibrant.studies.losses.paper import all_tables, claims, control, summary
+from calibrant.studies.losses.runs import CONTROL, LINES, METRICS, Run, finished, line_of, read_runs
+from calibrant.studies.losses.statistics import Difference, as_document, difference, mean
+from calibrant.studies.losses.tables import Table, fill, interval_cell
 
 TEST_ROWS, CLASSES = 400, 4
 LABELS = np.random.default_rng(99).integers(CLASSES, size=(2, TEST_ROWS))
@@ -222,7 +217,7 @@ def test_verdicts_need_most_of_the_single_networks_too() -> None:
             seed: PairedDifference(value, low, low + 2 * value, 0.01)
             for seed, low in enumerate(lows)
         }
-        return study_losses_paper._verdict(Difference(value, value / 2, 2 * value, True, by_seed))
+        return paper._verdict(Difference(value, value / 2, 2 * value, True, by_seed))
 
     apart, around = 0.1, -1.0
     assert verdict(1.0, [apart, apart, apart]) == "the opposite"
@@ -236,7 +231,7 @@ def test_two_measures_of_one_error_are_one_claim() -> None:
         rows = [["a below b", metric, "", "", verdict] for metric, verdict in zip(
             ("ECE", "AdaECE", "U-ECE"), verdicts, strict=False
         )]  # fmt: skip
-        return study_losses_paper.tally(rows)
+        return paper.tally(rows)
 
     start = "Claims that could be checked:"
     assert tally("as published", "as published") == (
@@ -258,18 +253,18 @@ def test_the_summary_says_of_how_many_seeds_the_control_is(tmp_path: Path, runs:
 
 
 def test_the_summary_says_what_the_norm_tells_beside_the_confidence(runs: list[Run]) -> None:
-    Estimate = study_losses_gate.Estimate
+    Estimate = feature_norm.Estimate
     found = {
         "fedlas-ls": [[Estimate(0, 0), Estimate(0, 0), Estimate(a, 0.01), Estimate(b, 0.01)]
                       for a, b in ((0.5, 0.88), (0.52, 0.9))],
         "focal": [[Estimate(0, 0), Estimate(0, 0), Estimate(0.86, 0.05), Estimate(0.87, 0.01)]],
     }  # fmt: skip
-    assert study_losses_paper.norm_sentence(found).endswith(
+    assert paper.norm_sentence(found).endswith(
         "than the confidence with 1 of 2 losses (intervals apart): AUROC 0.51 to 0.86 against 0.87 "
         "to 0.89; fedlas-ls 0.51 against 0.89."
     )
-    mine = study_losses_gate.norms_by_line(runs)
-    assert study_losses_paper.norm_sentence(mine) in summary(runs).note
+    mine = feature_norm.norms_by_line(runs)
+    assert paper.norm_sentence(mine) in summary(runs).note
 
 
 def test_the_sentences_say_what_the_differences_say(runs: list[Run]) -> None:
@@ -315,8 +310,8 @@ def test_what_cannot_stand_in_one_table_is_refused(tmp_path: Path, runs: list[Ru
 
 def test_the_page_takes_all_tables_again_and_again(folder: Path, runs: list[Run]) -> None:
     page = (Path(__file__).parents[1] / "docs/losses-compared.md").read_text()
-    tables = [*all_tables(runs), study_losses_gate.norms(runs)]
-    tables += [study_losses_gate.Table(name, "", [], [], "later") for name in ("gates", "epochs")]
+    tables = [*all_tables(runs), feature_norm.norms(runs)]
+    tables += [Table(name, "", [], [], "later") for name in ("gates", "epochs")]
     filled = fill(page, tables)
     assert fill(filled, tables) == filled
     for table in tables:
@@ -335,7 +330,7 @@ def test_one_command_refreshes_page_pictures_and_numbers(
     page = tmp_path / "docs/page.md"
     page.parent.mkdir()
     page.write_text((Path(__file__).parents[1] / "docs/losses-compared.md").read_text())
-    study_losses.write_tables(Namespace(runs=folder, docs=page, resamples=100))
+    write_tables(folder, page, resamples=100)
     printed = capsys.readouterr().out
     for table in all_tables(runs):
         assert str(table) in printed
@@ -386,7 +381,7 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
         precision="bf16",
         loss_settings_for="cifar10",
     )
-    wanted = study_losses.commands(arguments)
+    wanted = training.commands(arguments)
     done = {f"{line}-{seed}" for line in SHARPNESS for seed in (0, 1)} - {"mixup-0"}
     assert wanted.keys() == {f"{line}-{seed}" for line in LINES for seed in "01"} - done
     words = " ".join(wanted["fedlas-mbls-1"])
@@ -399,25 +394,25 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
         called.append(command[3:])
         return int("focal-0" in " ".join(command))
 
-    failed = study_losses.run_commands(wanted, call)
+    failed = training.run_commands(wanted, call)
     assert called == list(wanted.values())
     assert failed == ["focal-0", "dual-focal-0"]
     arguments.losses = CONTROL
-    name, words = next(iter(study_losses.commands(arguments).items()))
+    name, words = next(iter(training.commands(arguments).items()))
     assert name == "label-smoothing-alpha=0.03-0"
     assert " ".join(words).count("--loss label-smoothing --set alpha=0.03") == 1
     arguments.losses = "focal,hinge"
     with pytest.raises(InputError, match="'hinge' is not in the study"):
-        study_losses.commands(arguments)
+        training.commands(arguments)
     assert not finished(tmp_path)
 
 
 def test_the_norm_tells_right_from_wrong_as_often_as_pairs_say(runs: list[Run]) -> None:
-    rows = study_losses_gate.read_rows(runs[0])
+    rows = feature_norm.read_rows(runs[0])
     right = rows.right == 1
-    found = study_losses_gate.norm_estimates(runs[0])
+    found = feature_norm.norm_estimates(runs[0])
     rounded = np.round(rows.confidence, 1)  # with ties
-    ours = study_losses_gate.auroc_of_right(rounded, right).value
+    ours = feature_norm.auroc_of_right(rounded, right).value
     for scores, value in (
         (rows.norm, found[2].value),
         (rows.confidence, found[3].value),
@@ -433,21 +428,21 @@ def test_the_norm_tells_right_from_wrong_as_often_as_pairs_say(runs: list[Run]) 
         drawn.append(
             (
                 np.corrcoef(rows.confidence[some], rows.right[some])[0, 1],
-                study_losses_gate.auroc_of_right(rows.confidence[some], right[some]).value,
+                feature_norm.auroc_of_right(rows.confidence[some], right[some]).value,
             )
         )
-    errors = study_losses_gate.correlation(rows.confidence, rows.right).error, found[3].error
+    errors = feature_norm.correlation(rows.confidence, rows.right).error, found[3].error
     assert errors == pytest.approx(np.std(drawn, axis=0), rel=0.1)
 
 
 def test_intervals_of_the_norms_are_over_seeds_where_there_are_some(runs: list[Run]) -> None:
     mine = [run for run in runs if run.line == "fedlas-ls"]
-    values = [study_losses_gate.norm_estimates(run)[2].value for run in mine]
+    values = [feature_norm.norm_estimates(run)[2].value for run in mine]
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    shown = study_losses_gate.norms(mine).rows[0]
+    shown = feature_norm.norms(mine).rows[0]
     assert shown[3] == f"{np.mean(values):.3f} ({low:.3f} to {high:.3f})"
-    value, error = study_losses_gate.norm_estimates(mine[0])[2]
-    shown = study_losses_gate.norms(mine[:1]).rows[0]
+    value, error = feature_norm.norm_estimates(mine[0])[2]
+    shown = feature_norm.norms(mine[:1]).rows[0]
     assert shown[3] == f"{value:.3f} ({value - 1.96 * error:.3f} to {value + 1.96 * error:.3f})"
 
 
@@ -467,7 +462,7 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
     settings = RunSettings("here", loss="fedlas-ls", epochs=2, batch_size=16, precision="32")
     train(settings, tmp_path / "run", data=DataSet(*parts, None, CLASSES))
     [run] = read_runs(tmp_path, 20)
-    found = study_losses_gate.gate_on_test_images(run)
+    found = gate.gate_on_test_images(run)
     state = torch.load(tmp_path / "run/last.ckpt", weights_only=True)["objective"]
     archive = np.load(tmp_path / "run/test.npz")
     weights = [state[f"loss.gate_network.{part}"].numpy() for part in ("0.weight", "2.weight")]
@@ -480,13 +475,13 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
     alpha = 0.1 / (1 + np.exp(-4 * psi * nci))
     assert found.positive == pytest.approx((psi == 1).mean())
     assert found.alpha == pytest.approx(alpha.mean(), rel=1e-4)
-    [row] = study_losses_gate.gates([run]).rows
+    [row] = gate.gates([run]).rows
     assert row[0] == "fedlas-ls, seed 0"
     assert (row[3] == "no image") == (found.positive == 0)
-    document = study_losses_gate.as_document([run])
+    document = gate.as_document([run])
     assert document["gate_on_test_images"][0]["alpha"] == found.alpha
     json.dumps(document, allow_nan=False)
-    places = [row[0] for row in study_losses_gate.epochs([run]).rows]
+    places = [row[0] for row in gate.epochs([run]).rows]
     assert places == ["fedlas-ls (1), epoch 1", "fedlas-ls (1), epoch 2"]
     history = json.loads((tmp_path / "run/history.json").read_text())
     pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -506,10 +501,10 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
 def test_gaps_of_the_two_modes() -> None:
     psi = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
     residual = np.array([0.3, 0.1, 0.2, -0.4, -0.2])
-    found = study_losses_gate.summary(psi, np.full(5, 0.05), residual)
+    found = gate.summary(psi, np.full(5, 0.05), residual)
     assert (found.positive, found.alpha) == (0.6, 0.05)
     assert (found.gap_positive, found.gap_negative) == pytest.approx((0.2, -0.3))
     assert found.half == pytest.approx(1.959964 * np.sqrt(0.01 / 3 + 0.02 / 2), rel=1e-6)
-    one_sided = study_losses_gate.summary(np.ones(5), np.full(5, 0.05), residual)
+    one_sided = gate.summary(np.ones(5), np.full(5, 0.05), residual)
     assert np.isnan(one_sided.gap_negative)
     assert np.isnan(one_sided.half)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from study_losses_runs import AFTER, METRICS, Run
 
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
+from calibrant.studies.losses.runs import AFTER, METRICS, REFERENCE, Run
 
 LEVEL = 0.95
 Side = tuple[str, str]  # a line, and the method after it
@@ -131,8 +131,6 @@ def t_interval(values: np.ndarray) -> tuple[float, float]:
 
 def as_document(runs: Sequence[Run]) -> dict[str, Any]:
     """Return means and differences as JSON takes them; fractions, and nats."""
-    from study_losses_runs import REFERENCE
-
     settings = {
         name: value
         for name, value in runs[0].settings.items()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from study_losses_gate import gate_histories, gate_picture
-from study_losses_runs import AFTER, Run
-from study_losses_statistics import lines_of, mean, seeds_of
-from study_losses_tables import IN_WORDS
+from typing import TYPE_CHECKING, Any
 
 from calibrant.files.atomic import replacing
 from calibrant.report.figures import PALETTE, QUIET
 from calibrant.report.gate_figure import PANELS, gate_over_epochs
+from calibrant.studies.losses.gate import gate_histories, gate_picture
+from calibrant.studies.losses.runs import AFTER, Run
+from calibrant.studies.losses.statistics import lines_of, mean, seeds_of
+from calibrant.studies.losses.tables import IN_WORDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# matplotlib's types leave keyword arguments open.
+# pyright: reportUnknownMemberType=false
 
 MARKERS = {"none": "o", "temperature": "s", "smart": "D"}
 
@@ -47,7 +49,7 @@ def _errors(runs: Sequence[Run], figure: Figure) -> Figure:
     lines = lines_of(runs)[::-1]
     for number, after in enumerate(AFTER):
         color, shift = PALETTE[(1, 0, 2)[number]], 0.24 * (1 - number)
-        style = {"marker": MARKERS[after], "color": color, "linestyle": "", "ms": 4.5}
+        style: dict[str, Any] = {"marker": MARKERS[after], "linestyle": "", "ms": 4.5}
         for place, line in enumerate(lines):
             found = [run.scores[after, "ece"] for run in runs if run.line == line]
             # Seeds side by side, or their intervals would hide each other.
@@ -58,7 +60,7 @@ def _errors(runs: Sequence[Run], figure: Figure) -> Figure:
                 ax.plot(ends, [height] * 2, color=color, linewidth=0.8, alpha=0.5)
             label = IN_WORDS[after] if place == 0 else None
             values = [100 * each.value for each in found]
-            ax.plot(values, heights, mec="none", label=label, **style)
+            ax.plot(values, heights, mec="none", color=color, label=label, **style)
             floor = 100 * (mean(runs, (line, after), "ece").floor or 0)
             last = place == 0 and after == AFTER[-1]
             ends = [place + shift - 0.11, place + shift + 0.11]

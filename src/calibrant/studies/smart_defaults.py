@@ -1,7 +1,7 @@
 """Why SMART's defaults are what they are: likelihood weight, shrinkage and number of steps.
 
-    python scripts/study_smart_defaults.py FILE [--fit-size 5000] [--splits 40]
-    python scripts/study_smart_defaults.py FIT_FILE TEST_FILE --fit-size 50
+    python -m calibrant.studies.smart_defaults FILE [--fit-size 5000] [--splits 40]
+    python -m calibrant.studies.smart_defaults FIT_FILE TEST_FILE --fit-size 50
 
 Each split fits on `fit-size` rows drawn without replacement and measures on the others (or on
 TEST_FILE). The same splits serve every variant, so the last column, the difference to the default
@@ -10,23 +10,19 @@ in ECE with its standard error over splits, is paired.
 
 from __future__ import annotations
 
-import argparse
-import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core.text import format_table
 from calibrant.files import read_predictions
-from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
-from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.posthoc.temperature.smart import SMART
 from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
-from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.scoring import score_rows
+from calibrant.studies.measuring import Scores, fit_and_score, with_error
+from calibrant.studies.program import parser_for, run_study
 
 
 def variants(seed: int) -> dict[str, Calibrator]:
@@ -51,49 +47,29 @@ def variants(seed: int) -> dict[str, Calibrator]:
     }
 
 
-def scores(calibrator: Calibrator, fit: Predictions, test: Predictions) -> list[float]:
-    """Return ECE, AdaECE and NLL on `test` after a fit on `fit`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        calibrator.fit(fit.logits, fit.labels)
-    rows = score_rows(Predictions.from_probs(calibrator.predict_proba(test.logits), test.labels))
-    curves = TopLabel.sort(rows.confidence, rows.correct).curves()
-    return [
-        float(ece_of_curves(curves)[0]),
-        float(adaece_of_curves(curves)[0]),
-        float(rows.nll.mean()),
-    ]
-
-
-def with_error(values: NDArray[np.float64], scale: float = 100) -> str:
-    """Return the mean with its standard error."""
-    error = scale * values.std(ddof=1) / np.sqrt(len(values))
-    return f"{scale * values.mean():.3f} +- {error:.3f}"
-
-
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_for("smart_defaults", __doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--fit-size", type=int, default=5000)
     parser.add_argument("--splits", type=int, default=40)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     pool, *rest = [read_predictions(path) for path in arguments.files]
-    found: dict[str, list[list[float]]] = {}
+    found: dict[str, list[Scores]] = {}
     for seed in range(arguments.splits):
         whole = arguments.fit_size == pool.n
         fit, others = (pool, pool) if whole else pool.split(arguments.fit_size, seed)
         test = rest[0] if rest else others
         for name, calibrator in variants(seed).items():
-            found.setdefault(name, []).append(scores(calibrator, fit, test))
+            found.setdefault(name, []).append(fit_and_score(calibrator, fit, test))
     table = {name: np.array(values) for name, values in found.items()}
     rows = [
         [
             name,
-            with_error(values[:, 0]),
-            with_error(values[:, 1]),
-            with_error(values[:, 2], 1),
-            with_error(values[:, 0] - table["default"][:, 0]),
+            with_error(100 * values[:, 0], 3),
+            with_error(100 * values[:, 1], 3),
+            with_error(values[:, 2], 3),
+            with_error(100 * (values[:, 0] - table["default"][:, 0]), 3),
         ]
         for name, values in table.items()
     ]
@@ -102,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -1,6 +1,7 @@
 """PLP, and BalCAL with its backbone, on real images: second stages that train the network itself.
 
-    python scripts/study_whole_networks.py --data cifar10/ [--epochs 12] [--method plp] [--seed 0]
+    python -m calibrant.studies.whole_networks --data cifar10/ [--epochs 12] [--method plp]
+        [--seed 0]
 
 ResNet-8 learns the training images of the data set, cropped and mirrored but in the last sixth of
 the epochs, and is measured on the test images as it is, and after temperature scaling and SMART
@@ -10,25 +11,22 @@ its control. In square brackets the 95 % bootstrap interval over test images.
 
 from __future__ import annotations
 
-import argparse
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-
-from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant.training.data import read_data_set
-from calibrant.training.data.images import Images
-from calibrant.training.heads import BalCAL, ProgressiveLayerPeeling
-from calibrant.training.nets import build
-from calibrant.training.run import RunSettings
-from calibrant.training.run.batches import TrainingBatches
-from calibrant.training.run.train import held_out, statistics_for
+from calibrant.studies.measuring import quietly
+from calibrant.studies.program import parser_for, run_study
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from calibrant.training.data.images import Images
+    from calibrant.training.run.batches import TrainingBatches
 
 METHODS = ("plain", "plp", "balcal")
 BATCH = 128
@@ -53,7 +51,11 @@ class Epochs:
 
 def trained(method: str, batches: Epochs, classes: int, epochs: int, seed: int) -> nn.Module:
     """Return the network of a method, in evaluation mode."""
-    torch.manual_seed(seed)
+    from calibrant.training.heads import BalCAL, ProgressiveLayerPeeling
+    from calibrant.training.nets import build
+    from calibrant.training.run.seeding import seed_everything
+
+    seed_everything(seed)
     network = build("resnet8", classes)
     if method == "balcal":
         stage = BalCAL(epochs=epochs, seed=seed, optimizer="sgd", learning_rate=0.1)
@@ -63,23 +65,43 @@ def trained(method: str, batches: Epochs, classes: int, epochs: int, seed: int) 
     return ProgressiveLayerPeeling(epochs=epochs, cuts=cuts).train(network, batches)
 
 
-@torch.inference_mode()
 def predictions(network: nn.Module, images: Images, batches: TrainingBatches) -> Predictions:
     """Return the logits of all images."""
-    parts = torch.arange(len(images)).split(500)
-    logits = torch.cat([network(batches.normalise(images.batch(part))) for part in parts])
+    import torch
+
+    from calibrant.training.heads.tensors import row_parts
+
+    with torch.inference_mode():
+        parts = row_parts(torch.arange(len(images)), 500)
+        logits = torch.cat([network(batches.normalise(images.batch(part))) for part in parts])
     return Predictions.from_logits(logits.numpy(), images.labels.numpy())
 
 
-def main() -> None:
+def cells_of(found: Evaluation) -> list[str]:
+    """Return every metric with its interval, in percent but for the NLL."""
+    cells: list[str] = []
+    for name in METRICS:
+        result, scale = found[name], 1 if name == "nll" else 100
+        low, high = scale * result.low, scale * result.high
+        digits = 4 if name == "nll" else 2
+        cells.append(f"{scale * result.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
+    return cells
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Train one network and print a row for each of AFTER."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_for("whole_networks", __doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--method", choices=METHODS, default="plp")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
+    from calibrant.training.data import read_data_set
+    from calibrant.training.run import RunSettings
+    from calibrant.training.run.batches import TrainingBatches
+    from calibrant.training.run.train import held_out, statistics_for
+
     data = read_data_set(arguments.data, cache=arguments.cache)
     training, validation = held_out(data, RunSettings(str(arguments.data), seed=arguments.seed))
     batches = TrainingBatches(
@@ -96,18 +118,11 @@ def main() -> None:
     )
     fit, test = (predictions(network, images, batches) for images in (validation, data.test))
     for after in AFTER:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quietly():
             probs = make_calibrator(after).fit_predictions(fit).predict_proba(test.logits)
         found = evaluate(Predictions.from_probs(probs, test.labels), metrics=list(METRICS))
-        cells = []
-        for name in METRICS:
-            result, scale = found[name], 1 if name == "nll" else 100
-            low, high = scale * result.low, scale * result.high
-            digits = 4 if name == "nll" else 2
-            cells.append(f"{scale * result.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
-        print(f"| {arguments.method}, {after} | " + " | ".join(cells) + " |", flush=True)
+        print(f"| {arguments.method}, {after} | " + " | ".join(cells_of(found)) + " |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
@@ -57,7 +58,7 @@ class Source:
             fit, others = self.pool.split(rows, seed)
             rest = self.test or others
         if rest is None:
-            raise SystemExit(f"{self.name}: {rows} rows leave none to measure on")
+            raise InputError(f"{self.name}: {rows} rows leave none to measure on")
         if rest.n > MOST_TEST_ROWS:
             index = np.random.default_rng(seed).permutation(rest.n)[:MOST_TEST_ROWS]
             rest = rest.take(np.sort(index))

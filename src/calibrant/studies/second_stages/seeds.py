@@ -1,35 +1,36 @@
 """MaC-Cal beside one temperature, on networks that nothing was chosen on, with seeds of the head.
 
-    python scripts/second_stage_seeds.py RUNS [--loss cross-entropy] [--seeds 3] [--docs]
+    python -m calibrant.studies.second_stages.seeds RUNS [--loss cross-entropy]
+        [--seeds 3] [--docs]
 
 RUNS holds run folders of `calibrant train` named LOSS-SEED. On each, every method is trained with
 so many seeds on the training rows, chooses on the validation rows, and is measured on the test rows
 beside the network's head, as it comes and with one temperature from the same validation rows.
 
 Results are kept in the file after every fit; what is in there isn't repeated. `--docs` writes the
-table into docs/second-stages.md.
+table into docs/second-stages.md. Both files are those of the checkout that the study is started in;
+`--out` names another file of results.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from second_stage_tables import markdown, name_of, spread, write_table
-from study_second_stage import METRICS, Run, finished, fit, measured, read_run, rounded
 
-from calibrant.files.atomic import replacing
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
-from calibrant.training.heads import beside_temperature, make_head
+from calibrant.studies.program import parser_for, run_study
+from calibrant.studies.second_stages.measures import METRICS, fit, measured
+from calibrant.studies.second_stages.results import PAGE, keep, kept
+from calibrant.studies.second_stages.runs import Run, finished, read_run
+from calibrant.studies.second_stages.tables import markdown, name_of, spread, write_table
 
-ROOT = Path(__file__).parents[1]
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "retrain": ("retrain", {}),
     "maccal": ("maccal", {}),
@@ -39,6 +40,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def measure(run: Run, method: str, seed: int, epochs: int) -> dict[str, Any]:
     """Return what one head does on the test rows, and how far it is from one temperature."""
+    from calibrant.training.heads import beside_temperature, make_head
+
     kind, arguments = METHODS[method]
     stage = make_head(kind, seed=seed, epochs=epochs, **arguments)
     seconds = fit(stage, run)
@@ -103,21 +106,19 @@ def ratio(found: list[dict[str, Any]], *, scaled: bool = False) -> str:
     return f"{np.mean(shares):.2f}"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure what isn't measured yet, and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_for("second_stages.seeds", __doc__)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--loss", default="cross-entropy")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/results/second-stage-seeds.json")
+    parser.add_argument("--out", type=Path, default=PAGE.parent / "results/second-stage-seeds.json")
     parser.add_argument("--docs", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     warnings.simplefilter("ignore")
-    results: dict[str, Any] = {}
-    if arguments.out.is_file():
-        results = json.loads(arguments.out.read_text(encoding="utf-8"))["fits"]
+    results = kept(arguments.out, "fits")
     for folder in finished(arguments.runs, [arguments.loss]):
         run: Run | None = None
         mark = f"{zlib.crc32((folder / 'test.npz').read_bytes()):08x}"
@@ -131,15 +132,12 @@ def main() -> None:
                 found = measure(run, method, seed, arguments.epochs)
                 results[key] = {"run": folder.name, "method": method, "seed": seed} | found
                 print(f"{key}: {time.process_time() - started:.0f} s", flush=True)
-                with replacing(arguments.out) as temporary:
-                    document = rounded({"metrics": METRICS, "fits": results})
-                    text = json.dumps(document, indent=0) + "\n"
-                    temporary.write_text(text, encoding="utf-8")
+                keep(arguments.out, {"metrics": METRICS, "fits": results})
     text = table(results)
     if arguments.docs:
-        write_table(ROOT / "docs/second-stages.md", "seeds", text)
+        write_table(PAGE, "seeds", text)
     print(text)
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from calibrant.training.data.corruptions import CORRUPTIONS, corrupt
-from calibrant.training.data.dataset import read_data_set
-from calibrant.training.data.images import ImageSet
-from calibrant.training.run import RunSettings, load_network
-from calibrant.training.run.folder import CONFIG
-from calibrant.training.run.outputs import predict
+if TYPE_CHECKING:
+    from calibrant.training.data.images import ImageSet
 
 IMAGES = 1000
 SEVERITIES = (1, 3, 5)
@@ -39,6 +34,10 @@ class Shifted(NamedTuple):
 
 def shifted(folder: Path) -> list[Shifted]:
     """Return a run's predictions on all shifted images; none where the folder is no run."""
+    from calibrant.training.run import RunSettings, load_network
+    from calibrant.training.run.folder import CONFIG
+    from calibrant.training.run.outputs import predict
+
     if not (folder / CONFIG).is_file():
         return []
     network, normalise = load_network(folder)
@@ -54,6 +53,12 @@ def shifted(folder: Path) -> list[Shifted]:
 @cache
 def shifted_images(data: str, place: str) -> list[tuple[str, int | None, ImageSet]]:
     """Return the shifted images of a data set with kind and severity, the same for all runs."""
+    import torch
+
+    from calibrant.training.data.corruptions import CORRUPTIONS, corrupt
+    from calibrant.training.data.dataset import read_data_set
+    from calibrant.training.data.images import ImageSet
+
     everything = read_data_set(data, num_classes=None, cache=Path(place) / "image-cache").test
     index = torch.arange(min(IMAGES, len(everything)))
     test = ImageSet(everything.batch(index), everything.labels[index])
@@ -67,15 +72,17 @@ def shifted_images(data: str, place: str) -> list[tuple[str, int | None, ImageSe
 
 def meaningless(images: ImageSet) -> Iterator[tuple[str, ImageSet]]:
     """Yield images without an object: with tiles, or all pixels, in an order of their own."""
+    from calibrant.training.data.images import ImageSet, tensor
+
     rng = np.random.default_rng(0)
-    pixels = images.images.numpy()
+    pixels: NDArray[np.uint8] = images.images.numpy()
     count, channels, height, width = pixels.shape
     for kind, size in (("shuffled tiles", TILE), ("shuffled pixels", 1)):
-        rows, columns = height // size, width // size
+        rows, columns = int(height) // size, int(width) // size
         tiles = pixels.reshape(count, channels, rows, size, columns, size)
         tiles = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(count, rows * columns, -1)
         order = rng.permuted(np.tile(np.arange(rows * columns), (count, 1)), axis=1)
         tiles = np.take_along_axis(tiles, order[..., None], axis=1)
         tiles = tiles.reshape(count, rows, columns, channels, size, size)
         whole = tiles.transpose(0, 3, 1, 4, 2, 5).reshape(pixels.shape)
-        yield kind, ImageSet(torch.from_numpy(np.ascontiguousarray(whole)), images.labels)
+        yield kind, ImageSet(tensor(whole), images.labels)

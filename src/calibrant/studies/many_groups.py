@@ -1,6 +1,6 @@
 """Measure how often honest groups are marked as miscalibrated, and how often others are found.
 
-    python scripts/study_many_groups.py --groups 10 100 1000
+    python -m calibrant.studies.many_groups --groups 10 100 1000
 
 Groups have 20 to 200 rows. Half of them are as sure as networks are on what they know (confidences
 piled up near 1, where errors are rare events), half unsure. Each honest world is held against
@@ -11,7 +11,7 @@ comparison, by Holm's correction of p-values that are counted over as many simul
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from calibrant.evaluation.family_wise import evidence, step_down
 from calibrant.evaluation.uncertainty import holm
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.studies.program import parser_for, run_study
 
 LEVEL = 0.05
 SHARE, SHIFT = 5, 0.15
@@ -48,7 +49,10 @@ def study(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArray, 
     rng = np.random.default_rng(seed)
     parts = confidences(groups, rng)
     bad = np.arange(groups) % SHARE < 1
-    simulated, honest, mixed, counted = [], [], [], []
+    simulated: list[FloatArray] = []
+    honest: list[FloatArray] = []
+    mixed: list[FloatArray] = []
+    counted: list[FloatArray] = []
     for group, confidence in enumerate(parts):
         expected = float(eces(confidence, 0.0, draws, rng).mean())
         reference = eces(confidence, 0.0, draws, rng)
@@ -69,14 +73,14 @@ def study(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArray, 
     return alarms, power
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_for("many_groups", __doc__)
     parser.add_argument("--groups", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=10)
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     table: list[list[str]] = []
     for groups in given.groups:
         runs = [study(groups, given.draws, given.worlds, seed) for seed in range(given.repeats)]
@@ -96,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -6,11 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from study_losses_runs import LINES, METRICS, REFERENCE, Run
-from study_losses_statistics import Difference, Side, difference, lines_of, mean, seeds_of
-
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table
+from calibrant.studies.losses.runs import LINES, METRICS, REFERENCE, Run
+from calibrant.studies.losses.statistics import (
+    Difference,
+    Side,
+    difference,
+    lines_of,
+    mean,
+    seeds_of,
+)
 
 TITLES = {
     "accuracy": "accuracy",

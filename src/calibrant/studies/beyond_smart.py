@@ -1,6 +1,6 @@
 """Top-rest scaling, plain and behind SVS, against SMART, temperature scaling and SVS.
 
-    python scripts/study_beyond_smart.py --data NAME=FILE [--data NAME=FIT_FILE:TEST_FILE]
+    python -m calibrant.studies.beyond_smart --data NAME=FILE [--data NAME=FIT_FILE:TEST_FILE]
         [--data synthetic] [--sizes 50,200,1000,5000] [--seeds 5]
         [--methods top-rest,svs-top-rest] [--rivals smart,temperature,svs]
 
@@ -14,18 +14,19 @@ right; it has no noise of labels in it. Differences whose interval leaves out 0 
 
 from __future__ import annotations
 
-import argparse
 import time
-import warnings
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from study_data import Draw, Source
 
 from calibrant.core.text import format_table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
+from calibrant.studies.data import Draw, Source
+from calibrant.studies.measuring import quietly
+from calibrant.studies.program import parser_for, run_study
 
 METRICS = {"ece": 100.0, "adaece": 100.0, "nll": 1.0, "brier": 1.0}
 TRUTH = "off truth"
@@ -36,8 +37,7 @@ Measured = dict[str, tuple[float, NDArray[np.float64]]]
 
 def measure(method: str, draw: Draw, resamples: int, seed: int) -> Measured:
     """Fit and measure one method on one draw."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quietly():
         fit, test = draw.fit, draw.test
         probs = make_calibrator(method).fit(fit.logits, fit.labels).predict_proba(test.logits)
     found = evaluate(
@@ -73,16 +73,16 @@ def difference(ours: list[Measured], theirs: list[Measured], metric: str, seed: 
     return f"{value:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f}){star}"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print a table of means and one of differences for each source and size."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_for("beyond_smart", __doc__)
     parser.add_argument("--data", action="append", required=True)
     parser.add_argument("--sizes", default="50,200,1000,5000")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--resamples", type=int, default=200)
     parser.add_argument("--methods", default="top-rest,svs-top-rest")
     parser.add_argument("--rivals", default="smart,temperature,svs")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     ours, rivals = arguments.methods.split(","), arguments.rivals.split(",")
     for text in arguments.data:
         source = Source.parse(text)
@@ -113,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

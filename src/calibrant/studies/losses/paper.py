@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from study_losses_gate import Estimate, interval, norms_by_line
-from study_losses_runs import AFTER, CONTROL, REFERENCE, Run
-from study_losses_statistics import Difference, Side, difference, lines_of, mean
-from study_losses_tables import (
+from calibrant.core.errors import InputError
+from calibrant.studies.losses.feature_norm import Estimate, interval, norms_by_line
+from calibrant.studies.losses.runs import AFTER, CONTROL, REFERENCE, Run
+from calibrant.studies.losses.statistics import Difference, Side, difference, lines_of, mean
+from calibrant.studies.losses.tables import (
     TITLES,
     Table,
     against_scaled,
@@ -18,8 +19,6 @@ from study_losses_tables import (
     means,
     which_runs,
 )
-
-from calibrant.core.errors import InputError
 
 # Bahavan et al. 2026, tables 1 and 4: CIFAR-10 after 350 epochs, in percent. ECE and AdaECE of
 # ResNet-50 and ResNet-101, the two parts of the ECE of ResNet-50.

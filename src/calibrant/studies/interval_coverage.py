@@ -1,6 +1,6 @@
 """Measure how often the intervals of `evaluate` hold what they promise, where truth is known.
 
-    python scripts/study_interval_coverage.py --rows 2000 --sets 300
+    python -m calibrant.studies.interval_coverage --rows 2000 --sets 300
 
 Confidences are drawn from a distribution piled up near 1, as real networks' are; a row is right
 with probability c - gap. Two truths are compared with each interval: the expected measured value
@@ -11,7 +11,7 @@ not made for).
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.registry import CurveMetric, metrics_named
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
+from calibrant.studies.program import parser_for, run_study
 
 NAMES = ("ece", "adaece", "smce", "smece", "accuracy")
 
@@ -74,13 +75,13 @@ def share(held: NDArray[np.bool_]) -> str:
     return f"{100 * p:.1f} +- {100 * np.sqrt(max(p * (1 - p), 1e-4) / len(held)):.1f}"
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_for("interval_coverage", __doc__)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--sets", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     table: list[list[str]] = []
     for gap in (0.0, 0.02, 0.08):
         table += coverage(arguments.rows, gap, arguments.sets, arguments.seed)
@@ -90,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

@@ -29,6 +29,13 @@ class SampleSize:
         ece: the calibration error that is to be seen.
         power: the chance of seeing it with that many rows.
         significance: the chance of a false alarm on perfectly honest confidences.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> answer = cb.rows_needed(np.full(100, 0.9), ece=0.05)
+        >>> 300 < answer.rows < 500, answer.power, answer.significance
+        (True, 0.8, 0.05)
     """
 
     rows: int | None
@@ -73,6 +80,13 @@ def rows_needed(
 
     Raises:
         InputError: an argument out of range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> coarse, fine = (cb.rows_needed(np.full(100, 0.9), ece=ece).rows for ece in (0.05, 0.01))
+        >>> fine > 20 * coarse  # a fifth of the error takes far more than five times the rows
+        True
     """
     mean = float(np.mean(confidence))
     if not 0 < ece < mean:

@@ -51,6 +51,14 @@ def squared_kernel_calibration_error(
 
     References:
         Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification. NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> sure, torn = [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]
+        >>> cb.squared_kernel_calibration_error(sure, [1, 1], bandwidth=1)  # wrong, and alike
+        2.0
+        >>> cb.squared_kernel_calibration_error(torn, [0, 1], bandwidth=1)  # off to both sides
+        -0.5
     """
     predictions = Predictions.from_probs(probs, labels)
     total, pairs, width = 0.0, 0, bandwidth
@@ -189,6 +197,14 @@ def canonical_calibration_error(
     References:
         Popordanoska, Sayer, Blaschko: A consistent and differentiable Lp canonical calibration
         error estimator. NeurIPS 2022.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> for temperature in (1.0, 3.0):  # honest, and far too sure
+        ...     rows = cb.synthetic.tempered(500, 3, temperature).predictions
+        ...     print(f"{cb.canonical_calibration_error(rows.probs, rows.labels):.2f}")
+        0.04
+        0.08
     """
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")

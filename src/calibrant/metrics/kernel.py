@@ -28,6 +28,14 @@ def kernel_calibration_error(scores: Array, labels: Array) -> float:
 
     References:
         Blasiok & Nakkiran: Smooth ECE. ICLR 2024.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
+        >>> rows = truth.predictions
+        >>> value = cb.kernel_calibration_error(rows.scores, rows.predicted == rows.labels)
+        >>> abs(value - truth.true_calibration_error()) < 0.02
+        True
     """
     return smece_of_rows(top_label(scores, labels))
 

@@ -35,6 +35,14 @@ def maximum_mean_calibration_error(
 
     References:
         Kumar, Sarawagi, Jain: Trainable calibration measures. ICML 2018.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]
+        >>> round(cb.maximum_mean_calibration_error(confidence, right), 4)  # .9 - .75
+        0.15
+        >>> round(cb.maximum_mean_calibration_error(confidence, right, squared=True), 4)
+        0.0225
     """
     square = squared_mmce_of_curves(top_label(scores, labels).curves(), width)[0]
     return float(square if squared else np.sqrt(square))

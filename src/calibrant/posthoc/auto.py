@@ -105,6 +105,16 @@ class AutoCalibrator(Calibrator):
     Attributes:
         steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``.
         weights_: (S,) weight of each of these chains, 0 where another one goes through it.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> few = cb.load_sample("validation").take(slice(100))
+        >>> auto = cb.AutoCalibrator().fit_predictions(few)
+        >>> list(auto.steps_)
+        ['temperature']
+        >>> print(auto.fit_report_.notes[0])
+        took temperature without a contest: 100 calibration rows, where
+        a choice takes at least 150
     """
 
     method: ClassVar[str] = "auto"

@@ -53,6 +53,14 @@ class BayesianBinning(MapOfEitherForm):
     References:
         Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using Bayesian Binning.
         AAAI 2015.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> for n in (200, 20_000):
+        ...     rows = cb.synthetic.tempered(n, 10, temperature=2.0).predictions
+        ...     print(cb.BayesianBinning().fit_predictions(rows).bins_[0])  # the likeliest number
+        3
+        14
     """
 
     method: ClassVar[str] = "bbq"

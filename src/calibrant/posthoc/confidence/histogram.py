@@ -42,6 +42,14 @@ class HistogramBinning(ShrunkMap):
 
     References:
         Zadrozny & Elkan, ICML 2001.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 999)  # says 90 %
+        >>> binning = cb.HistogramBinning().fit(logits, [0] * 666 + [1] * 333)
+        >>> binning.predict_confidence(logits[:1])[1].round(2)  # 2 of 3 were right
+        array([0.67])
     """
 
     method: ClassVar[str] = "histogram"

@@ -34,6 +34,15 @@ class IsotonicRegression(ShrunkMap):
 
     References:
         Zadrozny & Elkan, KDD 2002.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.6, 0.4]] * 500 + [[0.9, 0.1]] * 500)
+        >>> labels = [0] * 400 + [1] * 100 + [0] * 300 + [1] * 200  # 80 % right, then 60 %
+        >>> isotonic = cb.IsotonicRegression().fit(logits, labels)
+        >>> isotonic.predict_confidence(logits[[0, -1]])[1].round(2)  # can't fall: the mean
+        array([0.7, 0.7])
     """
 
     method: ClassVar[str] = "isotonic"

@@ -57,6 +57,15 @@ class MulticlassIsotonic(Calibrator):
 
     References:
         Zhang, Kailkhura, Han: Mix-n-Match. ICML 2020 (its IRM).
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> probs = cb.MulticlassIsotonic().fit_predictions(val).predict_proba(test.logits)
+        >>> bool((probs.argmax(1) == test.logits.argmax(1)).all())  # no prediction changes
+        True
+        >>> [f"{cb.negative_log_likelihood(said, test.labels):.2f}" for said in (test.probs, probs)]
+        ['0.52', '0.47']
     """
 
     method: ClassVar[str] = "irm"

@@ -44,6 +44,13 @@ class ScalingBinning(ConfidenceMap):
 
     References:
         Kumar, Liang, Ma: Verified Uncertainty Calibration. NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> scaling = cb.ScalingBinning(bins=5).fit_predictions(val)
+        >>> len(set(scaling.predict_confidence(test.logits)[1]))  # a step for each bin
+        5
     """
 
     method: ClassVar[str] = "scaling-binning"

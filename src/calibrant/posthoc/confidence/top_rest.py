@@ -81,6 +81,16 @@ class TopRestScaling(Calibrator):
         covariance_: (B + 1, B + 1) posterior covariance of slope and coefficients; beta_error_:
             standard error of log beta; penalties_: (2,) those chosen, or 0 where correctness never
             varied and nothing was fitted beyond T.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> for rows in (200, 5_000):
+        ...     scaling = cb.TopRestScaling().fit_predictions(val.take(slice(rows)))
+        ...     low, high = scaling.confidence_interval(val.logits)
+        ...     print(f"{(high - low).mean():.2f}")
+        0.09
+        0.03
     """
 
     method: ClassVar[str] = "top-rest"

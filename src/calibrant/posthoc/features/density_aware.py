@@ -62,6 +62,13 @@ class DensityAwareCalibration(NeighbourCalibrator):
     References:
         Tomani, Waseda, Shen, Cremers: Beyond In-Domain Scenarios: Robust Density-Aware Calibration.
         ICML 2023.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> dac = cb.DensityAwareCalibration(reference_rows=1_000).fit_predictions(val)
+        >>> dac.weights_.round(3), round(dac.offset_, 1)  # distance tells nothing here
+        (array([0.]), 1.6)
     """
 
     method: ClassVar[str] = "dac"

@@ -48,6 +48,14 @@ class ProximityDensityRatio(ProximityMap):
     References:
         Xiong, Deng, Koh, Wu, Li, Xu, Hooi: Proximity-Informed Calibration for Deep Neural Networks.
         NeurIPS 2023.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation").take(slice(1_000)), cb.load_sample("test")
+        >>> procal = cb.ProximityDensityRatio().fit(val.logits, val.labels, val.features)
+        >>> confidence = procal.predict_confidence(test.logits[:2_000], test.features[:2_000])[1]
+        >>> [f"{said.mean():.2f}" for said in (test.probs.max(1), confidence)]  # 84 % are right
+        ['0.90', '0.85']
     """
 
     method: ClassVar[str] = "procal-dr"

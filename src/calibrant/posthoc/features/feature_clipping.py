@@ -67,6 +67,13 @@ class FeatureClipping(FeatureCalibrator):
 
     References:
         Tao, Dong, Xu: Feature Clipping for Uncertainty Calibration. AAAI 2025.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> clipping = cb.FeatureClipping().fit(val.logits, val.labels, val.features, head=val.head)
+        >>> print(f"{(abs(val.features) > clipping.bound_).mean():.1%} of the features are clipped")
+        0.2% of the features are clipped
     """
 
     method: ClassVar[str] = "feature-clipping"

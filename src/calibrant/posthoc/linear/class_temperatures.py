@@ -119,6 +119,13 @@ class ClassTemperatureScaling(_ClassTemperatures):
         Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021.
         There T_k is found by ECE, the grid is 0.1 to 10 whatever T is, and T itself the one of
         lowest ECE. Likelihood and shrinkage are this package's.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> rows = cb.synthetic.tempered(5_000, 3, temperature=2.0).predictions
+        >>> cts = cb.ClassTemperatureScaling().fit_predictions(rows)
+        >>> cts.temperatures_.round(1), cts.shrinkage_  # classes don't differ, so they share one
+        (array([2., 2., 2.]), 0.0)
     """
 
     method: ClassVar[str] = "cts"
@@ -221,6 +228,15 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     References:
         Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021,
         with likelihood for ECE; shrinkage is this package's.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> few = cb.synthetic.tempered(60, 3, temperature=1.0).predictions
+        >>> for shrinkage in (0.01, 100.0):  # by itself, and drawn to the single temperature
+        ...     cts = cb.GradientClassTemperatureScaling(shrinkage).fit_predictions(few)
+        ...     print(cts.temperatures_.round(2))
+        [0.85 0.96 1.02]
+        [0.94 0.95 0.95]
     """
 
     method: ClassVar[str] = "cts-gradient"

@@ -31,6 +31,16 @@ class LaplaceTemperatureScaling(Mixture):
         Laplace's rule of succession. After temperature scaling it is the first step of structured
         scaling in Berta, Holzmueller, Jordan, Bach: arXiv 2511.03685, 2025, and ``ts-mix`` in the
         package probmetrics.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 99)
+        >>> scaling = cb.LaplaceTemperatureScaling().fit(logits, [0] * 66 + [1] * 33)
+        >>> scaling.uniform_  # 1 / (99 + 1)
+        0.01
+        >>> scaling.predict_proba([[1e6, 0.0]]).round(3)  # nothing is impossible
+        array([[0.995, 0.005]])
     """
 
     method: ClassVar[str] = "temperature-laplace"

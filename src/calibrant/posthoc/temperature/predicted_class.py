@@ -54,6 +54,14 @@ class PredictedClassTemperature(SummaryTemperature):
     References:
         The variant by predicted class of Frenkel & Goldberger: Network Calibration by Class-based
         Temperature Scaling. EUSIPCO 2021. Likelihood and shrinkage are this package's.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> scaling = cb.PredictedClassTemperature().fit_predictions(val)
+        >>> temperatures = 1 / scaling.class_betas_
+        >>> int(temperatures.argmax()), temperatures.round(1)
+        (5, array([1.5, 1.4, 1.5, 1.7, 1.4, 1.9, 1.6, 1.6, 1.5, 1.4]))
     """
 
     method: ClassVar[str] = "predicted-class"

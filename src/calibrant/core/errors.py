@@ -113,7 +113,7 @@ class ImproperObjectiveWarning(CalibrationWarning):
 
 
 class TrainingWarning(CalibrationWarning):
-    """A loss isn't given in training what it needs; it goes on, as something else than it says."""
+    """A loss isn't given what it needs in training; it goes on, but isn't what its name says."""
 
 
 class LooksLikeProbabilitiesWarning(CalibrationWarning):

@@ -75,8 +75,8 @@ class MetricResult:
     def at_floor(self) -> bool:
         """Whether the value is no more than noise would give honest confidences.
 
-        That says that confidences can't be told from perfect ones if `metric.judges`; any other
-        metric sees a part of what may be wrong.
+        If `metric.judges`, the confidences then can't be told from perfect ones; any other metric
+        sees only a part of what may be wrong.
         """
         return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
 
@@ -196,8 +196,8 @@ class Evaluation:
 def show(metric: Metric, value: float | None) -> str:
     """Return `value` as tables print it: percent with two digits, or four digits.
 
-    Of a number below a thousandth, which isn't read in percent, four digits would leave next to
-    nothing: it has an exponent, unless it is a rounding error. A zero has no sign.
+    Four digits would leave next to nothing of a number below a thousandth that isn't in percent, so
+    it gets an exponent, unless it is a rounding error. A zero has no sign.
     """
     if value is None:
         return ""

@@ -175,15 +175,15 @@ def canonical_calibration_error(
 ) -> float:
     """Return the mean of sum_k |E[y_k | p_i] - p_ik|^norm, with a Dirichlet kernel estimate of E.
 
-    The class frequencies near p_i are averages over the other rows j with weights
-    Dirichlet(p_i; p_j / h + 1). Conventions: leave-one-out, no root taken, biased upwards. K = 2
-    counts both classes. Of the 20 bandwidths h that the paper's code tries (1e-5 to 1), None takes
-    the one under which the rows of the first block are likeliest, each given the others. More than
-    `block_rows` rows are dealt into blocks as in `squared_kernel_calibration_error`; that costs
-    neighbours, so the value depends on the block size a little.
+    The class frequencies near p_i are averages over the other rows j with weights Dirichlet(p_i;
+    p_j / h + 1). Conventions: leave-one-out, no root taken, biased upwards. K = 2 counts both
+    classes. Of the 20 bandwidths h that the paper's code tries (1e-5 to 1), None takes the one that
+    gives the rows of the first block the highest likelihood, each row predicted from the others.
+    More than `block_rows` rows are dealt into blocks as in `squared_kernel_calibration_error`; that
+    costs neighbours, so the value depends on the block size a little.
 
     Args:
-        probs: (N, K) probabilities, N >= 2; those below 1e-10 count as it.
+        probs: (N, K) probabilities, N >= 2; those below 1e-10 are raised to it.
         labels: (N,) true classes.
         bandwidth: see above.
         norm: p, at least 1.

@@ -64,7 +64,7 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 count as it).
+        score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 are raised to it).
 
     Raises:
         PredictionsError: unusable arrays.

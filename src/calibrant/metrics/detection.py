@@ -135,9 +135,9 @@ def fpr_at_tpr(
 
     ``positive="in"``: the threshold keeps 95 % of the in-distribution rows, and the value is the
     share of out-of-distribution rows kept with them. ``positive="out"``: 95 % of the
-    out-of-distribution rows are flagged, and the value is the share of in-distribution rows
-    flagged with them. The two differ widely. The threshold is a score that occurs, and rows that
-    equal it are counted as let through.
+    out-of-distribution rows are flagged, and the value is the share of in-distribution rows flagged
+    with them. The two differ widely. The threshold is one of the scores, and rows whose score
+    equals it are let through.
 
     Args:
         in_scores: (N,) scores of in-distribution rows, which should be the higher ones.

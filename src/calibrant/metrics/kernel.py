@@ -19,8 +19,9 @@ def kernel_calibration_error(scores: Array, labels: Array) -> float:
 
     r_s is the residual density (1/N) sum_i (c_i - a_i) K_s(c_i, t) under a Gaussian kernel
     reflected at 0 and 1 with all its images. The integral falls with s, so there is one fixed point
-    and no parameter to choose. Confidences are put on 4 096 cells; on them the reflected kernel is
-    a product in the cosine basis, which treats both ends exactly: mass at c = 1 keeps its weight.
+    and no parameter to choose. Confidences are put on 4 096 cells; there the reflected kernel is
+    applied by a cosine transform, which treats both ends exactly: confidences at 1 keep their whole
+    weight.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.

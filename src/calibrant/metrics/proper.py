@@ -11,7 +11,8 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
     """Return the mean of -log p_y, in nats.
 
     Args:
-        probs: (N, K) probabilities. A p_y below the smallest normal float32 (1.2e-38) counts as it.
+        probs: (N, K) probabilities. A p_y below the smallest normal float32 (1.2e-38) is raised to
+            it.
         labels: (N,) true classes.
 
     Examples:

@@ -94,8 +94,8 @@ def area_under_risk_coverage(scores: Array, labels: Array) -> float:
 def excess_area_under_risk_coverage(scores: Array, labels: Array) -> float:
     """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
 
-    The latter is taken exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors, and not by the
-    limit r + (1 - r) log(1 - r).
+    The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
+    and not by its limit for many rows, r + (1 - r) log(1 - r).
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.

@@ -20,8 +20,8 @@ class IsotonicRegression(ShrunkMap):
 
     A step function by pool-adjacent-violators, constant beyond the rows it was fitted on and
     interpolated between blocks. Nonparametric: it needs hundreds of rows. Blocks are drawn towards
-    their common centre as the bins of `HistogramBinning` are, and pooled again where that tilts
-    them; the mean confidence stays the accuracy.
+    their common centre as the bins of `HistogramBinning` are, and pooled again where that puts them
+    out of order; the mean confidence stays the accuracy.
 
     Args:
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;

@@ -31,10 +31,10 @@ class VennAbers(MapOfEitherForm):
     `predict_proba` give p1 / (1 - p0 + p1), which has the least regret in log loss over both
     outcomes and is never 0 or 1, so nothing is mixed in.
 
-    In one piece: the cross-fitted form (CVAP) refits the classifier for each fold, and here it is
-    given. Neither map ever falls. A confidence whose log odds are within 2e-6 of a calibration
-    row's counts as equal to it. Beyond all rows one end of the interval is 0 or 1, so few rows give
-    wide intervals and values near 1/2.
+    There is one set of calibration rows (IVAP): the cross-fitted form (CVAP) refits the classifier
+    for each fold, and here the classifier is given. Neither map ever falls. A confidence whose log
+    odds are within 2e-6 of a calibration row's counts as equal to it. Beyond all rows one end of
+    the interval is 0 or 1, so few rows give wide intervals and values near 1/2.
 
     Args:
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;

@@ -45,9 +45,9 @@ class DensityAwareCalibration(NeighbourCalibrator):
     the nearest neighbour whatever k is, another the (k + 1)-th, both with squared distances.
 
     The objective is not convex, so the fit starts from temperature scaling and from temperatures in
-    proportion to each distance, and the best end is taken; on the calibration rows it is never
-    worse than temperature scaling. Shares of the single temperature are drawn towards it with the
-    weight of one row, which matters where a few rows would call for certainty.
+    proportion to each distance, and the best outcome is taken; on the calibration rows it is never
+    worse than temperature scaling. A penalty with the weight of one row draws the map towards the
+    single temperature, which matters where a few rows would call for certainty.
 
     Args:
         neighbours: k. The paper takes 50 for CIFAR-10, 200 for CIFAR-100, and 10 for ImageNet with

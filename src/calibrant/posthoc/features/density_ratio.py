@@ -30,8 +30,8 @@ class ProximityDensityRatio(ProximityMap):
     the normal reference rule, 1.06 * sd * n^(-1/6), for each axis and for right and wrong rows
     apart. Keeps the predicted class.
 
-    All is computed as logarithms, and one more row takes part that is right with the probability
-    c: it has the weight of a kernel three bandwidths away. Where there are calibration rows it
+    All is computed as logarithms. One imagined row takes part as well: right with probability c,
+    and with the weight of a kernel three bandwidths away. Where there are calibration rows it
     changes next to nothing; far from all of them c' returns to c. The paper's code floors its
     densities there, which gives 0.
 

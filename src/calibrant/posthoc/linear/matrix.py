@@ -44,7 +44,7 @@ class _RegularisedMatrix(LinearMap):
         return self.classes_**2 + self.classes_
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
-        """See `LinearMap.linear_map`."""
+        """Return the full (K, K) W and b."""
         return self.weight_, self.bias_
 
     def _fit(self, predictions: Predictions) -> FitReport:
@@ -94,16 +94,17 @@ class MatrixScaling(_RegularisedMatrix):
 
     a convex function; K^2 + K parameters. The predicted class may change. Each row's mean is taken
     off first, since the map would otherwise depend on the logits' arbitrary origin. The diagonal is
-    free, but for a pull of 1 / N that keeps separable rows finite. Measuring D in units of T makes
-    the result independent of the logits' scale. Rows without an error leave temperature scaling.
+    free but for a pull of 1 / N, which keeps the fit finite on separable rows. Measuring D in units
+    of T makes the result independent of the logits' scale. If no row is wrong, temperature scaling
+    is taken.
 
     Where classes are confused in a lasting pattern and rows are many it gains likelihood and
     accuracy; a few hundred rows are better spent on fewer parameters ('svs', 'top-rest').
 
     Args:
-        penalty: lambda. 0 chooses it by five-fold cross-validated likelihood from ten values whose
-            pull on an entry, N lambda / (K (K - 1)), goes from 1e4 down to 1 by half decades after
-            1e6, which is as good as infinite. The map is then fitted to all rows once more: one
+        penalty: lambda. 0 chooses it by five-fold cross-validated likelihood from ten values. Their
+            pull on an entry, N lambda / (K (K - 1)), is 1e6, which is as good as infinite, or goes
+            from 1e4 down to 1 by half decades. The map is then fitted to all rows once more: one
             linear map, where the paper averages the probabilities of five.
         bias_penalty: mu. 0 takes lambda / (K - 1), the same pull on every parameter.
         most_classes: refuse to fit more classes, where a fit takes minutes.

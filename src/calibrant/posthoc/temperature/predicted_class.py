@@ -37,9 +37,9 @@ class PredictedClassTemperature(SummaryTemperature):
     identified, all classes take it as it is.
 
     Args:
-        shrinkage: see above; 100 takes r_k to differ from 1 by a tenth or so. On the validation
-            rows of the sample (10 classes), fitted to a random part and tested on the rest, mean
-            NLL minus that of the single temperature, in 1e-4, over 10 draws:
+        shrinkage: see above; 100 is right if the r_k differ from 1 by about a tenth. On the
+            validation rows of the sample (10 classes), fitted to a random part and tested on the
+            rest, mean NLL minus that of the single temperature, in 1e-4, over 10 draws:
 
             =============  ====  ====  ====  ====  ====
             shrinkage         3    10    30   100   300

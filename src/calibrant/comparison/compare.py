@@ -51,6 +51,13 @@ def compare(
         InputError: no method, or sets that don't fit together.
         UnknownMethodError: no such method or metric.
         PredictionsError: sets in the top-label form, which can't be recalibrated.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> found = cb.compare(["none", "smart"], fit=val, test=test, metrics=["ece"], resamples=99)
+        >>> found.best, found.tied_with_best  # nothing else is as good
+        ('smart', [])
     """
     if fit.classes != test.classes:
         raise InputError(

@@ -77,6 +77,13 @@ class Comparison:
         rank_by: the metric that ranks.
         methods: sorted by it, best first.
         skipped: method to the reason why it could not take part.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> found = cb.compare(["none", "smart"], fit=val, test=test, metrics=["ece"], resamples=99)
+        >>> [(method.name, round(method.evaluation["ece"].value, 2)) for method in found.methods]
+        [('smart', 0.01), ('none', 0.06)]
     """
 
     fit_source: str

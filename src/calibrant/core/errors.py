@@ -7,15 +7,41 @@ import warnings
 
 
 class CalibrantError(Exception):
-    """Root of everything that Calibrant raises on purpose."""
+    """Root of everything that Calibrant raises on purpose.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> try:
+        ...     cb.load("nowhere.safetensors")
+        ... except cb.CalibrantError as error:
+        ...     print(error)
+        nowhere.safetensors: there is no such file
+    """
 
 
 class InputError(CalibrantError, ValueError):
-    """The caller's input is not usable; the message says what was expected and where."""
+    """The caller's input is not usable; the message says what was expected and where.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.expected_calibration_error([0.9, 0.6], [1, 0], bins=0)
+        Traceback (most recent call last):
+            ...
+        calibrant.core.errors.InputError: bins must be at least 1, not 0
+    """
 
 
 class PredictionsError(InputError):
-    """Predictions (arrays or a file) are malformed."""
+    """Predictions (arrays or a file) are malformed.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.Predictions.from_probs([[0.7, 0.2]], [0])
+        Traceback (most recent call last):
+            ...
+        calibrant.core.errors.PredictionsError: probs: every row of 'probs' must sum to 1, but
+        row 0 sums to 0.9; name the array 'logits' if these are logits
+    """
 
 
 class CalibratorFileError(InputError):
@@ -27,11 +53,29 @@ class UnknownMethodError(InputError):
 
 
 class NotApplicableError(InputError):
-    """The method is not meant for such data; a comparison leaves it out and says why."""
+    """The method is not meant for such data; a comparison leaves it out and says why.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.MatrixScaling(most_classes=5).fit_predictions(cb.load_sample("validation"))
+        Traceback (most recent call last):
+            ...
+        calibrant.core.errors.NotApplicableError: method 'matrix' would fit a matrix of 10 x 10
+        numbers many times over; beyond most_classes=5 take 'svs', or raise it
+    """
 
 
 class NotFittedError(CalibrantError, ValueError, AttributeError):
-    """`predict` was called before `fit` (same lineage as scikit-learn's error of this name)."""
+    """`predict` was called before `fit` (same lineage as scikit-learn's error of this name).
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.TemperatureScaling().predict_proba([[2.0, 0.0]])
+        Traceback (most recent call last):
+            ...
+        calibrant.core.errors.NotFittedError: this TemperatureScaling has not been fitted; call
+        fit first
+    """
 
 
 class MissingDependencyError(CalibrantError, ImportError):
@@ -39,7 +83,17 @@ class MissingDependencyError(CalibrantError, ImportError):
 
 
 class CalibrationWarning(UserWarning):
-    """Root of the warnings about a fit."""
+    """Root of the warnings about a fit.
+
+    Examples:
+        >>> import warnings
+        >>> import calibrant as cb
+        >>> with warnings.catch_warnings(record=True) as found:
+        ...     warnings.simplefilter("always", cb.CalibrationWarning)
+        ...     _ = cb.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0]], [0, 1])
+        >>> found[0].category.__name__
+        'BoundaryWarning'
+    """
 
 
 class BoundaryWarning(CalibrationWarning):
@@ -59,7 +113,7 @@ class ImproperObjectiveWarning(CalibrationWarning):
 
 
 class TrainingWarning(CalibrationWarning):
-    """A loss isn't given in training what it needs; it goes on, as something else than it says."""
+    """A loss isn't given what it needs in training; it goes on, but isn't what its name says."""
 
 
 class LooksLikeProbabilitiesWarning(CalibrationWarning):

@@ -17,6 +17,15 @@ class FitReport:
         iterations: steps of the optimiser.
         converged: whether it reached its tolerance.
         notes: whatever a user should know, such as a bound that was hit.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> report = cb.TemperatureScaling().fit_predictions(val).fit_report_
+        >>> report.rows, report.objective, report.converged
+        (5000, 'nll', True)
+        >>> round(report.value, 2)
+        0.48
     """
 
     rows: int

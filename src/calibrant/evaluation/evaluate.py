@@ -47,6 +47,14 @@ class MetricResult:
         floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
         p_value: share of perfectly honest data sets that would show at least this value.
         replicates: (R,) values on the resamples, paired over calibrators measured with one seed.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> ece = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)["ece"]
+        >>> print(f"{ece.value:.3f}; an honest network would show {ece.floor:.3f}")
+        0.061; an honest network would show 0.006
+        >>> ece.low < ece.value < ece.high, ece.at_floor
+        (True, False)
     """
 
     metric: Metric
@@ -67,8 +75,8 @@ class MetricResult:
     def at_floor(self) -> bool:
         """Whether the value is no more than noise would give honest confidences.
 
-        That says that confidences can't be told from perfect ones if `metric.judges`; any other
-        metric sees a part of what may be wrong.
+        If `metric.judges`, the confidences then can't be told from perfect ones; any other metric
+        sees only a part of what may be wrong.
         """
         return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
 
@@ -97,6 +105,13 @@ class Evaluation:
         scores: the scored rows.
         rows: the same, sorted by confidence.
         level: nominal coverage of the intervals.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> found = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)
+        >>> print(found.headline())
+        Overconfident by 6.1 points (95 % interval 5.5 to 6.7): mean confidence
+        90.5 %, accuracy 84.3 %.
     """
 
     source: str
@@ -181,8 +196,8 @@ class Evaluation:
 def show(metric: Metric, value: float | None) -> str:
     """Return `value` as tables print it: percent with two digits, or four digits.
 
-    Of a number below a thousandth, which isn't read in percent, four digits would leave next to
-    nothing: it has an exponent, unless it is a rounding error. A zero has no sign.
+    Four digits would leave next to nothing of a number below a thousandth that isn't in percent, so
+    it gets an exponent, unless it is a rounding error. A zero has no sign.
     """
     if value is None:
         return ""
@@ -242,6 +257,13 @@ def evaluate(
         PredictionsError: unusable arrays.
         UnknownMethodError: no such metric.
         InputError: resamples or level out of range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> honest = cb.synthetic.tempered(5_000, 10, temperature=1.0).predictions
+        >>> ece = cb.evaluate(honest, metrics=["ece"], resamples=200)["ece"]
+        >>> ece.value > 0.005, ece.value < ece.floor_95  # it isn't 0, but no more than noise
+        (True, True)
     """
     if not isinstance(predictions, Predictions):
         if labels is None:

@@ -1,11 +1,11 @@
 """Which of many groups show more than noise, all of them considered.
 
 A group's p-value, counted over R simulated honest data sets, is at least 1 / (R + 1), and corrected
-for G groups one by one at least G / (R + 1): of more than 50 groups a thousand data sets could
-never mark one. Instead all groups are simulated together, and each is held against the *largest*
-value that any group shows in a data set in which all are honest (Westfall and Young's step-down
-maxima; Holm's steps, with the joint distribution instead of its bound). That takes no more data
-sets for a thousand groups than for one, and no formula for a tail.
+for G groups one by one at least G / (R + 1): with more than 50 groups, a thousand data sets could
+never mark any of them at 5 %. Instead all groups are simulated together, and each is held against
+the *largest* value that any group shows in a data set in which all are honest (Westfall and Young's
+step-down maxima; Holm's steps, with the joint distribution instead of its bound). That takes no
+more data sets for a thousand groups than for one, and no formula for a tail.
 
 Values of groups of other sizes and confidences must be made comparable before a largest one means
 anything: `evidence` does that by the exponent of Bennett's inequality. What that gets wrong costs

@@ -61,6 +61,13 @@ class GroupedEvaluation:
             honest confidences have no floor (a model doesn't know the label), and for a leading
             metric without one.
         least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).
+
+    Examples:
+        >>> import calibrant as cb
+        >>> test = cb.load_sample("test")
+        >>> found = cb.evaluate_by(test, "predicted", metrics=["ece"], resamples=200)
+        >>> found.worst, round(found[found.worst]["ece"].value, 2)  # class 3 is "cat"
+        ('3', 0.13)
     """
 
     source: str
@@ -203,6 +210,13 @@ def evaluate_by(
         PredictionsError: unusable arrays, or a column of another length.
         UnknownMethodError: no such metric.
         InputError: unknown kind of group, or no group that is large enough.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> test = cb.load_sample("test")
+        >>> found = cb.evaluate_by(test, "margin", metrics=["ece"], quantiles=4, resamples=200)
+        >>> [f"{group['ece'].value:.2f}" for group in found.groups.values()]  # small margins first
+        ['0.11', '0.11', '0.03', '0.00']
     """
     if not isinstance(predictions, Predictions):
         if labels is None:

@@ -29,6 +29,13 @@ class SampleSize:
         ece: the calibration error that is to be seen.
         power: the chance of seeing it with that many rows.
         significance: the chance of a false alarm on perfectly honest confidences.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> answer = cb.rows_needed(np.full(100, 0.9), ece=0.05)
+        >>> 300 < answer.rows < 500, answer.power, answer.significance
+        (True, 0.8, 0.05)
     """
 
     rows: int | None
@@ -57,12 +64,13 @@ def rows_needed(
     The model is taken to be overconfident by the same amount everywhere, as far as a probability
     can be: P(right | c) = max(c - shift, 0), with `shift` such that the mean gap is `ece`. Its
     confidences are drawn from the given ones. For a number of rows, the ECE of 10 000 honest data
-    sets gives the threshold of the test and that of 10 000 miscalibrated ones its power. A rising
-    curve through the powers of numbers of rows a factor of 1.2 apart says where the wanted one is
-    reached, give or take 2 % with another seed.
+    sets gives the threshold of the test and that of 10 000 miscalibrated ones its power. This is
+    done for numbers of rows a factor of 1.2 apart; a rising curve through their powers says how
+    many rows reach the wanted one, give or take 2 % with another seed.
 
-    The answer belongs to confidences like these. Overconfident ones pile up near 1, where noise is
-    small, and make it small; to plan the check of a recalibrated model, pass its confidences.
+    The answer holds for confidences like the given ones. Those of an overconfident model pile up
+    near 1, where noise is small, so fewer rows will do; to plan the check of a recalibrated model,
+    pass the recalibrated confidences.
 
     Args:
         confidence: (N,) confidences typical of the model.
@@ -73,6 +81,13 @@ def rows_needed(
 
     Raises:
         InputError: an argument out of range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> coarse, fine = (cb.rows_needed(np.full(100, 0.9), ece=ece).rows for ece in (0.05, 0.01))
+        >>> fine > 20 * coarse  # a fifth of the error takes far more than five times the rows
+        True
     """
     mean = float(np.mean(confidence))
     if not 0 < ece < mean:

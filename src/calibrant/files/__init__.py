@@ -78,6 +78,13 @@ def read_predictions(
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
             message begins with the path.
         MissingDependencyError: the format needs an optional package.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> np.savez("val.npz", logits=[[2.0, 0.0], [0.0, 1.0]], labels=[0, 1])
+        >>> cb.read_predictions("val.npz")
+        <Predictions 'val.npz': 2 rows x 2 classes, logits>
     """
     source, file = fspath(path), Path(path)
     if kind is not None and kind not in get_args(ScoreKind):
@@ -110,6 +117,14 @@ def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: boo
     Raises:
         InputError: the format can't be written, the folder doesn't exist, or, unless `overwrite`,
             the file does.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import calibrant as cb
+        >>> rows = cb.Predictions.from_probs([[0.75, 0.25]], labels=[1])
+        >>> cb.write_predictions(rows, "rows.csv")
+        >>> Path("rows.csv").read_text().split()
+        ['label,prob_0,prob_1', '1,0.75,0.25']
     """
     source, target = fspath(path), Path(path)
     extension = target.suffix.lower()

@@ -55,6 +55,12 @@ def expected_calibration_error(
 
     References:
         Naeini, Cooper, Hauskrecht, AAAI 2015. Guo, Pleiss, Sun, Weinberger, ICML 2017.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> ece = cb.expected_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+        >>> round(ece, 3)  # says 90 %, and 75 % are right
+        0.15
     """
     confidence, correct = confidence_and_correct(scores, labels)
     if edges == "right-closed":  # sums over bins need no sorted rows
@@ -111,6 +117,15 @@ def adaptive_calibration_error(
 
     References:
         Nguyen & O'Connor, EMNLP 2015. Mukhoti et al., NeurIPS 2020.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.8, 0.8, 0.9, 0.9], [1, 1, 1, 0]
+        >>> value = cb.adaptive_calibration_error(confidence, right, bins=2)
+        >>> round(value, 3)  # (|.8 - 1| + |.9 - .5|) / 2; bins of equal width hold none or all
+        0.3
+        >>> round(cb.expected_calibration_error(confidence, right, bins=2), 3)  # |.85 - .75|
+        0.1
     """
     rows = top_label(scores, labels)
     if edges == "focal":

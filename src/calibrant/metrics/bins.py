@@ -93,6 +93,13 @@ class BinSums:
         correct: (B,) how many of them are right.
         spacing: how the edges lie: ``"even"`` in confidence, even in ``"logit"`` confidence, or at
             ``"ranks"`` of equal mass, which depend on the rows, so that such sums can't be added.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> half = cb.classwise_bin_sums([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=2)
+        >>> (half + half).count  # of class 0 and of class 1, below and above 1/2
+        array([[0., 4.],
+               [4., 0.]])
     """
 
     count: FloatArray

@@ -51,6 +51,14 @@ def squared_kernel_calibration_error(
 
     References:
         Widmann, Lindsten, Zachariah: Calibration tests in multi-class classification. NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> sure, torn = [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]
+        >>> cb.squared_kernel_calibration_error(sure, [1, 1], bandwidth=1)  # wrong, and alike
+        2.0
+        >>> cb.squared_kernel_calibration_error(torn, [0, 1], bandwidth=1)  # off to both sides
+        -0.5
     """
     predictions = Predictions.from_probs(probs, labels)
     total, pairs, width = 0.0, 0, bandwidth
@@ -167,15 +175,15 @@ def canonical_calibration_error(
 ) -> float:
     """Return the mean of sum_k |E[y_k | p_i] - p_ik|^norm, with a Dirichlet kernel estimate of E.
 
-    The class frequencies near p_i are averages over the other rows j with weights
-    Dirichlet(p_i; p_j / h + 1). Conventions: leave-one-out, no root taken, biased upwards. K = 2
-    counts both classes. Of the 20 bandwidths h that the paper's code tries (1e-5 to 1), None takes
-    the one under which the rows of the first block are likeliest, each given the others. More than
-    `block_rows` rows are dealt into blocks as in `squared_kernel_calibration_error`; that costs
-    neighbours, so the value depends on the block size a little.
+    The class frequencies near p_i are averages over the other rows j with weights Dirichlet(p_i;
+    p_j / h + 1). Conventions: leave-one-out, no root taken, biased upwards. K = 2 counts both
+    classes. Of the 20 bandwidths h that the paper's code tries (1e-5 to 1), None takes the one that
+    gives the rows of the first block the highest likelihood, each row predicted from the others.
+    More than `block_rows` rows are dealt into blocks as in `squared_kernel_calibration_error`; that
+    costs neighbours, so the value depends on the block size a little.
 
     Args:
-        probs: (N, K) probabilities, N >= 2; those below 1e-10 count as it.
+        probs: (N, K) probabilities, N >= 2; those below 1e-10 are raised to it.
         labels: (N,) true classes.
         bandwidth: see above.
         norm: p, at least 1.
@@ -189,6 +197,14 @@ def canonical_calibration_error(
     References:
         Popordanoska, Sayer, Blaschko: A consistent and differentiable Lp canonical calibration
         error estimator. NeurIPS 2022.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> for temperature in (1.0, 3.0):  # honest, and far too sure
+        ...     rows = cb.synthetic.tempered(500, 3, temperature).predictions
+        ...     print(f"{cb.canonical_calibration_error(rows.probs, rows.labels):.2f}")
+        0.04
+        0.08
     """
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")

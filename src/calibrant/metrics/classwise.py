@@ -66,6 +66,15 @@ def classwise_expected_calibration_error(
     References:
         Kull et al.: Beyond temperature scaling. NeurIPS 2019 (classwise ECE). Nixon et al., CVPR
         workshops 2019 (static calibration error).
+
+    Examples:
+        >>> import calibrant as cb
+        >>> probs, labels = [[0.8, 0.2], [0.8, 0.2]], [0, 1]
+        >>> value = cb.classwise_expected_calibration_error(probs, labels)
+        >>> round(value, 3)  # .8 and .2, where half are of either class
+        0.3
+        >>> round(cb.classwise_expected_calibration_error(probs, labels, reduction="sum"), 3)
+        0.6
     """
     sums = classwise_bin_sums(probs, labels, bins, threshold=threshold, edges=edges)
     return classwise_error(sums, reduction)
@@ -82,6 +91,15 @@ def classwise_bin_sums(
     """Return the (K, B) bin sums of every class; those of shards add up to those of the whole.
 
     `classwise_error` makes a number of them; see `classwise_expected_calibration_error`.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> probs, labels = [[0.8, 0.2], [0.6, 0.4]], [0, 1]
+        >>> shards = [cb.classwise_bin_sums(probs[i : i + 1], labels[i : i + 1]) for i in range(2)]
+        >>> round(cb.classwise_error(shards[0] + shards[1]), 3)
+        0.4
+        >>> round(cb.classwise_expected_calibration_error(probs, labels), 3)
+        0.4
     """
     predictions = Predictions.from_probs(probs, labels)
     bounds = bin_edges(bins)
@@ -110,7 +128,14 @@ def classwise_bin_sums(
 
 
 def classwise_error(sums: BinSums, reduction: Reduction = "mean") -> float:
-    """Return the classwise ECE of (K, B) bin sums."""
+    """Return the classwise ECE of (K, B) bin sums.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> sums = cb.classwise_bin_sums([[0.8, 0.2], [0.8, 0.2]], [0, 1])
+        >>> round(cb.classwise_error(sums), 3)  # .8 and .2, where half are of either class
+        0.3
+    """
     gap: FloatArray = np.abs(sums.residual).sum(axis=-1)
     errors = np.divide(gap, sums.total, out=np.zeros(gap.shape), where=sums.total > 0)
     return _reduced(errors, reduction)
@@ -150,6 +175,14 @@ def classwise_adaptive_calibration_error(
     References:
         Nixon, Dusenberry, Jerfel, Zhang, Tran: Measuring calibration in deep learning. CVPR
         workshops 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> probs = [[0.9, 0.1], [0.6, 0.4]]
+        >>> round(cb.classwise_adaptive_calibration_error(probs, [0, 1], 1), 3)  # |.75 - .5|
+        0.25
+        >>> round(cb.classwise_adaptive_calibration_error(probs, [0, 1], 2), 3)  # (.1 + .6) / 2
+        0.35
     """
     predictions = Predictions.from_probs(probs, labels)
     errors = np.zeros(int(predictions.scores.shape[1]))

@@ -47,6 +47,13 @@ def calibration_slope_intercept(scores: Array, labels: Array) -> CoxFit:
 
     References:
         Cox, Biometrika 1958. Van Calster et al., J. Clin. Epidemiol. 2016.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> rows = cb.synthetic.tempered(20_000, 2, temperature=2.0).predictions
+        >>> slope, _ = cb.calibration_slope_intercept(rows.probs, rows.labels)
+        >>> round(slope, 1)  # log odds that go twice too far
+        0.5
     """
     rows = top_label(scores, labels)
     _warn_of_no_optimum(rows)
@@ -63,6 +70,12 @@ def calibration_in_the_large(scores: Array, labels: Array) -> float:
 
     Raises:
         PredictionsError: unusable arrays.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.calibration_in_the_large([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+        >>> round(value, 3)  # log odds should be log 3 instead of log 9
+        -1.099
     """
     rows = top_label(scores, labels)
     if rows.correct.min() == rows.correct.max():

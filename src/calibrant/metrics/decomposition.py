@@ -32,6 +32,15 @@ class ScoreDecomposition:
         miscalibration: what recalibration gains, >= 0 (reliability).
         discrimination: what the recalibrated confidences gain over a constant, >= 0 (resolution).
         uncertainty: score of the constant.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> parts = cb.corp_decomposition([0.6, 0.6, 0.9, 0.9], [0, 1, 1, 1])
+        >>> round(parts.uncertainty, 4)  # .75 * .25
+        0.1875
+        >>> total = parts.miscalibration - parts.discrimination + parts.uncertainty
+        >>> abs(total - parts.score) < 1e-9
+        True
     """
 
     score: float
@@ -55,7 +64,7 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 count as it).
+        score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 are raised to it).
 
     Raises:
         PredictionsError: unusable arrays.
@@ -63,6 +72,14 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
 
     References:
         Dimitriadis, Gneiting, Jordan: Stable reliability diagrams. PNAS 2021.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> parts = cb.corp_decomposition([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+        >>> round(parts.miscalibration, 4)  # (.9 - .75)^2
+        0.0225
+        >>> abs(parts.discrimination) < 1e-9  # one value for all rows tells none apart
+        True
     """
     if score not in ("brier", "log"):
         raise InputError(f"score must be 'brier' or 'log', not '{score}'")
@@ -99,6 +116,14 @@ def murphy_decomposition(
 
     References:
         Murphy, J. Appl. Meteorol. 1973.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> parts = cb.murphy_decomposition([0.4, 0.4, 0.9, 0.9], [0, 0, 1, 1])
+        >>> round(parts.miscalibration, 4)  # (.4^2 + .1^2) / 2
+        0.085
+        >>> round(parts.discrimination, 4), round(parts.uncertainty, 4)  # bins tell all
+        (0.25, 0.25)
     """
     return murphy_of_sums(BinSums.of(top_label(scores, labels), bins))
 

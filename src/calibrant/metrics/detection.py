@@ -44,6 +44,15 @@ def ood_scores(logits: Array, kind: OODScore = "msp", temperature: float = 1.0) 
 
     References:
         Hendrycks & Gimpel, ICLR 2017. Hendrycks et al., ICML 2022. Liu et al., NeurIPS 2020.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[8.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+        >>> cb.ood_scores(logits).round(2)
+        array([0.8 , 0.33])
+        >>> cb.ood_scores(logits, "energy").round(2)  # log 10 and log 3
+        array([2.3, 1.1])
     """
     if kind not in ("msp", "max_logit", "entropy", "energy"):
         raise InputError(f"kind must be 'msp', 'max_logit', 'entropy' or 'energy', not '{kind}'")
@@ -107,6 +116,11 @@ def auroc(in_scores: Array, out_scores: Array) -> float:
 
     Raises:
         PredictionsError: an empty set, or NaN.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.auroc([0.9, 0.8], [0.8, 0.1])  # of four pairs three are in order and one is tied
+        0.875
     """
     inside, outside = _sets(in_scores, out_scores)
     below = np.searchsorted(outside, inside, side="left")
@@ -121,9 +135,9 @@ def fpr_at_tpr(
 
     ``positive="in"``: the threshold keeps 95 % of the in-distribution rows, and the value is the
     share of out-of-distribution rows kept with them. ``positive="out"``: 95 % of the
-    out-of-distribution rows are flagged, and the value is the share of in-distribution rows
-    flagged with them. The two differ widely. The threshold is a score that occurs, and rows that
-    equal it are counted as let through.
+    out-of-distribution rows are flagged, and the value is the share of in-distribution rows flagged
+    with them. The two differ widely. The threshold is one of the scores, and rows whose score
+    equals it are let through.
 
     Args:
         in_scores: (N,) scores of in-distribution rows, which should be the higher ones.
@@ -134,6 +148,14 @@ def fpr_at_tpr(
     Raises:
         PredictionsError: an empty set, or NaN.
         InputError: tpr out of range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> known, unknown = [0.9, 0.8, 0.7, 0.3], [0.6, 0.2]
+        >>> cb.fpr_at_tpr(known, unknown, tpr=0.75)
+        0.0
+        >>> cb.fpr_at_tpr(known, unknown, tpr=1.0)  # to keep 0.3 lets 0.6 through
+        0.5
     """
     if not 0 < tpr <= 1:
         raise InputError(f"tpr must lie in (0, 1], not {tpr}")
@@ -154,6 +176,13 @@ def aupr(in_scores: Array, out_scores: Array, positive: Positive = "in") -> floa
 
     Raises:
         PredictionsError: an empty set, or NaN.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> round(cb.aupr([0.9, 0.8, 0.2], [0.5]), 3)  # mean of the precisions 1, 1 and 3/4
+        0.917
+        >>> cb.aupr([0.9, 0.8, 0.2], [0.5], positive="out")  # found behind 0.2: one of two
+        0.5
     """
     positives, negatives = _oriented(in_scores, out_scores, positive)
     thresholds, hits = np.unique(positives, return_counts=True)

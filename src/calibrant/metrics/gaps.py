@@ -68,6 +68,14 @@ def maximum_calibration_error(
 
     References:
         Naeini, Cooper, Hauskrecht, AAAI 2015.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.8] * 9 + [0.3], [1] * 9 + [0]
+        >>> round(cb.maximum_calibration_error(confidence, right), 3)  # a bin of one row
+        0.3
+        >>> round(cb.maximum_calibration_error(confidence, right, n_min=2), 3)
+        0.2
     """
     sums = _sums(scores, labels, bins, edges)
     if weighting == "procal":
@@ -103,6 +111,14 @@ def average_calibration_error(
 
     References:
         Neumann, Zisserman, Vedaldi, NeurIPS workshop 2018.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.8] * 9 + [0.3], [1] * 9 + [0]
+        >>> round(cb.average_calibration_error(confidence, right), 3)  # (|.8 - 1| + |.3 - 0|) / 2
+        0.25
+        >>> round(cb.expected_calibration_error(confidence, right), 3)  # .9 * .2 + .1 * .3
+        0.21
     """
     return float(average_gap(_sums(scores, labels, bins, edges)))
 
@@ -132,6 +148,14 @@ def rms_calibration_error(
 
     References:
         Nguyen & O'Connor, EMNLP 2015. Hendrycks, Mazeika, Dietterich, ICLR 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 0]
+        >>> round(cb.rms_calibration_error(confidence, right), 3)  # root of (.4^2 + .1^2) / 2
+        0.292
+        >>> round(cb.expected_calibration_error(confidence, right), 3)  # (.4 + .1) / 2
+        0.25
     """
     return float(np.sqrt(mean_square_gap(_sums(scores, labels, bins, edges))))
 
@@ -165,6 +189,14 @@ def debiased_rms_calibration_error(
     References:
         Broecker, Clim. Dyn. 2012. Ferro & Fricker, Q. J. R. Meteorol. Soc. 2012. Kumar, Liang, Ma,
         NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9] * 5, [1, 1, 1, 1, 0]
+        >>> round(cb.rms_calibration_error(confidence, right), 3)  # .9 - .8
+        0.1
+        >>> cb.debiased_rms_calibration_error(confidence, right)  # noise alone would show more
+        0.0
     """
     square = debiased_mean_square_gap(_sums(scores, labels, bins, edges))
     return float(np.sqrt(np.maximum(square, 0.0)))
@@ -206,6 +238,14 @@ def debiased_expected_calibration_error(
 
     References:
         Kumar, Liang, Ma, NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9] * 4, [1, 1, 1, 0]  # an ECE of .15
+        >>> round(cb.debiased_expected_calibration_error(confidence, right), 2)  # much may be noise
+        0.09
+        >>> round(cb.debiased_expected_calibration_error(confidence * 100, right * 100), 2)
+        0.15
     """
     return float(debiased_mean_gap(_sums(scores, labels, bins, edges)))
 
@@ -250,6 +290,14 @@ def overconfidence_error(
 
     References:
         Thulasidasan et al., NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 1]
+        >>> round(cb.overconfidence_error(confidence, right), 3)  # half the rows, .9 - .5 too high
+        0.2
+        >>> round(cb.underconfidence_error(confidence, right), 3)  # half the rows, 1 - .6 too low
+        0.2
     """
     sums = _sums(scores, labels, bins, "width")
     if weighting == "thulasidasan":
@@ -278,6 +326,11 @@ def underconfidence_error(scores: Array, labels: Array, bins: int = DEFAULT_BINS
     Raises:
         PredictionsError: unusable arrays.
         InputError: fewer than one bin.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> round(cb.underconfidence_error([0.7, 0.7, 0.7, 0.7], [1, 1, 1, 1]), 3)
+        0.3
     """
     return float(under_gap(_sums(scores, labels, bins, "width")))
 

@@ -18,10 +18,10 @@ def maximum_mean_calibration_error(
 ) -> float:
     """Return the MMCE, sqrt((1/N^2) sum_ij e_i e_j exp(-|c_i - c_j| / width)), e = a - c.
 
-    Convention: top label, the V-statistic, which counts i = j too and so is biased upwards by
-    about mean(e^2) / N in the square. The root is netcal's; the training loss of the focal-loss
-    code is the square. Exact in O(N log N): over sorted confidences the Laplacian kernel splits
-    into a factor of either row, so that the double sum is a running one.
+    Convention: top label, the V-statistic, which counts i = j too and so is biased upwards by about
+    mean(e^2) / N in the square. The root is netcal's; the training loss of the focal-loss code is
+    the square. Exact in O(N log N): over sorted confidences the Laplacian kernel is a product of
+    one factor for each of the two rows, so the double sum becomes a running sum.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
@@ -35,6 +35,14 @@ def maximum_mean_calibration_error(
 
     References:
         Kumar, Sarawagi, Jain: Trainable calibration measures. ICML 2018.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]
+        >>> round(cb.maximum_mean_calibration_error(confidence, right), 4)  # .9 - .75
+        0.15
+        >>> round(cb.maximum_mean_calibration_error(confidence, right, squared=True), 4)
+        0.0225
     """
     square = squared_mmce_of_curves(top_label(scores, labels).curves(), width)[0]
     return float(square if squared else np.sqrt(square))

@@ -11,8 +11,15 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
     """Return the mean of -log p_y, in nats.
 
     Args:
-        probs: (N, K) probabilities. A p_y below the smallest normal float32 (1.2e-38) counts as it.
+        probs: (N, K) probabilities. A p_y below the smallest normal float32 (1.2e-38) is raised to
+            it.
         labels: (N,) true classes.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.negative_log_likelihood([[0.5, 0.5], [0.75, 0.25]], [0, 1])
+        >>> round(value, 3)  # (log 2 + log 4) / 2
+        1.04
     """
     return float(_scores(probs, labels).nll.mean())
 
@@ -25,6 +32,12 @@ def brier_score(probs: Array, labels: Array) -> float:
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.brier_score([[0.8, 0.2], [0.5, 0.5]], [0, 1])
+        >>> round(value, 3)  # (.2^2 + .2^2 + .5^2 + .5^2) / 2
+        0.29
     """
     return float(_scores(probs, labels).brier.mean())
 
@@ -35,6 +48,12 @@ def accuracy(probs: Array, labels: Array) -> float:
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.accuracy([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5]], [0, 0, 0])
+        >>> round(value, 3)  # right, wrong, and a tie that goes to the first class
+        0.667
     """
     return float(score_top(Predictions.from_probs(probs, labels)).correct.mean())
 

@@ -42,6 +42,12 @@ class RefinementSplit:
         refinement: the NLL at the best temperature.
         inverse_temperature: that temperature's inverse; 1 is ideal, below 1 is overconfident. This
             is the calibration slope of the whole probability vector.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> parts = cb.refinement_split([[0.9, 0.1]] * 4, [0, 0, 0, 1])
+        >>> abs(parts.calibration + parts.refinement - parts.nll) < 1e-9
+        True
     """
 
     nll: float
@@ -65,6 +71,14 @@ def refinement_split(probs: Array, labels: Array) -> RefinementSplit:
 
     References:
         Berta, Holzmueller, Jordan, Bach: Rethinking early stopping: refine, then calibrate. 2025.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> parts = cb.refinement_split([[0.9, 0.1]] * 4, [0, 0, 0, 1])
+        >>> round(parts.inverse_temperature, 3)  # log odds are log 9 and should be log 3
+        0.5
+        >>> round(parts.refinement, 3)  # what 3 to 1 costs: 2 log 2 - .75 log 3
+        0.562
     """
     return refinement_split_of(Predictions.from_probs(probs, labels))
 

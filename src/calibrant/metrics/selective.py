@@ -26,6 +26,14 @@ class RiskCoverage:
         threshold: (G,) lowest confidence answered, descending.
         coverage: (G,) share of rows answered, ascending, the last 1.
         risk: (G,) share of errors among them.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> curve = cb.risk_coverage([0.9, 0.9, 0.6, 0.5], [1, 1, 0, 1])
+        >>> curve.coverage
+        array([0.5 , 0.75, 1.  ])
+        >>> curve.risk.round(2)
+        array([0.  , 0.33, 0.25])
     """
 
     threshold: FloatArray
@@ -42,6 +50,12 @@ def risk_coverage(scores: Array, labels: Array) -> RiskCoverage:
 
     Raises:
         PredictionsError: unusable arrays.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> curve = cb.risk_coverage([0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1])
+        >>> curve.threshold[curve.risk == 0]  # answer from .8 up: no error
+        array([0.9, 0.8])
     """
     curve = top_label(scores, labels).curves()
     counted, errors = (sums[0, 1:] for sums in _from_the_top(curve))
@@ -64,6 +78,15 @@ def area_under_risk_coverage(scores: Array, labels: Array) -> float:
 
     References:
         Geifman & El-Yaniv, NeurIPS 2017.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence = [0.9, 0.8, 0.7, 0.6]
+        >>> value = cb.area_under_risk_coverage(confidence, [1, 1, 0, 0])
+        >>> round(value, 3)  # (0 + 0 + 1/3 + 2/4) / 4
+        0.208
+        >>> round(cb.area_under_risk_coverage(confidence, [0, 0, 1, 1]), 3)  # surest of its errors
+        0.792
     """
     return float(aurc_of_curves(top_label(scores, labels).curves())[0])
 
@@ -71,8 +94,8 @@ def area_under_risk_coverage(scores: Array, labels: Array) -> float:
 def excess_area_under_risk_coverage(scores: Array, labels: Array) -> float:
     """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
 
-    The latter is taken exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors, and not by the
-    limit r + (1 - r) log(1 - r).
+    The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
+    and not by its limit for many rows, r + (1 - r) log(1 - r).
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
@@ -83,6 +106,14 @@ def excess_area_under_risk_coverage(scores: Array, labels: Array) -> float:
 
     References:
         Geifman, Uziel, El-Yaniv, ICLR 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence = [0.9, 0.8, 0.7, 0.6]
+        >>> cb.excess_area_under_risk_coverage(confidence, [1, 1, 0, 0]) < 1e-9  # the best order
+        True
+        >>> round(cb.excess_area_under_risk_coverage(confidence, [0, 0, 1, 1]), 3)
+        0.583
     """
     return float(excess_aurc_of_curves(top_label(scores, labels).curves())[0])
 
@@ -98,6 +129,14 @@ def risk_at_coverage(scores: Array, labels: Array, coverage: float) -> float:
     Raises:
         PredictionsError: unusable arrays.
         InputError: coverage out of range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
+        >>> cb.risk_at_coverage(confidence, right, coverage=0.5)
+        0.0
+        >>> cb.risk_at_coverage(confidence, right, coverage=1.0)
+        0.25
     """
     if not 0 < coverage <= 1:
         raise InputError(f"coverage must lie in (0, 1], not {coverage}")
@@ -124,6 +163,14 @@ def coverage_at_risk(scores: Array, labels: Array, risk: float) -> float:
     Raises:
         PredictionsError: unusable arrays.
         InputError: risk out of range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
+        >>> cb.coverage_at_risk(confidence, right, risk=0.1)
+        0.5
+        >>> cb.coverage_at_risk(confidence, right, risk=0.25)
+        1.0
     """
     if not 0 <= risk <= 1:
         raise InputError(f"risk must lie in [0, 1], not {risk}")

@@ -29,6 +29,14 @@ def smooth_calibration_error(scores: Array, labels: Array) -> float:
 
     References:
         Kakade & Foster, J. Comput. Syst. Sci. 2008. Blasiok, Gopalan, Hu, Nakkiran, STOC 2023.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.smooth_calibration_error([0.499, 0.501], [0, 1])
+        >>> round(value, 3)  # an edge of a bin at .5 would make this an ECE of .5
+        0.0
+        >>> round(cb.smooth_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]), 3)
+        0.15
     """
     return smce_of_rows(top_label(scores, labels))
 

@@ -33,6 +33,15 @@ class MetricSums:
             shard had only confidences.
         even: bin sums over cells of equal width in confidence.
         logit: bin sums over cells of equal width in logit confidence.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> test = cb.load_sample("test")
+        >>> shards = [test.take(slice(start, start + 2_500)) for start in range(0, 10_000, 2_500)]
+        >>> state = sum(cb.MetricSums.of(shard) for shard in shards)
+        >>> ece = cb.expected_calibration_error(test.probs, test.labels)
+        >>> state.n, abs(state.value("ece") - ece) < 1e-6
+        (10000, True)
     """
 
     n: int

@@ -34,6 +34,14 @@ def sweep_calibration_error(scores: Array, labels: Array, norm: int = 1) -> floa
 
     References:
         Roelofs, Cain, Shlens, Mozer, AISTATS 2022.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence = [0.6, 0.6, 0.9, 0.9]
+        >>> round(cb.sweep_calibration_error(confidence, [1, 0, 1, 1]), 3)  # two bins, each .1 off
+        0.1
+        >>> round(cb.sweep_calibration_error(confidence, [1, 1, 0, 1]), 3)  # falls: one bin
+        0.0
     """
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")

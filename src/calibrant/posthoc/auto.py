@@ -70,23 +70,23 @@ class AutoCalibrator(Calibrator):
 
     A candidate is a method, or a chain of them joined by ``+``: each step takes the
     log-probabilities of the one before for logits, and learns from what that says of rows that it
-    wasn't fitted to. The default has six, which differ in three questions: are the tails those of
-    normal noise (`probit`)? Is something wrong with a class always (`svs`)? And with confidences at
-    some margin (`top-rest`)?
+    wasn't fitted to. The default has six, which answer three questions differently: do the logits
+    err as if by normal noise (`probit`)? Is a class off in all rows (`svs`)? Are confidences off at
+    some margins (`top-rest`)?
 
     Repeated cross-validation gives every row one loss from every candidate, by a proper score (ECE
-    is none: it rewards maps that say the same of all rows). Their probabilities are then averaged
-    with weights in proportion to the likelihood of the rows held out, discounted for what folds
-    share, and with half of the belief beforehand in temperature scaling:
-    `fitting.choice.weights_by_likelihood` has the formula. Where many rows show a clear
-    winner it has all the weight; where few rows can't tell, the average hedges, and
-    moves with the rows by degrees and not by leaps, as a choice does.
+    is none: it rewards maps that say the same of all rows). Their probabilities are then averaged.
+    Before any row is seen, half of the weight is temperature scaling's; then weights follow the
+    likelihood of the rows held out, discounted because the folds share rows
+    (`fitting.choice.weights_by_likelihood` has the formula). Where many rows show a clear winner,
+    it has all the weight. Where few rows can't tell, the average hedges: a few other rows change it
+    a little, while a choice would jump.
 
     Temperature scaling is always a candidate. With fewer than 150 rows, or fewer than 5 that are
-    wrong or 5 that are right, it is taken without a contest, which two or three rows would decide.
-    The rule knows only what the calibration rows show; of a shift of the data it knows nothing.
-    `fit_report_.notes` gives weights, scores and the reason in words. docs/calibration-size.md
-    measures all of it.
+    wrong or 5 that are right, it is taken without a contest, because two or three rows would decide
+    that. The rule knows only what the calibration rows show; of a shift of the data it knows
+    nothing. `fit_report_.notes` gives weights, scores and the reason in words.
+    docs/calibration-size.md measures all of it.
 
     Args:
         candidates: names separated by commas, with their default arguments. Methods that refuse the
@@ -104,7 +104,17 @@ class AutoCalibrator(Calibrator):
 
     Attributes:
         steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``.
-        weights_: (S,) weight of each of these chains, 0 where another one goes through it.
+        weights_: (S,) weight of each of these chains, 0 for one that only leads to others.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> few = cb.load_sample("validation").take(slice(100))
+        >>> auto = cb.AutoCalibrator().fit_predictions(few)
+        >>> list(auto.steps_)
+        ['temperature']
+        >>> print(auto.fit_report_.notes[0])
+        took temperature without a contest: 100 calibration rows, where
+        a choice takes at least 150
     """
 
     method: ClassVar[str] = "auto"
@@ -237,7 +247,7 @@ class AutoCalibrator(Calibrator):
     def predict_confidence(
         self, logits: Array, features: Array | None = None
     ) -> tuple[IntArray, FloatArray]:
-        """See `Calibrator.predict_confidence`; a method that was taken alone says it itself."""
+        """Return (N,) labels and confidences; of a method that was taken alone, its own."""
         checked = self._checked(logits)
         if len(self.steps_) == 1:
             return next(iter(self.steps_.values())).predict_confidence(checked, features)
@@ -245,7 +255,7 @@ class AutoCalibrator(Calibrator):
 
     @classmethod
     def state_names(cls) -> tuple[str, ...]:
-        """See `Calibrator.state_names`."""
+        """Return the one name of what a file holds beside the steps: their weights."""
         return ("weights_",)
 
     def parts(self) -> dict[str, Calibrator]:
@@ -254,7 +264,7 @@ class AutoCalibrator(Calibrator):
 
     @classmethod
     def wanted_parts(cls, found: Collection[str]) -> str | None:
-        """See `Calibrator.wanted_parts`."""
+        """Return what is missing if a step has none before it to stand behind, or None."""
         known = {""}
         for name in found:
             before, step = _parted(name)
@@ -264,7 +274,11 @@ class AutoCalibrator(Calibrator):
         return None if found else "at least one step"
 
     def restore_parts(self, parts: dict[str, Calibrator]) -> None:
-        """See `Calibrator.restore_parts`."""
+        """Take over fitted steps, each named by the chain that it ends.
+
+        Raises:
+            InputError: a step of another method than its name says, or one that needs features.
+        """
         for name, part in parts.items():
             if part.method != _parted(name)[1]:
                 raise InputError(f"its part '{name}' is a '{part.method}' calibrator")
@@ -275,7 +289,11 @@ class AutoCalibrator(Calibrator):
     def restore(
         self, state: dict[str, NDArray[np.generic]], classes: int, report: FitReport
     ) -> Self:
-        """See `Calibrator.restore`."""
+        """Take over the weights of another one of this kind, and return self.
+
+        Raises:
+            InputError: not a weight for each step, or weights that don't sum to 1.
+        """
         weights = np.asarray(state["weights_"], dtype=np.float64)
         if len(weights) != len(self.steps_) or abs(float(weights.sum()) - 1) > 1e-9:
             raise InputError("'weights_' must be one for each step, and sum to 1")

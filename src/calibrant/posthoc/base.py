@@ -61,6 +61,16 @@ class Calibrator(ABC):
     Attributes:
         classes_: number of classes K it was fitted for.
         fit_report_: what the fit did.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> for method in (cb.TemperatureScaling(), cb.VectorScaling()):
+        ...     probs = method.fit(val.logits, val.labels).predict_proba(test.logits)
+        ...     kept = bool((probs.argmax(1) == test.logits.argmax(1)).all())
+        ...     print(method.method, method.n_parameters, kept, method.keeps_prediction)
+        temperature 1 True True
+        vector 20 False False
     """
 
     method: ClassVar[str]

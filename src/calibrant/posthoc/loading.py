@@ -29,6 +29,14 @@ def load(path: StrPath) -> Calibrator:
     Raises:
         CalibratorFileError: the file is missing, damaged, not a calibrator, of a newer format, of
             an unknown method, or its parameters don't fit the method.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> cb.TemperatureScaling().fit_predictions(val).save("temperature.safetensors")
+        >>> scaling = cb.load("temperature.safetensors")
+        >>> type(scaling).__name__, round(scaling.temperature_, 1)
+        ('TemperatureScaling', 1.6)
     """
     source = fspath(path)
     header, state = FORMAT.read(path)

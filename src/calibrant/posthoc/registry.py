@@ -29,6 +29,16 @@ def make_calibrator(method: str, **arguments: Any) -> Calibrator:
     Raises:
         UnknownMethodError: no such method.
         InputError: no such argument.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.make_calibrator("smart", bins=20).bins
+        20
+        >>> cb.make_calibrator("smarty")
+        Traceback (most recent call last):
+            ...
+        calibrant.core.errors.UnknownMethodError: no method is called 'smarty'; did you mean
+        'smart'? there are: ...
     """
     return calibrator_class(method)().set_params(**arguments)
 

@@ -94,11 +94,11 @@ class DenseCurve:
 
     @property
     def span(self) -> tuple[float, float]:
-        """See `ConfidenceCurve.span`: everything."""
+        """Zero to infinity: no beta is beyond exact curves."""
         return 0.0, math.inf
 
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
-        """See `ConfidenceCurve.evaluate`."""
+        """Return f, f' and f'' of every row, exactly, in passes over chunks of the logits."""
         betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), self.top.shape)
         shared = float(beta) if np.ndim(beta) == 0 else None
         narrow = DOUBLE_PRECISION_CLASSES if shared is None else DOUBLE_PRECISION_CLASSES_AT_ONE
@@ -133,7 +133,7 @@ class DenseCurve:
         return lowest - float(self.top.max(initial=0.0))
 
     def take(self, index: NDArray[Any] | slice) -> DenseCurve:
-        """See `ConfidenceCurve.take`."""
+        """Return the curves of some rows, their logits where and what they are."""
         if is_numpy(self.logits):
             return DenseCurve(self.logits[index], self.top[index])
         xp = namespace(self.logits)
@@ -142,7 +142,7 @@ class DenseCurve:
 
     @classmethod
     def concatenate(cls, curves: Sequence[DenseCurve]) -> DenseCurve:
-        """See `ConfidenceCurve.concatenate`."""
+        """Return the rows of all `curves`, their logits of one array kind, in order."""
         xp = namespace(curves[0].logits)
         return cls(
             xp.concat([curve.logits for curve in curves], axis=0),
@@ -183,7 +183,7 @@ class TabulatedCurve:
         return self.reference * 2.0**-OCTAVES_BELOW, self.reference * 2.0**above
 
     def evaluate(self, beta: FloatArray | float) -> CurvePoint:
-        """See `ConfidenceCurve.evaluate`. A beta outside `span` is clamped to it."""
+        """Return f, f' and f'' of every row from the table; a beta outside `span` is clamped."""
         betas = np.clip(np.asarray(beta, dtype=np.float64), *self.span)
         found = np.empty((3, len(self.table)))
         for first in range(0, len(self.table), ROWS_AT_ONCE):
@@ -207,12 +207,12 @@ class TabulatedCurve:
         return value, slope, np.maximum(curvature, 0.0)
 
     def take(self, index: NDArray[Any] | slice) -> TabulatedCurve:
-        """See `ConfidenceCurve.take`."""
+        """Return the tables of some rows, with the same knots."""
         return TabulatedCurve(self.table[index], self.reference, self.per_octave)
 
     @classmethod
     def concatenate(cls, curves: Sequence[TabulatedCurve]) -> TabulatedCurve:
-        """See `ConfidenceCurve.concatenate`. Raises `InputError` if the knots differ."""
+        """Return the tables of all `curves` in order; raises `InputError` if their knots differ."""
         head = curves[0]
         if any((c.reference, c.per_octave) != (head.reference, head.per_octave) for c in curves):
             raise InputError(

@@ -25,6 +25,14 @@ class Head(NamedTuple):
     Attributes:
         weight: (K, D), of any array kind.
         bias: (K,).
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> head = cb.Head(weight=np.asarray([[1.0, 0.0], [0.0, 3.0]]), bias=np.asarray([0.0, 1.0]))
+        >>> features = np.asarray([[2.0, 1.0]])
+        >>> features @ head.weight.T + head.bias  # the logits
+        array([[2., 4.]])
     """
 
     weight: Array

@@ -61,6 +61,15 @@ class Predictions:
         source: where the rows came from, named in every error message.
         head: the last layer, which makes the scores of the features, or None.
         reference: (M, D) features of other rows, such as training rows, or None.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> rows = cb.Predictions.from_logits([[2.0, 0.0], [0.0, 1.0]], labels=[0, 1])
+        >>> rows
+        <Predictions 'logits': 2 rows x 2 classes, logits>
+        >>> rows.probs.round(2)
+        array([[0.88, 0.12],
+               [0.27, 0.73]])
     """
 
     kind: ScoreKind

@@ -60,6 +60,14 @@ class RowSummary:
         predicted: index of the largest logit (the first one if tied).
         labels: true labels.
         classes: number of classes K.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> rows = cb.summarize([[3.0, 1.0, 0.0]], labels=[1])
+        >>> rows.margin, rows.label_gap  # second largest and true class are the same here
+        (array([2.]), array([2.]))
+        >>> rows.confidence(beta=0.0).round(2)  # softmax at infinite temperature
+        array([0.33])
     """
 
     curve: ConfidenceCurve
@@ -154,6 +162,14 @@ def summarize(
 
     Raises:
         PredictionsError: labels of the wrong length or range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> rows = cb.summarize([[2.0, 0.0], [0.0, 1.0]], labels=[0, 0])
+        >>> rows.predicted, rows.margin
+        (array([0, 1]), array([2., 1.]))
+        >>> rows.confidence(beta=1.0).round(2)
+        array([0.88, 0.73])
     """
     logits = as_array(logits)
     rows, classes = logits.shape
@@ -212,6 +228,14 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
 
     Raises:
         PredictionsError: a row holds NaN or infinity (minus infinity, a masked class, is fine).
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> cb.softmax(np.log([[1.0, 3.0]]))
+        array([[0.25, 0.75]])
+        >>> cb.softmax(np.log([[1.0, 3.0]]), beta=0.0)
+        array([[0.5, 0.5]])
     """
     betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))
 

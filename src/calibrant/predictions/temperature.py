@@ -17,9 +17,10 @@ from calibrant.core.errors import (
 from calibrant.core.fit_report import FitReport
 from calibrant.predictions.rows import RowSummary
 
-# Newton's error is about a constant times the square of that before; two steps tell the constant.
-# The search ends when the step to come is foreseen to be this small, judged once the last but one
-# was a close one; or when so small a step was taken.
+# Near the root, the error of a Newton step is a constant times the square of the one before. The
+# lengths of two steps in a row give that constant, and with it the length of the next step. The
+# search ends when that is foreseen to be below `FORESEEN_TOLERANCE`, judged only where the earlier
+# step was shorter than `CLOSE`; or when a step was as short as the tolerances below it.
 FORESEEN_TOLERANCE, CLOSE = 1e-7, 0.1
 NEWTON_TOLERANCE, BISECTION_TOLERANCE = 1e-5, 1e-10
 MAX_STEPS = 100

@@ -53,6 +53,14 @@ def save_figures(
         predictions: the rows that it was measured on.
         formats: file extensions that matplotlib can write.
         dpi: resolution of pixel formats.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> from calibrant.report import save_figures
+        >>> rows = cb.synthetic.top_label(1_000).predictions
+        >>> found = cb.evaluate(rows, metrics=["ece"], resamples=100)
+        >>> [file.name for file in save_figures("figures", found, rows, formats=["svg"])]
+        ['reliability.svg', 'confidence.svg', 'risk-coverage.svg']
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)

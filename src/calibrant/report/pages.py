@@ -35,6 +35,16 @@ def write_comparison_report(
 
     Raises:
         InputError: other rows than those of the comparison, or a path that can't be written.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import calibrant as cb
+        >>> from calibrant.report import write_comparison_report
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> found = cb.compare(["none", "temperature"], fit=val, test=test, resamples=100)
+        >>> write_comparison_report("comparison.html", found, val, test)
+        >>> "Temperature" in Path("comparison.html").read_text()
+        True
     """
     _check_rows(test, comparison.test_rows)
     _check_rows(fit, comparison.fit_rows)
@@ -58,6 +68,16 @@ def write_evaluation_report(
 
     Raises:
         InputError: other rows than those of the evaluation, or a path that can't be written.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> import calibrant as cb
+        >>> from calibrant.report import write_evaluation_report
+        >>> test = cb.load_sample("test")
+        >>> found = cb.evaluate(test, metrics=["ece"], resamples=100)
+        >>> write_evaluation_report("test.html", found, test)
+        >>> Path("test.html").read_text().count("<svg") > 1  # one file, pictures and all
+        True
     """
     _check_rows(predictions, evaluation.n)
     document = evaluation_document(evaluation, predictions)

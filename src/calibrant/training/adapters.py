@@ -49,6 +49,17 @@ def for_trainer(
     Raises:
         InputError: a loss that needs other things, has another reduction, or leaves out other
             labels than -100, by which the Trainer counts.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import for_trainer
+        >>> from calibrant.training.losses import CrossEntropy
+        >>> compute_loss = for_trainer(CrossEntropy())
+        >>> outputs, labels = {"logits": torch.zeros(2, 4)}, torch.tensor([0, 3])
+        >>> compute_loss(outputs, labels)  # log 4
+        tensor(1.3863)
+        >>> compute_loss(outputs, labels, num_items_in_batch=4)  # two of the four labels of a step
+        tensor(0.6931)
     """
     own_loss(loss, "for_trainer")
     name = type(loss).__name__

@@ -60,6 +60,17 @@ class CalibrationCallback(Callback):
         layer: name of the network's last layer within the module, as in `named_modules()`; None
             takes the last linear or convolutional one that was registered. Needed only for
             losses that need features.
+
+    Examples:
+        >>> import torch
+        >>> from lightning.pytorch import LightningModule
+        >>> from calibrant.training import CalibrationCallback, make_loss
+        >>> module = LightningModule()
+        >>> module.fc, module.loss = torch.nn.Linear(2, 3), make_loss("fedlas-ls", num_classes=3)
+        >>> CalibrationCallback(layer="fc").on_test_start(None, module)  # what a Trainer calls
+        >>> value = module.loss(module.fc(torch.eye(2)), torch.tensor([0, 1]))  # no features
+        >>> value.isfinite()
+        tensor(True)
     """
 
     def __init__(self, layer: str | None = None) -> None:

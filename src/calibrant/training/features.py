@@ -31,6 +31,15 @@ class PenultimateFeatures:
 
     Raises:
         InputError: no such layer.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import PenultimateFeatures
+        >>> network = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(2, 3))
+        >>> tap = PenultimateFeatures(network, layer="1")
+        >>> _ = network(torch.tensor([[4.0, -4.0]]))
+        >>> tap.features  # what the linear layer was given
+        tensor([[4., 0.]])
     """
 
     def __init__(

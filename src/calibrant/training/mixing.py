@@ -79,6 +79,13 @@ class Mixup:
         alpha: of the Beta distribution, 0.1 to 0.4 in the paper on calibration.
         larger_share: take max(share, 1 - share), so that x dominates.
         seed: of shares and permutations.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import Mixup
+        >>> mixed = Mixup(alpha=0.2)(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
+        >>> torch.equal(mixed.inputs[:, 0], mixed.soft_target(2)[:, 1])  # labels mix as inputs do
+        True
     """
 
     def __init__(self, alpha: float = 0.2, larger_share: bool = False, seed: int = 0) -> None:
@@ -109,6 +116,16 @@ class RegMixup:
         total: "mean" as above, or "sum": loss(x, y) + weight * mixup loss, the paper's formula,
             which is 1 + weight times as large and so learns at a higher rate.
         seed: of shares and permutations.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import RegMixup
+        >>> from calibrant.training.losses import CrossEntropy
+        >>> network, inputs, target = torch.nn.Identity(), 9 * torch.eye(3), torch.tensor([0, 1, 2])
+        >>> CrossEntropy()(network(inputs), target) < 0.01  # sure and right
+        tensor(True)
+        >>> RegMixup()(network, inputs, target, CrossEntropy()) > 0.1  # not in between
+        tensor(True)
     """
 
     def __init__(
@@ -187,6 +204,16 @@ class MIT:
         margin: shares are drawn again until l1 - l2 is at least this, in [0, 1). Small differences
             blow the outputs up; the authors recommend 0 and 0.5 and set 0.5.
         seed: of shares and permutations.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import MIT
+        >>> from calibrant.training.losses import CrossEntropy
+        >>> network, loss = torch.nn.Linear(2, 3), CrossEntropy()
+        >>> inputs, target = torch.eye(2), torch.tensor([0, 2])
+        >>> value = MIT()(network, inputs, target, loss)
+        >>> torch.allclose(value, loss(network(inputs), target), atol=1e-5)  # for a linear one
+        True
     """
 
     def __init__(

@@ -177,6 +177,15 @@ def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
     Args:
         kinds: classes of calibrators, at least two.
         name: on the command line and in files; by default the steps' names joined by ``+``.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> Chain = cb.chain_of(cb.TemperatureScaling, cb.HistogramBinning)
+        >>> Chain.method
+        'temperature+histogram'
+        >>> chain = Chain(histogram__bins=10).fit_predictions(cb.load_sample("validation"))
+        >>> chain.n_parameters  # 1 + 10
+        11
     """
     arguments: list[tuple[str, Any, Any]] = []
     for label, kind in zip(labels(kinds), kinds, strict=True):

@@ -29,14 +29,14 @@ class BayesianBinning(MapOfEitherForm):
         prod_b Beta(h_b + C q_b, n_b - h_b + C (1 - q_b)) / Beta(C q_b, C (1 - q_b)),
 
     q_b being the middle of the bin, kept in [0.005, 0.995], and C = prior_strength the weight of
-    the prior in rows. All B from max(1, floor(N^(1/3) / 10)) to min(ceil(N / 5),
-    ceil(10 N^(1/3))) are equally likely beforehand. With the weights sorted and the largest set to
-    1, only those before the elbow are kept: as long as the drop to the next exceeds ``elbow``
-    times the variance of all. The value of a bin is (h + p) / (n + 1), where p = (sum of the
-    confidences of its right rows + q) / (h + 1).
+    the prior in rows. All B from max(1, floor(N^(1/3) / 10)) to min(ceil(N / 5), ceil(10 N^(1/3)))
+    are equally likely beforehand. The binnings are sorted by weight, the largest being 1, and kept
+    as long as the drop to the next weight exceeds ``elbow`` times the variance of all weights. The
+    value of a bin is (h + p) / (n + 1), where p = (sum of the confidences of its right rows + q) /
+    (h + 1).
 
-    Cuts lie midway between neighbours and never part equal confidences; binnings that become the
-    same thereby count once. Few rows favour few bins, so small sets end near one constant.
+    Cuts lie midway between neighbours and never part equal confidences; binnings that come out the
+    same count once. Few rows favour few bins, so small sets end near one constant.
 
     Args:
         prior_strength: C, in rows a bin. The paper's N' = 2 B is C = 2.
@@ -53,6 +53,14 @@ class BayesianBinning(MapOfEitherForm):
     References:
         Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using Bayesian Binning.
         AAAI 2015.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> for n in (200, 20_000):
+        ...     rows = cb.synthetic.tempered(n, 10, temperature=2.0).predictions
+        ...     print(cb.BayesianBinning().fit_predictions(rows).bins_[0])  # the likeliest number
+        3
+        14
     """
 
     method: ClassVar[str] = "bbq"

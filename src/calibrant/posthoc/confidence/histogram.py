@@ -21,8 +21,8 @@ class HistogramBinning(ShrunkMap):
     """The confidence is replaced by the accuracy of its bin.
 
     A bin of few rows is drawn towards the others: h right ones of n rows give (h + s m) / (n + s),
-    with s = prior_strength and m the accuracy on all rows (where bins differ in size, the value
-    nearby that leaves the mean confidence at the accuracy). Then all bins are mixed with 1 / K at
+    with s = prior_strength and m the accuracy on all rows (where bins differ in size, m is shifted
+    a little so that the mean confidence stays the accuracy). Then all bins are mixed with 1 / K at
     weight 1 / (N + 1).
 
     Args:
@@ -33,15 +33,23 @@ class HistogramBinning(ShrunkMap):
             ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`. There
             equal-mass bins lose accuracy as classes grow: the few rows of a class share one bin.
         prior_strength: s, in rows a bin. 0 is the map as published, which says 1 where a bin holds
-            no error; a later one then has an infinite log loss. In the one-vs-rest form, s is a
-            quarter of it, for bins that nearly all hold one class or none of it differ more, and m
-            is about the share of rows that are of the class.
+            no error; a later error there has an infinite log loss. In the one-vs-rest form s is a
+            quarter of it, because bins differ more there: most hold almost only rows of the class
+            or almost none. There m is about the share of rows that are of the class.
 
     Attributes:
         edges_: (B + 1,) edges of the bins (lo, hi]; values_: (B,) the map on them.
 
     References:
         Zadrozny & Elkan, ICML 2001.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 999)  # says 90 %
+        >>> binning = cb.HistogramBinning().fit(logits, [0] * 666 + [1] * 333)
+        >>> binning.predict_confidence(logits[:1])[1].round(2)  # 2 of 3 were right
+        array([0.67])
     """
 
     method: ClassVar[str] = "histogram"

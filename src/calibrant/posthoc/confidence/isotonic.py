@@ -20,8 +20,8 @@ class IsotonicRegression(ShrunkMap):
 
     A step function by pool-adjacent-violators, constant beyond the rows it was fitted on and
     interpolated between blocks. Nonparametric: it needs hundreds of rows. Blocks are drawn towards
-    their common centre as the bins of `HistogramBinning` are, and pooled again where that tilts
-    them; the mean confidence stays the accuracy.
+    their common centre as the bins of `HistogramBinning` are, and pooled again where that puts them
+    out of order; the mean confidence stays the accuracy.
 
     Args:
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
@@ -34,6 +34,15 @@ class IsotonicRegression(ShrunkMap):
 
     References:
         Zadrozny & Elkan, KDD 2002.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.6, 0.4]] * 500 + [[0.9, 0.1]] * 500)
+        >>> labels = [0] * 400 + [1] * 100 + [0] * 300 + [1] * 200  # 80 % right, then 60 %
+        >>> isotonic = cb.IsotonicRegression().fit(logits, labels)
+        >>> isotonic.predict_confidence(logits[[0, -1]])[1].round(2)  # can't fall: the mean
+        array([0.7, 0.7])
     """
 
     method: ClassVar[str] = "isotonic"

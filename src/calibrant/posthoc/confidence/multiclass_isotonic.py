@@ -36,16 +36,16 @@ class MulticlassIsotonic(Calibrator):
     """One isotonic regression of 1[y_i = k] on p_ik over all N * K pairs, rows normalised.
 
     q_ik is proportional to iso(p_ik) + 1e-9 p_ik. The map is the same for all classes and rises
-    strictly, so every row keeps the order of its classes. The predicted one is raised by a
-    millionth of itself, for float32 can't tell apart classes that share a block, and would tie it
-    with others. Pooling all classes leaves few levels that rest on few rows, but assumes that a
-    probability means the same whichever class and rank it belongs to.
+    strictly, so every row keeps the order of its classes. The predicted class is raised by a
+    millionth of itself: classes that share a block would otherwise be equal in float32. With all
+    classes pooled, few levels rest on few rows; but it is assumed that a probability means the same
+    whichever class and rank it belongs to.
 
     Blocks are drawn towards their common centre as the bins of `HistogramBinning` are, and pooled
-    again where that tilts them; the mean over all pairs stays the share of true ones. The map is a
-    line between blocks and constant beyond. Nothing of size N * K is kept in the fit:
-    probabilities of wrong classes that lie between two of true classes share a block, so counts
-    and ends of those runs are enough, exactly.
+    again where that puts them out of order; the mean over all pairs stays the share of true ones.
+    The map is a line between blocks and constant beyond. Nothing of size N * K is kept in the fit:
+    probabilities of wrong classes that lie between two of true classes share a block, so counts and
+    ends of those runs are enough, exactly.
 
     Args:
         prior_strength: weight of that centre, in pairs a block; 0 leaves blocks at 0 and 1, as
@@ -57,6 +57,15 @@ class MulticlassIsotonic(Calibrator):
 
     References:
         Zhang, Kailkhura, Han: Mix-n-Match. ICML 2020 (its IRM).
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> probs = cb.MulticlassIsotonic().fit_predictions(val).predict_proba(test.logits)
+        >>> bool((probs.argmax(1) == test.logits.argmax(1)).all())  # no prediction changes
+        True
+        >>> [f"{cb.negative_log_likelihood(said, test.labels):.2f}" for said in (test.probs, probs)]
+        ['0.52', '0.47']
     """
 
     method: ClassVar[str] = "irm"

@@ -26,12 +26,12 @@ STEPS, SMALLEST_STEP = 100, 1e-10
 class ScalingBinning(ConfidenceMap):
     """Platt scaling, then each bin's mean of what it says rather than the bin's accuracy.
 
-    First g(c) = sigmoid(slope * logit(c) + offset) is fitted to the correctness by likelihood,
-    with c kept within 1e-6 of certainty and with Platt's targets (h + 1) / (h + 2) and 1 / (w + 2)
-    for h right and w wrong rows, which keep the fit finite where all rows are right. Then rows are
-    cut into equal-mass bins, and the map on a bin is the mean of g over its rows: less noisy than
-    the mean outcome, and still a step function, so that its calibration error can be measured.
-    It can't be better than a sigmoid in the log odds.
+    First g(c) = sigmoid(slope * logit(c) + offset) is fitted to the correctness by likelihood, with
+    c kept within 1e-6 of certainty and with Platt's targets (h + 1) / (h + 2) and 1 / (w + 2) for h
+    right and w wrong rows, which keep the fit finite where all rows are right. Then rows are cut
+    into equal-mass bins, and the map on a bin is the mean of g over its rows: less noisy than the
+    mean outcome, and still a step function, so that its calibration error can be measured. Like g,
+    it can't follow anything but a sigmoid in the log odds.
 
     Args:
         bins: number of bins; fewer are used where rows or distinct confidences are fewer.
@@ -44,6 +44,13 @@ class ScalingBinning(ConfidenceMap):
 
     References:
         Kumar, Liang, Ma: Verified Uncertainty Calibration. NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> scaling = cb.ScalingBinning(bins=5).fit_predictions(val)
+        >>> len(set(scaling.predict_confidence(test.logits)[1]))  # a step for each bin
+        5
     """
 
     method: ClassVar[str] = "scaling-binning"

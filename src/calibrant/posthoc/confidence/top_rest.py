@@ -58,12 +58,12 @@ class TopRestScaling(Calibrator):
 
     where s is a cubic spline, and the other classes share 1 - c' in their proportions under q.
     Slope a and spline are a logistic regression of correctness, so its log loss is a proper score
-    and, with that of the rest, adds up to the likelihood of the whole row. Before penalties
-    a = 1, s = 0 is temperature scaling, and the penalties pull there: one on second differences of
-    the spline's coefficients, one on a - 1 and the spline's straight part. Fits are averaged over
-    both penalties by their marginal likelihood (Laplace), so no number needs tuning from fifty rows
-    to many thousands, and no seed is involved. On the calibration rows the log loss of correctness
-    is never above that of temperature scaling.
+    and, with that of the rest, adds up to the likelihood of the whole row. With a = 1 and s = 0 it
+    is temperature scaling. Two penalties pull it there: one on second differences of the spline's
+    coefficients, one on a - 1 and the spline's straight part. Fits are averaged over both penalties
+    by their marginal likelihood (Laplace), so no number needs tuning from fifty rows to many
+    thousands, and no seed is involved. On the calibration rows the log loss of correctness is never
+    above that of temperature scaling.
 
     Keeps the predicted class: a c' that would fall below the next class is raised to just above.
     Outside the margins that the calibration rows cover, the spline is constant. Doubling the logits
@@ -81,6 +81,16 @@ class TopRestScaling(Calibrator):
         covariance_: (B + 1, B + 1) posterior covariance of slope and coefficients; beta_error_:
             standard error of log beta; penalties_: (2,) those chosen, or 0 where correctness never
             varied and nothing was fitted beyond T.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> for rows in (200, 5_000):
+        ...     scaling = cb.TopRestScaling().fit_predictions(val.take(slice(rows)))
+        ...     low, high = scaling.confidence_interval(val.logits)
+        ...     print(f"{(high - low).mean():.2f}")
+        0.09
+        0.03
     """
 
     method: ClassVar[str] = "top-rest"

@@ -31,10 +31,10 @@ class VennAbers(MapOfEitherForm):
     `predict_proba` give p1 / (1 - p0 + p1), which has the least regret in log loss over both
     outcomes and is never 0 or 1, so nothing is mixed in.
 
-    In one piece: the cross-fitted form (CVAP) refits the classifier for each fold, and here it is
-    given. Neither map ever falls. A confidence whose log odds are within 2e-6 of a calibration
-    row's counts as equal to it. Beyond all rows one end of the interval is 0 or 1, so few rows give
-    wide intervals and values near 1/2.
+    There is one set of calibration rows (IVAP): the cross-fitted form (CVAP) refits the classifier
+    for each fold, and here the classifier is given. Neither map ever falls. A confidence whose log
+    odds are within 2e-6 of a calibration row's counts as equal to it. Beyond all rows one end of
+    the interval is 0 or 1, so few rows give wide intervals and values near 1/2.
 
     Args:
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
@@ -48,6 +48,15 @@ class VennAbers(MapOfEitherForm):
     References:
         Vovk, Petej, Fedorova: Large-scale probabilistic predictors with and without guarantees of
         validity. NeurIPS 2015.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 9)
+        >>> venn_abers = cb.VennAbers().fit(logits, [0] * 6 + [1] * 3)
+        >>> low, high = venn_abers.intervals(logits[:1])
+        >>> low.round(3), high.round(3)  # 6 of 9 were right: with this row 6 or 7 of 10
+        (array([0.6]), array([0.7]))
     """
 
     method: ClassVar[str] = "venn-abers"

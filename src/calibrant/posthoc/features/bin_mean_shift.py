@@ -44,6 +44,15 @@ class BinMeanShift(ProximityMap):
     References:
         Xiong, Deng, Koh, Wu, Li, Xu, Hooi: Proximity-Informed Calibration for Deep Neural Networks.
         NeurIPS 2023.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> shift = cb.BinMeanShift(scaling="none", reference_rows=1_000).fit_predictions(val)
+        >>> shift.shifts_.shape
+        (5, 10)
+        >>> print(f"{shift.shifts_.min():.2f}")  # half of what the worst cell says too much
+        -0.14
     """
 
     method: ClassVar[str] = "procal-bms"

@@ -45,9 +45,9 @@ class DensityAwareCalibration(NeighbourCalibrator):
     the nearest neighbour whatever k is, another the (k + 1)-th, both with squared distances.
 
     The objective is not convex, so the fit starts from temperature scaling and from temperatures in
-    proportion to each distance, and the best end is taken; on the calibration rows it is never
-    worse than temperature scaling. Shares of the single temperature are drawn towards it with the
-    weight of one row, which matters where a few rows would call for certainty.
+    proportion to each distance, and the best outcome is taken; on the calibration rows it is never
+    worse than temperature scaling. A penalty with the weight of one row draws the map towards the
+    single temperature, which matters where a few rows would call for certainty.
 
     Args:
         neighbours: k. The paper takes 50 for CIFAR-10, 200 for CIFAR-100, and 10 for ImageNet with
@@ -62,6 +62,13 @@ class DensityAwareCalibration(NeighbourCalibrator):
     References:
         Tomani, Waseda, Shen, Cremers: Beyond In-Domain Scenarios: Robust Density-Aware Calibration.
         ICML 2023.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> dac = cb.DensityAwareCalibration(reference_rows=1_000).fit_predictions(val)
+        >>> dac.weights_.round(3), round(dac.offset_, 1)  # distance tells nothing here
+        (array([0.]), 1.6)
     """
 
     method: ClassVar[str] = "dac"

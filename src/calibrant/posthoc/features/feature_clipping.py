@@ -45,9 +45,9 @@ class Clipped(NamedTuple):
 class FeatureClipping(FeatureCalibrator):
     """softmax(beta z'), with z' what the last layer makes of features clipped to [-C, C].
 
-    Overconfidence shows in a few large features, so bounding them takes it off. Computed as
-    z' = z + W (clip(x) - x), so a row with nothing to clip keeps its logits to the last bit. The
-    predicted class may change. One parameter, and one more with a temperature.
+    Overconfidence comes from a few large features, so bounding them lowers it. Computed as z' = z +
+    W (clip(x) - x), so a row with nothing to clip keeps its logits to the last bit. The predicted
+    class may change. One parameter, and one more with a temperature.
 
     C has the lowest NLL on the calibration rows among bounds that keep at least `accuracy` of the
     accuracy there, or there is no bound, if none is better. Bounds are quantiles of |x|, refined
@@ -67,6 +67,13 @@ class FeatureClipping(FeatureCalibrator):
 
     References:
         Tao, Dong, Xu: Feature Clipping for Uncertainty Calibration. AAAI 2025.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> clipping = cb.FeatureClipping().fit(val.logits, val.labels, val.features, head=val.head)
+        >>> print(f"{(abs(val.features) > clipping.bound_).mean():.1%} of the features are clipped")
+        0.2% of the features are clipped
     """
 
     method: ClassVar[str] = "feature-clipping"

@@ -89,7 +89,7 @@ class PenalisedMap(LinearMap):
         return self.beta_ * (self.change_ + (np.eye(self.classes_) if square else 1.0))
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
-        """See `LinearMap.linear_map`."""
+        """Return W in the caller's units, (K,) if it is diagonal, and b."""
         return self.weight_, self.bias_
 
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:

@@ -65,7 +65,7 @@ class _ClassTemperatures(LinearMap):
         )
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
-        """See `LinearMap.linear_map`."""
+        """Return (K,) 1 / T_k for W, and no bias."""
         return 1 / self.temperatures_, np.zeros(self.classes_)
 
 
@@ -119,6 +119,13 @@ class ClassTemperatureScaling(_ClassTemperatures):
         Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021.
         There T_k is found by ECE, the grid is 0.1 to 10 whatever T is, and T itself the one of
         lowest ECE. Likelihood and shrinkage are this package's.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> rows = cb.synthetic.tempered(5_000, 3, temperature=2.0).predictions
+        >>> cts = cb.ClassTemperatureScaling().fit_predictions(rows)
+        >>> cts.temperatures_.round(1), cts.shrinkage_  # classes don't differ, so they share one
+        (array([2., 2., 2.]), 0.0)
     """
 
     method: ClassVar[str] = "cts"
@@ -188,12 +195,12 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
 
         mean NLL + shrinkage * K / N |u|^2
 
-    over u from 0 by L-BFGS with the analytic gradient; K counts the classes that some row can be.
-    x are the log-probabilities at T, in units of the logits, since the map depends on the origin of
-    the logits: dividing only z_k moves it against the others. With centred logits it sees class by
-    class how sure the network is of its answer, and with few rows learns too much of it. It is
-    vector scaling without a bias whose weights stay positive. The predicted class may change. Where
-    the logits can't be told from chance, all classes take the single temperature as it is.
+    over u from 0 by L-BFGS with the analytic gradient; K counts the classes that some row can be. x
+    are the log-probabilities at T, in units of the logits. The origin of x matters, because
+    dividing x_k alone moves it against the others. Centred logits tell the map, class by class, how
+    sure the network is of its answer, and from few rows it learns too much of that. It is vector
+    scaling without a bias whose weights stay positive. The predicted class may change. Where the
+    logits can't be told from chance, all classes take the single temperature as it is.
 
     Held-out NLL minus that of the single temperature, five draws of the rows of a ResNet-50
     (CIFAR-10) and a WideResNet-16-4 (CIFAR-100), with standard errors:
@@ -221,6 +228,15 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     References:
         Frenkel & Goldberger: Network Calibration by Class-based Temperature Scaling. EUSIPCO 2021,
         with likelihood for ECE; shrinkage is this package's.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> few = cb.synthetic.tempered(60, 3, temperature=1.0).predictions
+        >>> for shrinkage in (0.01, 100.0):  # by itself, and drawn to the single temperature
+        ...     cts = cb.GradientClassTemperatureScaling(shrinkage).fit_predictions(few)
+        ...     print(cts.temperatures_.round(2))
+        [0.85 0.96 1.02]
+        [0.94 0.95 0.95]
     """
 
     method: ClassVar[str] = "cts-gradient"

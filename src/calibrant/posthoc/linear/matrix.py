@@ -44,7 +44,7 @@ class _RegularisedMatrix(LinearMap):
         return self.classes_**2 + self.classes_
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
-        """See `LinearMap.linear_map`."""
+        """Return the full (K, K) W and b."""
         return self.weight_, self.bias_
 
     def _fit(self, predictions: Predictions) -> FitReport:
@@ -94,16 +94,17 @@ class MatrixScaling(_RegularisedMatrix):
 
     a convex function; K^2 + K parameters. The predicted class may change. Each row's mean is taken
     off first, since the map would otherwise depend on the logits' arbitrary origin. The diagonal is
-    free, but for a pull of 1 / N that keeps separable rows finite. Measuring D in units of T makes
-    the result independent of the logits' scale. Rows without an error leave temperature scaling.
+    free but for a pull of 1 / N, which keeps the fit finite on separable rows. Measuring D in units
+    of T makes the result independent of the logits' scale. If no row is wrong, temperature scaling
+    is taken.
 
     Where classes are confused in a lasting pattern and rows are many it gains likelihood and
     accuracy; a few hundred rows are better spent on fewer parameters ('svs', 'top-rest').
 
     Args:
-        penalty: lambda. 0 chooses it by five-fold cross-validated likelihood from ten values whose
-            pull on an entry, N lambda / (K (K - 1)), goes from 1e4 down to 1 by half decades after
-            1e6, which is as good as infinite. The map is then fitted to all rows once more: one
+        penalty: lambda. 0 chooses it by five-fold cross-validated likelihood from ten values. Their
+            pull on an entry, N lambda / (K (K - 1)), is 1e6, which is as good as infinite, or goes
+            from 1e4 down to 1 by half decades. The map is then fitted to all rows once more: one
             linear map, where the paper averages the probabilities of five.
         bias_penalty: mu. 0 takes lambda / (K - 1), the same pull on every parameter.
         most_classes: refuse to fit more classes, where a fit takes minutes.
@@ -116,6 +117,12 @@ class MatrixScaling(_RegularisedMatrix):
     References:
         Guo et al.: On Calibration of Modern Neural Networks. ICML 2017. Regularisation: Kull et
         al.: Beyond Temperature Scaling. NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> matrix = cb.MatrixScaling().fit_predictions(cb.load_sample("validation"))
+        >>> matrix.n_parameters, matrix.penalties_.round(3)  # chosen: lambda, and lambda / (K - 1)
+        (110, array([1.8, 0.2]))
     """
 
     method: ClassVar[str] = "matrix"
@@ -151,6 +158,16 @@ class DirichletCalibration(_RegularisedMatrix):
     References:
         Kull et al.: Beyond Temperature Scaling: Obtaining Well-Calibrated Multi-Class Probabilities
         with Dirichlet Calibration. NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 1_000 + [[0.2, 0.8]] * 1_000)
+        >>> labels = [0] * 700 + [1] * 300 + [1] * 900 + [0] * 100  # 70 % right, then 90 %
+        >>> dirichlet = cb.DirichletCalibration(penalty=0.01).fit(logits, labels)
+        >>> dirichlet.predict_proba(logits[[0, -1]]).round(2)  # one down, one up: no T does
+        array([[0.7, 0.3],
+               [0.1, 0.9]])
     """
 
     method: ClassVar[str] = "dirichlet"

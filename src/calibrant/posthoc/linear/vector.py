@@ -36,6 +36,15 @@ class VectorScaling(PenalisedMap):
     References:
         Guo et al.: On Calibration of Modern Neural Networks. ICML 2017. There x are the logits with
         whatever origin the network gives them.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> honest = cb.synthetic.tempered(5_000, 3, temperature=1.0).predictions
+        >>> biased = honest.logits + np.asarray([0.0, 0.0, 1.0])  # favours class 2
+        >>> vector = cb.VectorScaling().fit(biased, honest.labels)
+        >>> print(f"{vector.bias_[2] - vector.bias_[0]:.0f}")
+        -1
     """
 
     method: ClassVar[str] = "vector"

@@ -55,6 +55,13 @@ class EnsembleTemperatureScaling(Mixture):
     Attributes:
         beta_: inverse temperature of the first part.
         weights_: (3,) mixture weights.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> ets = cb.EnsembleTemperatureScaling().fit_predictions(val)
+        >>> ets.weights_.round(2)
+        array([1., 0., 0.])
     """
 
     method: ClassVar[str] = "ets"

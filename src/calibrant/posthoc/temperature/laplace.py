@@ -20,8 +20,8 @@ class LaplaceTemperatureScaling(Mixture):
     """(1 - w) softmax(z / T) + w / K, with T of temperature scaling and w = 1 / (N + 1).
 
     Keeps the order of the classes in every row. No probability falls below w / K, so no surprise
-    costs more than log(K (N + 1)): T alone may say "impossible" of what N rows never showed. With
-    thousands of rows and a sound T it changes next to nothing. One parameter is fitted.
+    costs more than log(K (N + 1)): T alone may call impossible what N rows merely never showed.
+    With thousands of rows and a sound T it changes next to nothing. One parameter is fitted.
 
     Attributes:
         beta_: the fitted inverse temperature; `temperature_` is its inverse.
@@ -31,6 +31,16 @@ class LaplaceTemperatureScaling(Mixture):
         Laplace's rule of succession. After temperature scaling it is the first step of structured
         scaling in Berta, Holzmueller, Jordan, Bach: arXiv 2511.03685, 2025, and ``ts-mix`` in the
         package probmetrics.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 99)
+        >>> scaling = cb.LaplaceTemperatureScaling().fit(logits, [0] * 66 + [1] * 33)
+        >>> scaling.uniform_  # 1 / (99 + 1)
+        0.01
+        >>> scaling.predict_proba([[1e6, 0.0]]).round(3)  # nothing is impossible
+        array([[0.995, 0.005]])
     """
 
     method: ClassVar[str] = "temperature-laplace"

@@ -52,8 +52,8 @@ class ParameterisedTemperature(RowTemperature):
 
     Args:
         inputs: logits that the network sees.
-        weight_decay: see above; of 0.3, 1, 3 and 10 the best likelihoods with 5 000 rows of a
-            CIFAR-10 and a CIFAR-100 network came with 3 and with 3 or 10.
+        weight_decay: see above. Of 0.3, 1, 3 and 10, with 5 000 rows, 3 gave the best likelihood on
+            a CIFAR-10 network, and 3 and 10 did on a CIFAR-100 network.
         restarts: networks to start from.
         max_iterations: L-BFGS steps at most, for each.
         seed: of the first layers; the same seed gives the same fit.
@@ -68,6 +68,17 @@ class ParameterisedTemperature(RowTemperature):
     References:
         Tomani, Cremers, Buettner: Parameterized Temperature Scaling for Boosting the Expressive
         Power in Post-Hoc Uncertainty Calibration. ECCV 2022.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> fit, test = (cb.synthetic.margin_tempered(5_000, 10, seed=seed) for seed in (1, 2))
+        >>> errors = []
+        >>> for method in (cb.TemperatureScaling(), cb.ParameterisedTemperature()):
+        ...     fitted = method.fit_predictions(fit.predictions)
+        ...     probs = fitted.predict_proba(test.predictions.logits)
+        ...     errors.append(test.true_calibration_error(probs))
+        >>> round(errors[0], 2), errors[1] < errors[0] / 5
+        (0.07, True)
     """
 
     method: ClassVar[str] = "pts"

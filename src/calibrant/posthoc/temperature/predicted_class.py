@@ -37,9 +37,9 @@ class PredictedClassTemperature(SummaryTemperature):
     identified, all classes take it as it is.
 
     Args:
-        shrinkage: see above; 100 takes r_k to differ from 1 by a tenth or so. On the validation
-            rows of the sample (10 classes), fitted to a random part and tested on the rest, mean
-            NLL minus that of the single temperature, in 1e-4, over 10 draws:
+        shrinkage: see above; 100 is right if the r_k differ from 1 by about a tenth. On the
+            validation rows of the sample (10 classes), fitted to a random part and tested on the
+            rest, mean NLL minus that of the single temperature, in 1e-4, over 10 draws:
 
             =============  ====  ====  ====  ====  ====
             shrinkage         3    10    30   100   300
@@ -54,6 +54,14 @@ class PredictedClassTemperature(SummaryTemperature):
     References:
         The variant by predicted class of Frenkel & Goldberger: Network Calibration by Class-based
         Temperature Scaling. EUSIPCO 2021. Likelihood and shrinkage are this package's.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> scaling = cb.PredictedClassTemperature().fit_predictions(val)
+        >>> temperatures = 1 / scaling.class_betas_
+        >>> int(temperatures.argmax()), temperatures.round(1)
+        (5, array([1.5, 1.4, 1.5, 1.7, 1.4, 1.9, 1.6, 1.6, 1.5, 1.4]))
     """
 
     method: ClassVar[str] = "predicted-class"

@@ -26,6 +26,13 @@ class TemperatureScaling(SummaryTemperature):
 
     References:
         Guo, Pleiss, Sun, Weinberger: On Calibration of Modern Neural Networks. ICML 2017.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> truth = cb.synthetic.tempered(10_000, 10, temperature=2.0)  # honest logits, doubled
+        >>> scaling = cb.TemperatureScaling().fit_predictions(truth.predictions)
+        >>> round(scaling.temperature_, 1)
+        2.0
     """
 
     method: ClassVar[str] = "temperature"

@@ -14,7 +14,15 @@ from calibrant.predictions.predictions import Predictions
 
 @dataclass(eq=False)
 class Uncalibrated(Calibrator):
-    """The network's own softmax, the control of every comparison."""
+    """The network's own softmax, the control of every comparison.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> none = cb.Uncalibrated().fit([[2.0, 0.0], [0.0, 1.0]], [0, 1])
+        >>> none.predict_proba(np.log([[3.0, 1.0]])).round(2)  # whatever it was fitted to
+        array([[0.75, 0.25]])
+    """
 
     method: ClassVar[str] = "none"
     keeps_prediction: ClassVar[bool] = True

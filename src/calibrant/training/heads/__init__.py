@@ -1,4 +1,14 @@
-"""Second stages: heads retrained on the features of a network that stays as it is."""
+"""Second stages: heads retrained on the features of a network that stays as it is.
+
+Examples:
+    >>> import calibrant as cb
+    >>> from calibrant.training.heads import HeadRetraining
+    >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+    >>> stage = HeadRetraining(epochs=2).fit(val.features, val.labels)
+    >>> probs = stage.predict_proba(test.features)
+    >>> print(f"{cb.accuracy(probs, test.labels):.1f}")
+    0.8
+"""
 
 from calibrant.training.heads.balanced_head import BalancedHead, simplex_frame
 from calibrant.training.heads.balcal import BalCAL

@@ -109,18 +109,18 @@ class MaskedLearner:
         self._learning_rate, self._tally = 0.0, Tally(heads.count)
 
     def begin(self, epoch: int) -> None:
-        """See `Learner`."""
+        """Draw the masks of the epoch, and set its learning rate."""
         self.heads.draw_masks(self._retention, epoch)
         self._learning_rate = self._rate(epoch)
         self._tally = Tally(self.heads.count)
 
     def learn(self, features: Tensor, labels: Tensor) -> None:
-        """See `Learner`."""
+        """Take one step of all heads, and count what they got right."""
         logits = self.heads.step(self.scaling.apply(features), labels, self._learning_rate)
         self._tally.add(logits, labels)
 
     def end(self, epoch: int) -> None:
-        """See `Learner`."""
+        """Record the epoch, and decide on the next one's retention."""
         tally = self._tally
         if self._remeasure is not None:
             tally = Tally(self.heads.count)
@@ -169,12 +169,12 @@ class ModuleLearner:
         self._tally = Tally(1)
 
     def begin(self, epoch: int) -> None:
-        """See `Learner`."""
+        """Put the module into training mode and count afresh."""
         self.module.train()
         self._tally = Tally(1)
 
     def learn(self, features: Tensor, labels: Tensor) -> None:
-        """See `Learner`."""
+        """Take one step of the optimiser, and count what was right."""
         if self._scaling is not None:
             features = self._scaling.apply(features)
         logits, loss = self._loss(features, labels)
@@ -182,7 +182,7 @@ class ModuleLearner:
         self._tally.add(logits.detach()[None], labels)
 
     def end(self, epoch: int) -> None:
-        """See `Learner`."""
+        """Record the epoch, and keep the module's state if it is the likeliest so far held out."""
         accuracy, confidence = float(self._tally.accuracy[0]), float(self._tally.confidence[0])
         self.history.append(EpochRecord(epoch + 1, 1.0, accuracy, confidence))
         if self._validation is None:

@@ -289,7 +289,7 @@ class MaCCal(HeadRetraining):
         warnings.warn(CalibrationWarning(sentence), stacklevel=5)
 
     def summary(self) -> Mapping[str, Any]:
-        """See `SecondStage.summary`."""
+        """Return kappa, the curve it was chosen from, and the plain head, as JSON takes them."""
         return {
             "kappa": self.kappa_,
             "plain_chosen": self.plain_chosen_,

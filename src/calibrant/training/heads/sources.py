@@ -109,7 +109,7 @@ class FeatureRows:
 
     @property
     def place(self) -> Place:
-        """See `FeatureSource.place`."""
+        """Device and type of the features in memory."""
         return self.features.device, self.features.dtype
 
     def rows(self, index: Tensor) -> FeatureRows:
@@ -118,13 +118,13 @@ class FeatureRows:
         return FeatureRows(self.features[index], self.labels[index], self.classes, self.seed)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
-        """See `FeatureSource.epoch`."""
+        """Yield all rows once in batches, in an order that seed and epoch decide."""
         order = epoch_order(self.n, self.seed, epoch).to(self.labels.device)
         for index in row_parts(order, batch_size):
             yield self.features[index], self.labels[index]
 
     def passes(self, batch_size: int) -> Iterator[Batch]:
-        """See `FeatureSource.passes`."""
+        """Yield all rows once in batches, in the order that they lie in."""
         parts = (row_parts(array, batch_size) for array in (self.features, self.labels))
         yield from zip(*parts, strict=True)
 
@@ -214,7 +214,7 @@ class NetworkFeatures:
         self.place = layer.weight.device, _at_least_float32(layer.weight.dtype)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
-        """See `FeatureSource.epoch`; the batches are those of the loader."""
+        """Yield features and labels of one run through the loader, in batches of its own size."""
         sampler: Any = getattr(self.loader, "sampler", None)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
@@ -222,7 +222,7 @@ class NetworkFeatures:
             yield features, labels
 
     def passes(self, batch_size: int) -> Iterator[Batch]:
-        """See `FeatureSource.passes`."""
+        """Yield features and labels of one run through the loader, as of its first epoch."""
         yield from self.epoch(0, batch_size)
 
     def cached(self, seed: int = 0) -> tuple[FeatureRows, Tensor]:

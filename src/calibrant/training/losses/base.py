@@ -110,6 +110,15 @@ class CalibrationLoss(nn.Module):
         accumulation_steps: batches that make one step of the optimiser; most losses don't care.
         mixtures: how many mixtures of each input a loss that needs "mixed" is to be given.
         mixture_arguments: those of `Mixup` that make them, unless the caller says otherwise.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training.losses import CrossEntropy
+        >>> logits, target = torch.tensor([[0.0, 0.0], [5.0, 0.0]]), torch.tensor([1, -100])
+        >>> CrossEntropy(reduction="none")(logits, target)  # log 2, and a row that is left out
+        tensor([0.6931, 0.0000])
+        >>> CrossEntropy()(logits, target)  # the mean of what is left
+        tensor(0.6931)
     """
 
     per_sample: ClassVar[bool] = True

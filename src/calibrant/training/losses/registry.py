@@ -93,6 +93,15 @@ def make_loss(
     Raises:
         UnknownMethodError: no such loss or data set.
         InputError: no such argument, one missing, or a value out of range.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import make_loss
+        >>> logits, target = torch.tensor([[0.0, 0.0]]), torch.tensor([1])
+        >>> make_loss("cross-entropy", num_classes=2)(logits, target)  # log 2
+        tensor(0.6931)
+        >>> make_loss("focal", num_classes=2, gamma=1.0)(logits, target)  # (1 - .5) log 2
+        tensor(0.3466)
     """
     if name not in LOSSES:
         close = difflib.get_close_matches(name, LOSSES, n=1)

@@ -13,6 +13,12 @@ densenet121      32x32                       1024  6,956,298
 resnet50-tiny    64x64                       8192  25,138,952 (K = 200)
 resnet101-tiny   64x64                       8192  44,131,080 (K = 200)
 ===============  ==========================  ====  ======================
+
+Examples:
+    >>> import torch
+    >>> from calibrant.training import nets
+    >>> nets.build("resnet8", num_classes=10)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
 """
 
 from __future__ import annotations

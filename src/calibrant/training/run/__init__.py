@@ -1,4 +1,13 @@
-"""Training runs: `calibrant train`, and the same from Python."""
+"""Training runs: `calibrant train`, and the same from Python.
+
+Examples:
+    >>> import calibrant as cb
+    >>> from calibrant.training.run import RunSettings
+    >>> RunSettings("cifar10/", loss="fedlas-ls").total_epochs
+    18
+    >>> RunSettings("cifar10/", loss="fedlas-ls", epochs=2).total_epochs
+    2
+"""
 
 from calibrant.training.run.folder import write_outputs
 from calibrant.training.run.observer import Announcer, Observer

@@ -99,7 +99,7 @@ def test_margin_groups_share_their_axes(
     axes = figures.margin_groups(before, test_set, groups=3, hollow=True)
     assert len(axes) == 3
     figures.margin_groups(after, test_set, axes, groups=3)
-    margin = margins.logit_margins(test_set)
+    margin = test_set.margins
     assert margin is not None
     both = [margins.margin_groups(e.scores, margin, 3)[0].points for e in (before, after)]
     expected = np.concatenate([np.stack([p.confidence, p.accuracy], axis=1) for p in both])
@@ -116,7 +116,7 @@ def test_margin_temperature_draws_the_curve(
     smart = comparison["smart"].calibrator
     assert isinstance(smart, cb.SMART)
     figures.margin_temperature(smart, test_set, ax)
-    margin = margins.logit_margins(test_set)
+    margin = test_set.margins
     assert margin is not None
     curve = margins.margin_temperature(smart, test_set.logits, margin)
     drawn = np.asarray(ax.lines[0].get_xydata())

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 import calibrant as cb
 from calibrant.core.errors import InputError, UnknownMethodError
-from calibrant.evaluation.evaluate import Evaluation, evaluate, show
+from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.numbers import show
 from calibrant.metrics import gaps, kernel, mmce, sweep
 from calibrant.metrics.bins import GRID_CELLS, BinSums
 from calibrant.metrics.cox import slopes_of_curves

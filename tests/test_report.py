@@ -15,19 +15,12 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
+from calibrant.evaluation.findings import heading
+from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.report import write_comparison_report, write_evaluation_report
-from calibrant.report.document import unique_titles
-from calibrant.report.series import (
-    Gap,
-    equal_width_points,
-    risk_coverage,
-)
-from calibrant.report.wording import (
-    comparison_deck,
-    comparison_headline,
-    evaluation_headline,
-    method_title,
-)
+from calibrant.report.method_title import method_title
+from calibrant.report.pages import comparison_words
+from calibrant.report.series import equal_width_points, risk_coverage
 
 MAX_BYTES = 500_000
 METHODS = ["none", "temperature", "isotonic", "smart"]
@@ -95,17 +88,15 @@ class Page(HTMLParser):
 
 def test_headline_says_before_and_after(comparison: cb.Comparison) -> None:
     before = comparison["none"].evaluation
-    titles = unique_titles(comparison)
-    text = comparison_headline(comparison, before, titles)
+    text, deck = comparison_words(comparison, before)
     gap = Gap.of(before.rows)
     assert text.startswith(f"Overconfident by {100 * gap.value:.1f} points (95 % interval ")
-    assert f"after {titles[comparison.best]} " in text
+    assert f"after {comparison.best} " in text
     assert ("not distinguishable from perfect" in text) == comparison.methods[0].evaluation[
         "ece"
     ].at_floor
-    deck = comparison_deck(comparison, titles)
     for name in comparison.tied_with_best:
-        assert titles[name] in deck
+        assert name in deck
 
 
 def test_headline_of_honest_and_of_twofold_errors() -> None:
@@ -115,9 +106,9 @@ def test_headline_of_honest_and_of_twofold_errors() -> None:
     def headline(chance: Any) -> str:
         labels = (rng.random(4000) >= chance).astype(int)
         rows = cb.Predictions.from_confidence(confidence, np.zeros(4000, int), labels)
-        return evaluation_headline(cb.evaluate(rows, resamples=50))
+        return heading(cb.evaluate(rows, resamples=50))
 
-    assert headline(confidence) == "Not distinguishable from perfect at this sample size."
+    assert headline(confidence) == ("Not distinguishable from perfectly calibrated with 4000 rows.")
     assert headline(confidence * 0.8).startswith("Overconfident by ")
     assert headline(confidence * 0.8 + 0.19).startswith("Underconfident by ")
     assert headline(np.full(4000, 0.55)).startswith("Overconfident here and underconfident there")
@@ -213,8 +204,8 @@ def test_page_without_none_shows_the_network_itself(
     assert not document["methods"][-1]["ranked"]
     assert document["before"] == "none"
     assert document["after"] == found.best
-    titles = [m["title"] for m in document["methods"]]
-    assert len(set(titles)) == len(titles)
+    names = [m["name"] for m in document["methods"]]
+    assert sorted(names) == ["isotonic", "none", "temperature-1", "temperature-2"]
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
@@ -366,7 +357,7 @@ def test_page_works_in_a_browser(
     assert "of inputs at an error of" in seen["words"]
     assert seen["mass"] == 30
     assert seen["smooth"] >= 2
-    assert seen["note"].startswith("Isotonic regression")
+    assert seen["note"].startswith("isotonic doesn")
     assert seen["single"] == 1
     assert seen["classes"].count("\n") == 2 + 5
     assert min(seen["tables"]) > 4

@@ -11,13 +11,13 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
+from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.document import short
-from calibrant.report.margins import logit_margins, margin_groups, margin_temperature
+from calibrant.report.margins import margin_groups, margin_temperature
 from calibrant.report.series import (
-    Gap,
     confidence_histogram,
     equal_mass_points,
     equal_width_points,
@@ -193,8 +193,7 @@ def test_classes_are_counted_by_prediction() -> None:
 
 def test_margin_groups_split_the_rows_by_quantile(sets: tuple[cb.Predictions, ...]) -> None:
     test = sets[1]
-    margin = logit_margins(test)
-    assert margin is not None
+    margin = test.margins
     ordered = np.sort(test.scores, axis=1)
     np.testing.assert_allclose(margin, ordered[:, -1] - ordered[:, -2])
     scores = cb.evaluate(test, metrics=["ece"], resamples=2).scores
@@ -216,8 +215,7 @@ def test_margin_groups_split_the_rows_by_quantile(sets: tuple[cb.Predictions, ..
 
 def test_margin_temperature_knows_a_function_from_a_cloud(sets: tuple[cb.Predictions, ...]) -> None:
     fit, test = sets
-    margin = logit_margins(test)
-    assert margin is not None
+    margin = test.margins
     smart = cb.SMART().fit(fit.logits, fit.labels)
     curve = margin_temperature(smart, test.logits, margin, points=60)
     assert curve.is_function

@@ -9,10 +9,10 @@ import pytest
 
 from calibrant.comparison.compare import compare
 from calibrant.evaluation.evaluate import Evaluation, evaluate
-from calibrant.evaluation.verdict import judge, state_of
+from calibrant.evaluation.findings import heading, judge, state_of
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
-from calibrant.report.wording import comparison_headline, evaluation_headline
+from calibrant.report.pages import comparison_words
 
 JUDGES = {"ece", "adaece", "smce", "smece", "ks"}
 SHOWS_NO_MORE = (
@@ -42,7 +42,7 @@ def test_no_other_metric_calls_an_overconfident_model_perfect(metric: str):
     assert judge(found) is None
     assert state_of(found) == "overconfident"
     gap, low, high = found.gap
-    for text in (found.headline(), evaluation_headline(found), str(found)):
+    for text in (found.headline(), heading(found), str(found)):
         assert "istinguishable" not in text
         assert f"Overconfident by {100 * gap:.1f} points" in " ".join(text.split())
     assert f"{100 * low:.1f} to {100 * high:.1f}" in found.headline()
@@ -77,7 +77,11 @@ def test_errors_in_both_directions_are_called_so():
     labels = (rng.random(4000) >= 0.55).astype(int)
     rows = Predictions.from_confidence(c, np.zeros(4000, int), labels)
     found = evaluate(rows, metrics=["mce", "ece"], resamples=50)
-    assert found.headline().startswith("Overconfident here and underconfident there: mean conf")
+    low, high = 100 * found["ece"].low, 100 * found["ece"].high
+    assert found.headline().startswith(
+        "Overconfident here and underconfident there "
+        f"(ECE {100 * found['ece'].value:.2f} %, 95 % interval {low:.2f} to {high:.2f}): mean conf"
+    )
 
 
 def test_a_comparison_ranked_by_one_direction_calls_nothing_perfect(labelled_logits):
@@ -89,7 +93,7 @@ def test_a_comparison_ranked_by_one_direction_calls_nothing_perfect(labelled_log
     found = compare(["none"], rank_by="underconfidence", **options)
     assert found["none"].evaluation["underconfidence"].at_floor
     assert found.headline().endswith(", no more than noise gives.")
-    page = comparison_headline(found, found["none"].evaluation, {"none": "uncalibrated"})
+    page, _ = comparison_words(found, found["none"].evaluation)
     assert page.startswith("Overconfident by ")
     by_ece = compare(["temperature"], rank_by="ece", **options)
     assert by_ece["temperature"].evaluation["ece"].at_floor

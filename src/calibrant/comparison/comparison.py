@@ -9,11 +9,16 @@ from itertools import combinations
 from typing import Any
 
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation, MetricResult, in_percent, show
+from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.findings import honest_would_show, ranking
+from calibrant.evaluation.numbers import in_percent, show
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 from calibrant.metrics.shapes import Metric
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 
+# The method that leaves the network's own confidences as they are.
+UNCALIBRATED = Uncalibrated.method
 # What the printed table shows; everything is in `Comparison.as_dict`.
 TABLE_METRICS = ("ece", "adaece", "smce", "nll", "brier")
 
@@ -142,24 +147,25 @@ class Comparison:
         return self.methods[0].name
 
     @property
+    def uncalibrated(self) -> ComparedMethod | None:
+        """The network's own confidences, if they took part."""
+        return next((method for method in self.methods if method.name == UNCALIBRATED), None)
+
+    @property
+    def best_calibrated(self) -> ComparedMethod | None:
+        """The best method but for the network's own confidences, if one took part."""
+        return next((method for method in self.methods if method.name != UNCALIBRATED), None)
+
+    @property
     def tied_with_best(self) -> list[str]:
         """Names of the others that can't be told from the best, all comparisons considered."""
         return [m.name for m in self.methods[1:] if not self.differences[m.name].significant]
 
     def headline(self) -> str:
         """Return the finding in one or two sentences."""
-        best = self.methods[0].evaluation[self.rank_by]
-        level = 100 * self.methods[0].evaluation.level
-        text = f"{best.metric.superlative}: {self.best}, {_with_interval(best, level)}"
-        if best.at_floor:
-            judges = best.metric.judges
-            text += ", not distinguishable from perfect" if judges else ", no more than noise gives"
-        tied = self.tied_with_best
-        if len(self.methods) == 1:
-            return text + "."
-        if not tied:
-            return text + ". No other method comes close enough to tie."
-        return text + f". Can't be told apart from it: {', '.join(tied)}."
+        best = self.methods[0].evaluation
+        tied = self.tied_with_best if len(self.methods) > 1 else None
+        return ranking(best[self.rank_by], self.best, best.level, tied)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -174,6 +180,7 @@ class Comparison:
                 for method in self.methods
             ],
             "rank_by": self.rank_by,
+            "headline": self.headline(),
             "best": self.best,
             "tied_with_best": self.tied_with_best,
             "best_by_metric": {name: self.best_by(name) for name in results},
@@ -231,17 +238,7 @@ class Comparison:
         )
         if best.floor is None:
             return text
-        floor, floor_95 = show(best.metric, best.floor), show(best.metric, best.floor_95)
-        return (
-            f"{text} Honest confidences like those of {self.best} would show {floor} on average, "
-            f"and up to {floor_95} in 95 % of cases."
-        )
-
-
-def _with_interval(result: MetricResult, level: float) -> str:
-    unit = " %" if result.metric.percent else ""
-    low, high = show(result.metric, result.low), show(result.metric, result.high)
-    return f"{show(result.metric, result.value)}{unit} ({level:g} % interval {low} to {high})"
+        return f"{text} {honest_would_show(best, f'those of {self.best}')}"
 
 
 def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:

@@ -11,8 +11,9 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation import verdict
-from calibrant.evaluation.rare_outcomes import gap_interval, stretched
+from calibrant.evaluation import findings
+from calibrant.evaluation.numbers import in_percent, interval_of, show
+from calibrant.evaluation.rare_outcomes import Gap, stretched
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FLOOR_QUANTILE,
@@ -27,10 +28,6 @@ from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetr
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
-
-SMALLEST_IN_FULL, ROUNDING = 1e-3, 1e-9
-# A legend lists no more metrics than this if it can list the others instead.
-MOST_TITLES = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +62,11 @@ class MetricResult:
     floor_95: float | None = None
     p_value: float | None = None
     replicates: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """The value and the ends of its interval."""
+        return self.value, self.low, self.high
 
     @property
     def cost(self) -> float:
@@ -144,13 +146,13 @@ class Evaluation:
         return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
 
     @property
-    def gap(self) -> tuple[float, float, float]:
-        """Mean confidence less accuracy, and the ends of its interval (`gap_interval`)."""
-        return gap_interval(self.rows, self.level)
+    def gap(self) -> Gap:
+        """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        return Gap.of(self.rows, self.level)
 
     def headline(self) -> str:
-        """Return the finding in one sentence, or two; see `calibrant.evaluation.verdict`."""
-        return verdict.headline(self)
+        """Return the finding in one sentence, or two; see `calibrant.evaluation.findings`."""
+        return findings.headline(self)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -160,6 +162,8 @@ class Evaluation:
             "n": self.n,
             "classes": self.classes,
             "level": self.level,
+            "state": findings.state_of(self),
+            "finding": findings.heading(self),
             "metrics": {name: result.as_dict() for name, result in self.results.items()}
             | dict.fromkeys(self.skipped),
             "clipped_nll_rows": self.clipped_nll_rows,
@@ -168,15 +172,11 @@ class Evaluation:
 
     def __str__(self) -> str:
         width = "" if self.classes is None else f", {self.classes} classes"
-        head = ["metric", "value", f"{100 * self.level:.0f} % interval", "floor", "floor 95 %"]
+        head = ["metric", "value", interval_of(self.level), "floor", "floor 95 %"]
         measured = [result.metric for result in self.results.values()]
         legend = in_percent(measured)
         if any(result.floor is not None for result in self.results.values()):
-            legend += (
-                " Floor: what perfectly honest confidences would show on as many rows, on average; "
-                "floor 95 %: what they would stay below in 95 % of cases. A value up to that may "
-                "be nothing but noise."
-            )
+            legend += f" {findings.FLOOR}"
         parts = [
             wrap(self.headline()),
             f"{self.source}: {counted(self.n, 'row')}{width}, {self.kind}",
@@ -191,33 +191,6 @@ class Evaluation:
             wrap(legend),
         ]
         return "\n\n".join(part for part in parts if part)
-
-
-def show(metric: Metric, value: float | None) -> str:
-    """Return `value` as tables print it: percent with two digits, or four digits.
-
-    Four digits would leave next to nothing of a number below a thousandth that isn't in percent, so
-    it gets an exponent, unless it is a rounding error. A zero has no sign.
-    """
-    if value is None:
-        return ""
-    if not metric.percent and ROUNDING < abs(value) < SMALLEST_IN_FULL:
-        return f"{value:.1e}"
-    text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
-    return text.lstrip("-") if float(text) == 0 else text
-
-
-def in_percent(metrics: Sequence[Metric]) -> str:
-    """Return the sentence that says which of these metrics tables show in percent."""
-    titles = [metric.title for metric in metrics if metric.percent]
-    others = [metric.title for metric in metrics if not metric.percent]
-    if not titles:
-        return "No value is in percent."
-    if not others:
-        return "All values in percent."
-    if len(titles) <= len(others) or len(titles) <= MOST_TITLES:
-        return f"In percent: {'; '.join(titles)}."
-    return f"All values in percent but {'; '.join(others)}."
 
 
 def _table_row(result: MetricResult) -> list[str]:

@@ -18,19 +18,16 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     as_array,
-    namespace,
-    row_chunks,
     to_numpy,
-    working_dtype,
 )
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate, show
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
 from calibrant.evaluation.family_wise import Family
+from calibrant.evaluation.numbers import percent, show
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, default_resamples
 from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import top_two
 from calibrant.predictions.scoring import score_rows
 
 GroupKind = Literal["predicted", "label", "margin", "confidence"]
@@ -168,8 +165,8 @@ def _table_row(name: str, group: Evaluation, result: MetricResult, marked: bool)
     return [
         name,
         str(group.n),
-        f"{100 * group.rows.confidence.mean():.1f}",
-        f"{100 * group.rows.correct.mean():.1f}",
+        percent(group.rows.confidence.mean()),
+        percent(group.rows.correct.mean()),
         show(metric, result.value) + ("*" if marked else ""),
         f"{show(metric, result.low)} .. {show(metric, result.high)}",
         show(metric, result.floor_95),
@@ -280,22 +277,11 @@ def _grouping(
     if groups == "confidence":
         return _quantiles(score_rows(predictions).confidence, quantiles)
     if groups == "margin":
-        return _quantiles(_margins(predictions), quantiles)
+        return _quantiles(predictions.margins, quantiles)
     raise InputError(
         "groups must be 'predicted', 'label', 'margin', 'confidence' or an (N,) column, "
         f"not '{groups}'"
     )
-
-
-def _margins(predictions: Predictions) -> FloatArray:
-    """Return (N,) differences of the two largest logits."""
-    logits = predictions.logits
-    xp, dtype = namespace(logits), working_dtype(logits)
-    margins = np.empty(predictions.n)
-    for part in row_chunks(logits):
-        first, second, _ = top_two(xp.astype(logits[part], dtype))
-        margins[part] = to_numpy(first - second)
-    return margins
 
 
 def _distinct(column: NDArray[Any]) -> tuple[list[str], IntArray]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
@@ -27,32 +29,40 @@ CHOICES, CHOICES_OF_WHOLE_ROWS = 8, 2
 NUMBERS = 4
 
 
-def gap_interval(rows: TopLabel, level: float) -> tuple[float, float, float]:
-    """Return mean confidence less accuracy, and the ends of its score interval.
+class Gap(NamedTuple):
+    """Mean confidence less accuracy of some rows, with its interval; positive: overconfident."""
 
-    As Wilson's for a share, it holds the gaps g whose distance to the measured one is at most z of
-    the standard errors that a data set of gap g would have: with p the accuracy measured, q = p +
-    gap - g the one that goes with g, and s^2 the variance of the residuals,
+    value: float
+    low: float
+    high: float
 
-        (gap - g)^2 <= (z^2 / N) (s^2 + q (1 - q) - p (1 - p)).
+    @classmethod
+    def of(cls, rows: TopLabel, level: float = DEFAULT_LEVEL) -> Self:
+        """Return the gap of N rows with its score interval.
 
-    For equal confidences it is Wilson's interval; for many rows the normal one. Rows that are all
-    alike, or a single one, get an interval of the right width.
+        As Wilson's for a share, it holds the gaps g whose distance to the measured one is at most z of
+        the standard errors that a data set of gap g would have: with p the accuracy measured, q = p +
+        gap - g the one that goes with g, and s^2 the variance of the residuals,
 
-    Args:
-        rows: N sorted rows.
-        level: nominal coverage.
-    """
-    residual = rows.confidence - rows.correct
-    gap = float(residual.mean())
-    residual -= gap
-    spread = float(residual @ residual) / rows.n
-    tilt = 1 - 2 * float(rows.correct.mean())
-    k = NormalDist().inv_cdf((1 + level) / 2) ** 2 / rows.n
-    # Of d = gap - g: (1 + k) d^2 - k tilt d - k s^2 = 0.
-    middle = k * tilt / (2 * (1 + k))
-    half = (middle**2 + k * spread / (1 + k)) ** 0.5
-    return gap, min(gap - middle - half, gap), max(gap - middle + half, gap)
+            (gap - g)^2 <= (z^2 / N) (s^2 + q (1 - q) - p (1 - p)).
+
+        For equal confidences it is Wilson's interval; for many rows the normal one. Rows that are all
+        alike, or a single one, get an interval of the right width.
+
+        Args:
+            rows: N sorted rows.
+            level: nominal coverage.
+        """
+        residual = rows.confidence - rows.correct
+        gap = float(residual.mean())
+        residual -= gap
+        spread = float(residual @ residual) / rows.n
+        tilt = 1 - 2 * float(rows.correct.mean())
+        k = NormalDist().inv_cdf((1 + level) / 2) ** 2 / rows.n
+        # Of d = gap - g: (1 + k) d^2 - k tilt d - k s^2 = 0.
+        middle = k * tilt / (2 * (1 + k))
+        half = (middle**2 + k * spread / (1 + k)) ** 0.5
+        return cls(gap, min(gap - middle - half, gap), max(gap - middle + half, gap))
 
 
 def stretched(

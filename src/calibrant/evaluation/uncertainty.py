@@ -188,6 +188,11 @@ class PairedDifference:
     high: float
     p_value: float
 
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """The value and the ends of its interval."""
+        return self.value, self.low, self.high
+
 
 def paired_difference(
     first: FloatArray, second: FloatArray, values: tuple[float, float], level: float = DEFAULT_LEVEL

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
     Array,
+    FloatArray,
     IntArray,
     as_array,
     like,
@@ -38,7 +39,7 @@ from calibrant.core.checks import (
 )
 from calibrant.core.errors import PredictionsError
 from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
-from calibrant.predictions.rows import RowSummary, softmax, summarize
+from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
 from calibrant.predictions.splitting import rows_of_first_part
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
@@ -231,6 +232,15 @@ class Predictions:
         return self._full_rows() if self.kind == "probs" else softmax(self._full_rows())
 
     @cached_property
+    def margins(self) -> FloatArray:
+        """(N,) gaps between the two largest logits, known without labels too.
+
+        Raises `PredictionsError` for the top-label form.
+        """
+        self._full_rows("the margin")
+        return margins_of(self.logits)
+
+    @cached_property
     def summary(self) -> RowSummary:
         """Exact row summary of the logits (see `summarize`), made when it is first asked for.
 
@@ -246,10 +256,10 @@ class Predictions:
         """
         return fit_temperature(self.summary)
 
-    def _full_rows(self) -> Array:
+    def _full_rows(self, what: str = "this") -> Array:
         if self.kind == "toplabel":
             raise PredictionsError(
-                f"{self.source}: this needs a score for every class, and the file holds only the "
+                f"{self.source}: {what} needs a score for every class, and the file holds only the "
                 "confidence of the predicted label; give logits or probs of shape (N, K)"
             )
         return self.scores

@@ -24,6 +24,7 @@ from calibrant.core.arrays import (
     namespace,
     pick,
     put,
+    row_chunks,
     row_sums,
     to_numpy,
     working_dtype,
@@ -214,6 +215,16 @@ def top_two(chunk: Array) -> tuple[Array, Array, Array]:
     index = xp.argmax(chunk, axis=1)
     others = put(xp.asarray(chunk, copy=True), index, -xp.inf)
     return pick(chunk, index), pick(others, xp.argmax(others, axis=1)), index
+
+
+def margins_of(logits: Array) -> FloatArray:
+    """Return the (N,) gaps between the two largest of (N, K) logits; 0 where they tie."""
+    xp, dtype = namespace(logits), working_dtype(logits)
+    margins = np.empty(int(logits.shape[0]))
+    for part in row_chunks(logits):
+        first, second, _ = top_two(xp.astype(logits[part], dtype))
+        margins[part] = to_numpy(first - second)
+    return margins
 
 
 def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:

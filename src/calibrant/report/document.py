@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant._version import __version__
-from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.comparison import UNCALIBRATED, Comparison, DifferenceToBest
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.evaluation import findings
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
+from calibrant.evaluation.numbers import show
 from calibrant.metrics.registry import Metric
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.per_row import RowTemperature
@@ -25,10 +27,11 @@ from calibrant.predictions.scoring import score_rows
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.margins import (
     MarginTemperature,
-    logit_margins,
     margin_groups,
     margin_temperature,
 )
+from calibrant.report.method_title import method_title
+from calibrant.report.render import typeset
 from calibrant.report.series import (
     HISTOGRAM_BINS,
     Reliability,
@@ -38,10 +41,12 @@ from calibrant.report.series import (
     risk_coverage,
     smoothed_reliability,
 )
-from calibrant.report.wording import method_title
 
 SMOOTH_POINTS = 101
 MARGIN_BINS = 48
+WRITTEN = ("value", "low", "high", "floor", "floor_95")
+# What the page of one evaluation calls the rows.
+THESE = "these predictions"
 Document = dict[str, Any]
 
 
@@ -50,15 +55,13 @@ class Shown:
     """One set of confidences that the page can draw.
 
     Attributes:
-        name: as it was asked for.
-        title: in words.
+        name: of the method, the same as in print and on the command line.
         evaluation: what was measured.
         calibrator: what made them, or None.
         ranked: whether it took part in the comparison.
     """
 
     name: str
-    title: str
     evaluation: Evaluation
     calibrator: Calibrator | None = None
     ranked: bool = True
@@ -75,32 +78,35 @@ def comparison_document(
         fit: the rows that the methods were fitted on.
         test: the rows that they were measured on.
     """
-    titles = unique_titles(comparison)
-    shown = [Shown(m.name, titles[m.name], m.evaluation, m.calibrator) for m in comparison.methods]
-    names = [method.name for method in shown]
-    if "none" not in names:
-        shown.append(Shown("none", "uncalibrated", before, ranked=False))
+    shown = [Shown(m.name, m.evaluation, m.calibrator) for m in comparison.methods]
+    if comparison.uncalibrated is None:
+        shown.append(Shown(UNCALIBRATED, before, ranked=False))
     document = _document(shown, test)
-    after = next((method.name for method in shown if method.name != "none"), "none")
+    after = comparison.best_calibrated or comparison.methods[0]
     parts = {method.name: method for method in comparison.methods}
     to_best = {name: comparison.differences_by(name) for name in document["metrics"]}
     for entry in document["methods"]:
         if entry["name"] not in parts:
             continue
         part = parts[entry["name"]]
+        found = {name: differences[part.name] for name, differences in to_best.items()}
+        for name, words in entry["words"].items():
+            result, best = part.evaluation[name], part.name == comparison.best_by(name)
+            words |= _rank_words(result, found[name], best=best)
         entry |= {
+            "stands_for": method_title(part.calibrator),
             "fit_seconds": part.fit_seconds,
             "apply_seconds": part.apply_seconds,
             "parameters": part.calibrator.n_parameters,
             "keeps_accuracy": part.keeps_accuracy,
             "warnings": list(part.warnings),
-            "differences": {name: vars(found[part.name]) for name, found in to_best.items()},
+            "differences": {name: vars(difference) for name, difference in found.items()},
         }
     before_fit = score_rows(fit)
     return document | {
         "verb": "compare",
-        "before": "none",
-        "after": after,
+        "before": UNCALIBRATED,
+        "after": after.name,
         "rank_by": comparison.rank_by,
         "best": comparison.best,
         "tied_with_best": comparison.tied_with_best,
@@ -121,11 +127,11 @@ def evaluation_document(evaluation: Evaluation, predictions: Predictions) -> Doc
         evaluation: what was measured.
         predictions: the rows that it was measured on.
     """
-    shown = Shown("measured", "these predictions", evaluation)
+    shown = Shown(THESE, evaluation)
     return _document([shown], predictions) | {
         "verb": "measure",
         "before": None,
-        "after": "measured",
+        "after": THESE,
         "rank_by": None,
         "fit": None,
     }
@@ -133,26 +139,18 @@ def evaluation_document(evaluation: Evaluation, predictions: Predictions) -> Doc
 
 def uncalibrated(comparison: Comparison, test: Predictions) -> Evaluation:
     """Return the network's own confidences, measured as the comparison measured its methods."""
-    for method in comparison.methods:
-        if method.name == "none":
-            return method.evaluation
+    if comparison.uncalibrated is not None:
+        return comparison.uncalibrated.evaluation
     like = comparison.methods[0].evaluation
     resamples = max([len(result.replicates) for result in like.results.values()] + [2])
     return evaluate(test, metrics=list(like.results), resamples=resamples, level=like.level)
 
 
-def unique_titles(comparison: Comparison) -> dict[str, str]:
-    """Return a title in words for each method; of equal titles each also says its name."""
-    titles = {m.name: method_title(m.calibrator) for m in comparison.methods}
-    count = list(titles.values()).count
-    return {n: title if count(title) == 1 else f"{title} ({n})" for n, title in titles.items()}
-
-
 def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
     first = shown[0].evaluation
-    margin = logit_margins(predictions)
+    margin = None if predictions.kind == "toplabel" else predictions.margins
     # The network itself first, then the best method.
-    ordered = sorted(shown, key=lambda one: one.name != "none")
+    ordered = sorted(shown, key=lambda one: one.name != UNCALIBRATED)
     labels, classes = classes_to_show([o.evaluation.scores for o in ordered], predictions.classes)
     return {
         "calibrant": __version__,
@@ -184,6 +182,31 @@ def _metric(metric: Metric, result: MetricResult) -> Document:
     }
 
 
+def _words(result: MetricResult) -> Document:
+    """Return a result as the page's tables write it."""
+    return {
+        **{name: _figure(result.metric, getattr(result, name)) for name in WRITTEN},
+        "against_floor": findings.against_floor(result),
+    }
+
+
+def _rank_words(result: MetricResult, difference: DifferenceToBest, *, best: bool) -> Document:
+    """Return what the ranking says of a method by one metric."""
+    value, low, high = (
+        _figure(result.metric, v) for v in (difference.value, difference.low, difference.high)
+    )
+    return {
+        "marks": findings.marks(result, best=best, significant=difference.significant),
+        "difference": f"+{value}" if difference.value > 0 else value,
+        "difference_low": low,
+        "difference_high": high,
+    }
+
+
+def _figure(metric: Metric, value: float | None) -> str:
+    return "" if value is None or not np.isfinite(value) else typeset(show(metric, value))
+
+
 def _method(
     one: Shown, predictions: Predictions, margin: FloatArray | None, labels: IntArray
 ) -> Document:
@@ -194,12 +217,12 @@ def _method(
     groups = [] if margin is None else margin_groups(scores, margin, level=level)
     return {
         "name": one.name,
-        "title": one.title,
         "ranked": one.ranked,
         "metrics": {
             name: result.as_dict() | {"at_floor": result.at_floor}
             for name, result in one.evaluation.results.items()
         },
+        "words": {name: _words(result) for name, result in one.evaluation.results.items()},
         "confidence": histogram.confidence,
         "accuracy": histogram.accuracy,
         "bins": {

@@ -97,12 +97,15 @@ def _figures(result: Evaluation | Comparison, predictions: Predictions) -> dict[
 def _shown(result: Evaluation | Comparison) -> Shown:
     if isinstance(result, Evaluation):
         return [(result, {"color": AFTER})]
-    best = next((m for m in result.methods if m.name != "none"), result.methods[0])
-    before = [m.evaluation for m in result.methods if m.name == "none" and m is not best]
-    return [
-        *[(each, {"color": BEFORE, "label": "none", "hollow": True}) for each in before],
-        (best.evaluation, {"color": AFTER, "label": best.name}),
-    ]
+    before, best = result.uncalibrated, result.best_calibrated
+    shown: list[tuple[Evaluation, dict[str, Any]]] = []
+    if before is not None:
+        alone = {"color": AFTER, "label": before.name}
+        beside = {"color": BEFORE, "label": before.name, "hollow": True}
+        shown.append((before.evaluation, alone if best is None else beside))
+    if best is not None:
+        shown.append((best.evaluation, {"color": AFTER, "label": best.name}))
+    return shown
 
 
 def _blank(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:

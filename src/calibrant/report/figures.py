@@ -141,7 +141,7 @@ def margin_groups(
         InputError: predictions in the top-label form, of other rows, or too few axes.
     """
     found = margins.margin_groups(
-        evaluation.scores, _margin(predictions), groups, level=evaluation.level
+        evaluation.scores, predictions.margins, groups, level=evaluation.level
     )
     if axes is None:
         import matplotlib.pyplot as plt
@@ -193,7 +193,7 @@ def margin_temperature(
     Raises:
         InputError: predictions in the top-label form.
     """
-    margin, ax = _margin(predictions), _axes(ax)
+    margin, ax = predictions.margins, _axes(ax)
     curve = margins.margin_temperature(calibrator, predictions.logits, margin)
     cloud: dict[str, Any] = {"linestyle": "", "marker": "o", "ms": 2.5}
     style: dict[str, Any] = {"linestyle": linestyle} if curve.is_function else cloud
@@ -251,16 +251,6 @@ def _pieces(positions: FloatArray) -> list[NDArray[np.intp]]:
         return [index]
     steps = np.diff(positions)
     return list(np.split(index, np.flatnonzero(steps > 1.5 * steps.min()) + 1))
-
-
-def _margin(predictions: Predictions) -> FloatArray:
-    margin = margins.logit_margins(predictions)
-    if margin is None:
-        raise InputError(
-            f"{predictions.source}: the margin needs a score for every class, and these rows hold "
-            "only the confidence of the predicted label"
-        )
-    return margin
 
 
 def _axes(ax: Axes | None) -> Axes:

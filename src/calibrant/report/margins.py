@@ -13,13 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.arrays import Array, FloatArray, namespace, row_chunks, to_numpy, working_dtype
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.per_row import RowTemperature
-from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import top_two
 from calibrant.predictions.scoring import RowScores
 from calibrant.report.series import Reliability, equal_mass_points, wilson_interval
 
@@ -28,19 +26,6 @@ POINTS_PER_GROUP = 6
 TEMPERATURE_POINTS = 160
 # A curve with this many monotone pieces or fewer counts as a function of the margin.
 MONOTONE_PIECES = 6
-
-
-def logit_margins(predictions: Predictions) -> FloatArray | None:
-    """Return the (N,) gaps between the two largest logits; None for the top-label form."""
-    if predictions.kind == "toplabel":
-        return None
-    logits: Array = predictions.logits
-    xp, dtype = namespace(logits), working_dtype(logits)
-    margin = np.empty(predictions.n)
-    for part in row_chunks(logits):
-        first, second, _ = top_two(xp.astype(logits[part], dtype))
-        margin[part] = to_numpy(first - second)
-    return margin
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +69,7 @@ def margin_groups(
 
     Args:
         scores: N scored rows.
-        margin: (N,) margins of the same rows, from `logit_margins`.
+        margin: (N,) margins of the same rows, from `Predictions.margins`.
         groups: how many.
         bins: points of each group's diagram.
         level: coverage of the intervals.
@@ -148,7 +133,7 @@ def margin_temperature(
     Args:
         calibrator: fitted.
         logits: (N, K).
-        margin: (N,) from `logit_margins`.
+        margin: (N,) from `Predictions.margins`.
         points: see above.
     """
     order = np.argsort(margin, kind="stable")

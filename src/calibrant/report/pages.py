@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.comparison import UNCALIBRATED, Comparison
 from calibrant.core.errors import InputError
+from calibrant.evaluation import findings
 from calibrant.evaluation.evaluate import Evaluation
 from calibrant.files import StrPath
 from calibrant.predictions.predictions import Predictions
@@ -11,15 +12,8 @@ from calibrant.report.document import (
     comparison_document,
     evaluation_document,
     uncalibrated,
-    unique_titles,
 )
 from calibrant.report.render import render, write_page
-from calibrant.report.wording import (
-    comparison_deck,
-    comparison_headline,
-    evaluation_deck,
-    evaluation_headline,
-)
 
 
 def write_comparison_report(
@@ -50,10 +44,7 @@ def write_comparison_report(
     _check_rows(fit, comparison.fit_rows)
     before = uncalibrated(comparison, test)
     document = comparison_document(comparison, before, fit, test)
-    titles = unique_titles(comparison)
-    headline = comparison_headline(comparison, before, titles)
-    deck = comparison_deck(comparison, titles)
-    write_page(path, render(document, headline, deck))
+    write_page(path, render(document, *comparison_words(comparison, before)))
 
 
 def write_evaluation_report(
@@ -81,8 +72,23 @@ def write_evaluation_report(
     """
     _check_rows(predictions, evaluation.n)
     document = evaluation_document(evaluation, predictions)
-    html = render(document, evaluation_headline(evaluation), evaluation_deck(evaluation))
-    write_page(path, html)
+    headline, deck = findings.heading(evaluation), findings.standing(evaluation)
+    write_page(path, render(document, headline, deck))
+
+
+def comparison_words(comparison: Comparison, before: Evaluation) -> tuple[str, str]:
+    """Return the headline of a comparison's page and the sentences below it.
+
+    Args:
+        comparison: what was compared.
+        before: the network's own confidences on the test rows.
+    """
+    best, name, rank_by = comparison.methods[0].evaluation, comparison.best, comparison.rank_by
+    deck = comparison.headline()
+    if best[rank_by].floor is not None:
+        deck += f" {findings.honest_would_show(best[rank_by], f'those of {name}')}"
+    better = None if name == UNCALIBRATED else name
+    return findings.change(before, best, better, rank_by), deck
 
 
 def _check_rows(predictions: Predictions, rows: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,7 +33,6 @@ def render(document: Document, headline: str, deck: str) -> str:
     template = environment.from_string(_resource("page.html.jinja"))
     return template.render(
         doc=document,
-        shown=shown,
         grouped=grouped,
         headline=typeset(headline),
         deck=typeset(deck),
@@ -68,21 +68,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def shown(value: float | None, percent: bool) -> str:
-    """Return a metric's value as tables print it: in percent with two digits, or four digits."""
-    if value is None or not math.isfinite(value):
-        return ""
-    text = f"{100 * value:.2f}" if percent else f"{value:.4f}"
-    return text.replace("-", "\N{MINUS SIGN}")
-
-
 def grouped(value: Any) -> str:
     """Return a whole number with thin spaces between thousands."""
     return f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def typeset(text: str) -> str:
-    """Return a sentence with the spaces before percent signs narrow, and apostrophes curved."""
+    """Return a text as a page sets it: narrow spaces before %, minus signs, curved apostrophes."""
+    text = re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text)
     return text.replace(" %", "\N{NARROW NO-BREAK SPACE}%").replace(
         "'", "\N{RIGHT SINGLE QUOTATION MARK}"
     )

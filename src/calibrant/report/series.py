@@ -14,7 +14,6 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.evaluation.rare_outcomes import gap_interval
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges
 from calibrant.metrics.top_label import TopLabel
@@ -51,20 +50,6 @@ def wilson_interval(
     return np.minimum(np.maximum(centre - half, 0.0), share), np.maximum(
         np.minimum(centre + half, 1.0), share
     )
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Mean confidence minus accuracy of some rows, with its interval; positive: overconfident."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, rows: TopLabel, level: float = DEFAULT_LEVEL) -> Gap:
-        """Return the gap of all rows with its interval (`calibrant.evaluation.rare_outcomes`)."""
-        return cls(*gap_interval(rows, level))
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,7 @@ function reliabilityChart(method, kind, role, grid, width) {
     [method.accuracy, `right ${percent(method.accuracy)}`],
     [method.confidence, `confident ${percent(method.confidence)}`],
   ]);
-  const label = `Reliability diagram of ${method.title}: mean confidence ${percent(method.confidence)}, ` +
+  const label = `Reliability diagram of ${method.name}: mean confidence ${percent(method.confidence)}, ` +
     `accuracy ${percent(method.accuracy)}. The numbers are in the table below.`;
   return svg(width, foot.bottom + 38, label, out);
 }
@@ -160,7 +160,7 @@ function marginChart(shown, index, width) {
   }
   const words = shown.map(({ method }) => {
     const group = method.margin_groups[index];
-    return `${method.title}: confidence ${percent(group.confidence)}, right ${percent(group.accuracy)}`;
+    return `${method.name}: confidence ${percent(group.confidence)}, right ${percent(group.accuracy)}`;
   });
   return svg(width, area.bottom + 24, words.join("; "), out);
 }
@@ -197,7 +197,7 @@ function temperatureChart(shown, histogram, width) {
     out += "</g>";
   }
   const label = shown.map(({ method, curve }) =>
-    `${method.title}: temperature from ${fixed(Math.min(...curve.temperature), 2)} to ${fixed(Math.max(...curve.temperature), 2)}`);
+    `${method.name}: temperature from ${fixed(Math.min(...curve.temperature), 2)} to ${fixed(Math.max(...curve.temperature), 2)}`);
   return svg(width, height + 12, label.join("; "), out);
 }
 

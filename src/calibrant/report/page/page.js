@@ -28,14 +28,14 @@ function widthOf(element, most = Infinity) {
 
 function legend(shown) {
   return `<p class="legend">${shown.map(({ method, role }) =>
-    `<span><span class="key stroke ${role}" aria-hidden="true"></span>${escapeText(method.title)}</span>`).join("")}</p>`;
+    `<span><span class="key stroke ${role}" aria-hidden="true"></span>${escapeText(method.name)}</span>`).join("")}</p>`;
 }
 
 function drawReliability() {
   const box = byId("reliability-chart"), shown = shownMethods().reverse();
   box.classList.toggle("single", shown.length === 1);
   box.innerHTML = shown.map(({ method, role }) =>
-    `<figure><figcaption><span class="key ${role}" aria-hidden="true"></span> <b>${escapeText(capital(method.title))}</b></figcaption><div></div></figure>`).join("");
+    `<figure><figcaption><span class="key ${role}" aria-hidden="true"></span> <b>${escapeText(method.name)}</b></figcaption><div></div></figure>`).join("");
   [...box.querySelectorAll("div")].forEach((slot, i) => {
     slot.innerHTML = reliabilityChart(shown[i].method, state.points, shown[i].role, doc.smooth_grid, widthOf(slot));
   });
@@ -48,7 +48,7 @@ function reliabilityNumbers() {
       ? { ...method.smooth, confidence: method.smooth.index.map((i) => doc.smooth_grid[i]) }
       : method.bins[state.points];
     return points.confidence.map((c, i) => [
-      { text: method.title, csv: method.name, row: true },
+      { text: method.name, csv: method.name, row: true },
       { text: points.count ? whole(points.count[i]) : "", csv: points.count?.[i] ?? null, number: true },
       share(c), share(points.accuracy[i]), share(points.low[i]), share(points.high[i]),
     ]);
@@ -64,7 +64,7 @@ function drawMargins() {
     const place = groups.length === 1 ? "All rows" : i === 0 ? "Smallest margins" : i === groups.length - 1 ? "Largest margins" : `${["", "Second", "Third"][i] ?? `${i + 1}th`} quarter`;
     const gaps = shown.map(({ method, role }) => {
       const g = method.margin_groups[i];
-      return `<span class="key ${role}" aria-hidden="true"></span> ${escapeText(method.title)} <b>${gapWords(g.confidence - g.accuracy)}</b>`;
+      return `<span class="key ${role}" aria-hidden="true"></span> ${escapeText(method.name)} <b>${gapWords(g.confidence - g.accuracy)}</b>`;
     });
     return `<figure><figcaption><b>${place}</b><br><span>${low} to ${high}, ${whole(group.rows)} rows</span><br>${gaps.join("<br>")}</figcaption><div></div></figure>`;
   }).join("");
@@ -75,7 +75,7 @@ function drawMargins() {
 
 function marginsNumbers() {
   const rows = shownMethods().flatMap(({ method }) => method.margin_groups.map((g) => [
-    { text: method.title, csv: method.name, row: true },
+    { text: method.name, csv: method.name, row: true },
     { text: g.margin.map((m) => fixed(m, 2)).join(" to "), csv: g.margin, number: true },
     { text: whole(g.rows), csv: g.rows, number: true },
     share(g.confidence), share(g.accuracy), share(g.low), share(g.high), points(g.confidence - g.accuracy),
@@ -101,12 +101,12 @@ function drawTemperature() {
   const box = byId("temperature-chart"), shown = temperatureShown(), chosen = byName[state.after];
   box.innerHTML = legend(shown) + temperatureChart(shown, doc.margin_histogram, widthOf(box));
   byId("temperature-note").textContent = chosen.temperature ? ""
-    : `${capital(chosen.title)} doesn’t give each row a temperature; shown is ${shown[0].method.title}.`;
+    : `${chosen.name} doesn’t give each row a temperature; shown is ${shown[0].method.name}.`;
 }
 
 function temperatureNumbers() {
   const rows = temperatureShown().flatMap(({ method, curve }) => curve.margin.map((m, i) => [
-    { text: method.title, csv: method.name, row: true },
+    { text: method.name, csv: method.name, row: true },
     { text: fixed(m, 3), csv: m, number: true },
     { text: fixed(curve.temperature[i], 4), csv: curve.temperature[i], number: true },
   ]));
@@ -153,7 +153,7 @@ function drawAccept() {
     const rival = shown[1].method, i = rival.risk.threshold.findLastIndex((t) => t >= point.threshold);
     if (i >= 0) {
       const theirs = riskPoint(rival, i);
-      words += ` The same threshold on ${escapeText(rival.title)}: ${percent(theirs.coverage)} accepted, ${percent(theirs.error, 2)} of them wrong.`;
+      words += ` The same threshold on ${escapeText(rival.name)}: ${percent(theirs.coverage)} accepted, ${percent(theirs.error, 2)} of them wrong.`;
     }
   }
   byId("accept-words").innerHTML = `${words}</small>`;
@@ -168,7 +168,7 @@ function thresholdText(threshold) {
 function acceptNumbers() {
   const rows = shownMethods().flatMap(({ method }) => method.risk.accepted.map((_, i) => {
     const p = riskPoint(method, i);
-    return [{ text: method.title, csv: method.name, row: true },
+    return [{ text: method.name, csv: method.name, row: true },
       { text: thresholdText(p.threshold), csv: p.threshold, number: true },
       share(p.coverage), share(p.error), share(p.low), share(p.high)];
   }));
@@ -180,7 +180,7 @@ const CLASS_COLUMNS = [
 ];
 
 function drawClasses() {
-  const { classes, title } = byName[state.after];
+  const { classes, name: shownName } = byName[state.after];
   const other = state.before !== null && state.before !== state.after ? byName[state.before] : null;
   const entries = doc.class_labels.map((label, i) => ({
     label, count: classes.count[i], confidence: classes.confidence[i], accuracy: classes.accuracy[i],
@@ -199,7 +199,7 @@ function drawClasses() {
     sort: name === key ? (descending ? "descending" : "ascending") : undefined,
   }));
   head.push({ text: "Interval", csv: ["gap_low", "gap_high"], number: true }, { text: "", csv: [], name: "gapbar" });
-  if (other) head.push({ text: `Gap, ${other.title}`, csv: `gap_${other.name}`, number: true });
+  if (other) head.push({ text: `Gap, ${other.name}`, csv: `gap_${other.name}`, number: true });
   const rows = entries.map((e) => {
     const row = [{ text: e.label, csv: e.label, row: true }, { text: whole(e.count), csv: e.count, number: true },
       share(e.confidence), share(e.accuracy), points(e.gap),
@@ -209,7 +209,7 @@ function drawClasses() {
     return row;
   });
   const table = byId("classes-table");
-  table.setAttribute("aria-label", `Classes, ${title}`);
+  table.setAttribute("aria-label", `Classes, ${shownName}`);
   buildTable(table, head, rows);
 }
 
@@ -236,18 +236,17 @@ function drawRanking() {
   const results = ranked.map((m) => m.metrics[name]);
   const [low, high] = stripScale(metric, results);
   const figure = (v) => (v == null ? "" : metric.percent ? fixed(100 * v, 2) : fixed(v, 4));
-  const range = (a, b) => (a == null ? "" : `${figure(a)} to ${figure(b)}`);
+  const range = (a, b) => (a === "" ? "" : `${a} to ${b}`);
   const unit = metric.percent ? "\u202f%" : "";
   const rows = ranked.map((method, i) => {
-    const r = method.metrics[name], d = method.differences[name];
-    const marks = [i === 0 ? "best" : d.significant ? "" : "tied", r.at_floor ? "at the floor" : ""].filter(Boolean);
-    const said = marks.map((m) => `<b>${m}</b>`).join(", ") || "worse than the best";
+    const r = method.metrics[name], d = method.differences[name], w = method.words[name];
+    const said = w.marks.map((m) => `<b>${m}</b>`).join(", ") || "worse than the best";
     return [
-      { html: `${escapeText(method.title)} <span class="marks">${said}</span>`, csv: [method.name, marks.join(", ")], row: true },
+      { html: `${escapeText(method.name)} <span class="marks">${said}</span>`, csv: [method.name, w.marks.join(", ")], row: true },
       { html: r.value == null ? "" : strip(r, low, high, results[0].value), csv: [], name: "strip" },
-      { html: `<b>${figure(r.value)}${unit}</b> <small>${range(r.low, r.high)}</small>`, csv: [r.value, r.low, r.high], number: true },
-      { html: r.floor == null ? "" : `${figure(r.floor)} <small>95\u202f%: ${figure(r.floor_95)}</small>`, csv: [r.floor, r.floor_95], number: true },
-      { html: i === 0 ? "" : `${d.value > 0 ? "+" : ""}${figure(d.value)} <small>${range(d.low, d.high)}</small>`, csv: [d.value, d.low, d.high, d.p_adjusted], number: true },
+      { html: `<b>${w.value}${w.value && unit}</b> <small>${range(w.low, w.high)}</small>`, csv: [r.value, r.low, r.high], number: true },
+      { html: r.floor == null ? "" : `${w.floor} <small>95\u202f%: ${w.floor_95}</small>`, csv: [r.floor, r.floor_95], number: true },
+      { html: i === 0 ? "" : `${w.difference} <small>${range(w.difference_low, w.difference_high)}</small>`, csv: [d.value, d.low, d.high, d.p_adjusted], number: true },
     ];
   });
   const ends = `<span class="ends"><span>${figure(low)}</span><span>${figure(high)}${unit}</span></span>`;
@@ -264,7 +263,6 @@ function drawRanking() {
 const num = (words) => ({ text: words, number: true });
 const share = (value) => ({ text: percent(value, 2), csv: value, number: true });
 const points = (value) => ({ text: value === null ? "" : fixed(100 * value, 2), csv: value, number: true });
-const capital = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 const gapWords = (gap) => `${fixed(100 * Math.abs(gap), 1)} points ${gap >= 0 ? "over" : "under"}`;
 
 const DRAW = {

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from calibrant.evaluation.evaluate import MetricResult, evaluate, show
+from calibrant.core.text import listed
+from calibrant.evaluation.evaluate import MetricResult, evaluate
+from calibrant.evaluation.numbers import difference_with_interval, with_interval
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
-from calibrant.metrics.registry import Metric
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 
@@ -68,18 +69,18 @@ class BesideTemperature:
 
     def __str__(self) -> str:
         said = [
-            f"{result.metric.title} {_range(result.metric, result.value, result.low, result.high)}"
+            f"{result.metric.title} {with_interval(result.metric, result.ends)}"
             for result in self.scaled.values()
         ]
         apart = [
-            f"{self.head[name].metric.title} {_range(self.head[name].metric, *ends, signed=True)}"
+            f"{metric.title} {difference_with_interval(metric, found.ends)}"
             for name, found in self.differences.items()
-            for ends in [(found.value, found.low, found.high)]
+            for metric in [self.head[name].metric]
         ]
         verdict = "They can't be told apart."
         if self.better or self.worse:
             parts = [
-                f"{how} in {_listed(titles)}"
+                f"{how} in {listed(titles)}"
                 for how, titles in (("better", self.better), ("worse", self.worse))
                 if titles
             ]
@@ -132,14 +133,3 @@ def beside_temperature(
             for name in MEASURED
         },
     )
-
-
-def _range(metric: Metric, value: float, low: float, high: float, *, signed: bool = False) -> str:
-    texts = [show(metric, number) for number in (value, low, high)]
-    unit = (" points" if signed else " %") if metric.percent else ""
-    sign = "+" if signed and value > 0 else ""
-    return f"{sign}{texts[0]}{unit} ({texts[1]} to {texts[2]})"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -8,7 +8,8 @@ from typing import Any
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation, evaluate, show
+from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.numbers import show
 from calibrant.predictions.predictions import Predictions
 from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
 from calibrant.training.heads.records import Progress

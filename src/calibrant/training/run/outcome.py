@@ -8,6 +8,7 @@ from typing import Any
 
 from calibrant.core.text import wrap
 from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.numbers import with_interval, with_unit
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.temperature import warn_of
@@ -53,8 +54,8 @@ class RunOutcome:
             f"{self.folder}\n\n{self.test}\n\n"
             + wrap(
                 f"With the temperature that fits the validation rows best, {self.temperature:.3f}, "
-                f"the ECE is {100 * ece.value:.2f} % ({100 * ece.low:.2f} to {100 * ece.high:.2f}) "
-                f"and the NLL {nll.value:.4f}."
+                f"the ECE is {with_interval(ece.metric, ece.ends)} and the NLL "
+                f"{with_unit(nll.metric, nll.value)}."
             )
         )
 

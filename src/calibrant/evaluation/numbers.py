@@ -1,0 +1,80 @@
+"""How numbers are written: the same in print, on the page and in sentences.
+
+Values are fractions or nats; what people read in percent is multiplied here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from calibrant.metrics.shapes import Metric
+
+# A number below the first, which isn't read in percent, has an exponent: four digits would leave
+# next to nothing of it. One below the second is a rounding error.
+SMALLEST_IN_FULL, ROUNDING = 1e-3, 1e-9
+# A legend lists no more metrics than this if it can list the others instead.
+MOST_TITLES = 6
+
+
+def show(metric: Metric, value: float | None) -> str:
+    """Return a value as tables have it: percent with two digits, or four digits; "" for None.
+
+    A zero has no sign.
+    """
+    if value is None:
+        return ""
+    if not metric.percent and ROUNDING < abs(value) < SMALLEST_IN_FULL:
+        return f"{value:.1e}"
+    text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def with_unit(metric: Metric, value: float) -> str:
+    """Return a value as sentences have it, as in "1.23 %"."""
+    return show(metric, value) + (" %" if metric.percent else "")
+
+
+def with_interval(
+    metric: Metric, ends: tuple[float, float, float], level: float | None = None
+) -> str:
+    """Return a value and the ends of its interval, as in "1.23 % (95 % interval 1.00 to 1.47)".
+
+    Args:
+        metric: what was measured.
+        ends: the value, the lower and the upper end.
+        level: nominal coverage; None to leave it unsaid.
+    """
+    value, low, high = ends
+    lead = "" if level is None else f"{interval_of(level)} "
+    return f"{with_unit(metric, value)} ({lead}{show(metric, low)} to {show(metric, high)})"
+
+
+def difference_with_interval(metric: Metric, ends: tuple[float, float, float]) -> str:
+    """Return a difference of two values and its interval, as in "+0.40 points (0.10 to 0.70)"."""
+    value, low, high = (show(metric, number) for number in ends)
+    unit = " points" if metric.percent else ""
+    return f"{'+' if ends[0] > 0 else ''}{value}{unit} ({low} to {high})"
+
+
+def interval_of(level: float) -> str:
+    """Return what an interval of nominal coverage `level` is called, as in "95 % interval"."""
+    return f"{100 * level:g} % interval"
+
+
+def percent(fraction: float) -> str:
+    """Return a share, or a difference of two in points, in percent with one digit."""
+    text = f"{100 * fraction:.1f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def in_percent(metrics: Sequence[Metric]) -> str:
+    """Return the sentence that says which of these metrics tables show in percent."""
+    titles = [metric.title for metric in metrics if metric.percent]
+    others = [metric.title for metric in metrics if not metric.percent]
+    if not titles:
+        return "No value is in percent."
+    if not others:
+        return "All values in percent."
+    if len(titles) <= len(others) or len(titles) <= MOST_TITLES:
+        return f"In percent: {'; '.join(titles)}."
+    return f"All values in percent but {'; '.join(others)}."

@@ -24,7 +24,9 @@ from calibrant.evaluation.uncertainty import (
     less_rounding,
 )
 from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric, metrics_named
+from calibrant.metrics.parts import each_once
+from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.shapes import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
@@ -260,8 +262,7 @@ def evaluate(
     for metric in [metric for metric in wanted if predictions.n < metric.fewest_rows]:
         skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
         wanted.remove(metric)
-    values = _values(wanted, predictions, scores, rows, resamples, level, seed)
-    results = {metric.name: values[metric.name] for metric in wanted}
+    results = _results(wanted, predictions, scores, rows, resamples, level, seed)
     return Evaluation(
         predictions.source,
         predictions.kind,
@@ -274,7 +275,7 @@ def evaluate(
     )
 
 
-def _values(
+def _results(
     wanted: Sequence[Metric],
     predictions: Predictions,
     scores: RowScores,
@@ -289,20 +290,10 @@ def _values(
     drawn = bootstrap(scores, rows, others, resamples, seed)
     honest = floor(rows, others, resamples, seed)
     beyond = stretched(wanted, predictions, scores, level, seed)
-    results: dict[str, MetricResult] = {}
-    for metric in others:
-        if isinstance(metric, MeanMetric):
-            value = float(np.mean(metric.per_row(scores)))
-        else:
-            assert isinstance(metric, CurveMetric)
-            value = metric.value(rows)
-        name = metric.name
-        measured = Measured(value, drawn[name], honest.get(name), name in honest)
-        results[name] = _result(metric, measured, level, beyond)
-    for metric in whole:
-        found = metric.measure(predictions, resamples, seed)
-        results[metric.name] = _result(metric, found, level, beyond)
-    return results
+    found = each_once({m.name: m.measure for m in whole}, predictions, resamples, seed)
+    for name, value in values_of_rows(others, scores, rows).items():
+        found[name] = Measured(value, drawn[name], honest.get(name), name in honest)
+    return {metric.name: _result(metric, found[metric.name], level, beyond) for metric in wanted}
 
 
 def _result(

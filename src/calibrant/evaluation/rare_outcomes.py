@@ -16,7 +16,8 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
-from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric, RowsMetric
+from calibrant.metrics.parts import each_once
+from calibrant.metrics.shapes import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores
@@ -101,39 +102,31 @@ def stretched(
     rng = np.random.default_rng([seed, 4])
     orders = [rng.choice(common, more, False, doubt / doubt.sum()) for _ in range(CHOICES)]
     sizes = np.unique(np.linspace(1, more, NUMBERS).round()).astype(np.int64).tolist()
-    ends: dict[str, tuple[float, float]] = {}
-    for metric in metrics:
-        whole = isinstance(metric, RowsMetric)
-        means = [
-            _mean_value(metric, predictions, scores, [order[:size] for order in orders], seed)
-            for size in (sizes[-1:] if whole else sizes)
+    whole = {m.name: m.measure for m in metrics if isinstance(m, RowsMetric)}
+    others = [metric for metric in metrics if not isinstance(metric, RowsMetric)]
+
+    def values(chosen: IntArray) -> dict[str, float]:
+        turned = _with_others(scores, chosen)
+        return values_of_rows(others, turned, TopLabel.sort(turned.confidence, turned.correct))
+
+    tried = [_means([values(order[:size]) for order in orders]) for size in sizes]
+    ends = {m.name: _ends([each[m.name] for each in tried]) for m in others}
+    if whole:
+        measured = [
+            each_once(whole, _relabelled(predictions, scores, order, seed), 2, seed)
+            for order in orders[:CHOICES_OF_WHOLE_ROWS]
         ]
-        ends[metric.name] = min(means), max(means)
+        of_whole = _means([{n: found.value for n, found in each.items()} for each in measured])
+        ends |= {name: (value, value) for name, value in of_whole.items()}
     return ends
 
 
-def _mean_value(
-    metric: Metric,
-    predictions: Predictions,
-    scores: RowScores,
-    choices: Sequence[IntArray],
-    seed: int,
-) -> float:
-    """Return the metric's mean over choices of rows that turn out otherwise."""
-    found: list[float] = []
-    for chosen in choices:
-        if isinstance(metric, RowsMetric):
-            if len(found) < CHOICES_OF_WHOLE_ROWS:
-                relabelled = _relabelled(predictions, scores, chosen, seed)
-                found.append(metric.measure(relabelled, 2, seed).value)
-            continue
-        others = _with_others(scores, chosen)
-        if isinstance(metric, MeanMetric):
-            found.append(float(np.mean(metric.per_row(others))))
-        else:
-            assert isinstance(metric, CurveMetric)
-            found.append(metric.value(TopLabel.sort(others.confidence, others.correct)))
-    return float(np.mean(found))
+def _means(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def _with_others(scores: RowScores, chosen: IntArray) -> RowScores:

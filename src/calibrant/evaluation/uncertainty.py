@@ -18,7 +18,7 @@ at this N.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
-from calibrant.metrics.registry import CurveMetric, MeanMetric, Metric
+from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.scoring import RowScores
 
@@ -82,7 +82,7 @@ def bootstrap(
             found.update({metric.name: values[:, i] for i, metric in enumerate(means)})
         if len(means) < len(metrics):
             curves = ResidualCurves.resampled(rows, counts[:, rows.order].astype(np.float64))
-            found.update(_curve_metrics(metrics, curves))
+            found.update(values_of_curves(metrics, curves))
         return found
 
     return _in_batches(batch, rows.n, resamples, seed)
@@ -105,9 +105,9 @@ def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) 
     def batch(rng: np.random.Generator, size: int) -> Replicates:
         if rows.n > BATCH_ROWS:  # one at a time
             drawn = DrawnCurve(rows, outcomes=draw_outcomes(rng, rows.confidence))
-            return _curve_metrics(floored, drawn)
+            return values_of_curves(floored, drawn)
         outcomes = rng.random((size, rows.n)) < rows.confidence
-        return _curve_metrics(floored, ResidualCurves.with_labels(rows, outcomes))
+        return values_of_curves(floored, ResidualCurves.with_labels(rows, outcomes))
 
     return _in_batches(batch, rows.n, resamples, seed)
 
@@ -124,12 +124,8 @@ def _one_of_many_rows(
         totals += [float(often @ metric.per_row(some)) for metric in means]
     found = {m.name: np.array([t / rows.n]) for m, t in zip(means, totals.tolist(), strict=True)}
     if len(means) < len(metrics):
-        found |= _curve_metrics(metrics, DrawnCurve(rows, counts[rows.order]))
+        found |= values_of_curves(metrics, DrawnCurve(rows, counts[rows.order]))
     return found
-
-
-def _curve_metrics(metrics: Iterable[Metric], curves: ResidualCurves) -> Replicates:
-    return {m.name: m.of_curves(curves) for m in metrics if isinstance(m, CurveMetric)}
 
 
 def _in_batches(

@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
 from calibrant.metrics.bins import BinSums, logit
+from calibrant.metrics.parts import Part
 from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
 
 RESAMPLING_CELLS = 512
@@ -57,8 +58,7 @@ def calibration_slope_intercept(scores: Array, labels: Array) -> CoxFit:
     """
     rows = top_label(scores, labels)
     _warn_of_no_optimum(rows)
-    slope, intercept = _fit_of_curves(rows.curves())[0]
-    return CoxFit(float(slope), float(intercept))
+    return fit_of_curve(rows.curves())
 
 
 def calibration_in_the_large(scores: Array, labels: Array) -> float:
@@ -101,28 +101,28 @@ def _warn_of_no_optimum(rows: TopLabel) -> None:
         )
 
 
-def slope_of_curve(curve: ResidualCurves) -> float:
-    """Return the slope of one residual curve."""
-    return float(_fit_of_curves(curve)[0, 0])
+class CoxFits(NamedTuple):
+    """The same for each of R residual curves."""
+
+    slope: FloatArray
+    intercept: FloatArray
 
 
-def intercept_of_curve(curve: ResidualCurves) -> float:
-    """Return the intercept of one residual curve."""
-    return float(_fit_of_curves(curve)[0, 1])
+def fit_of_curve(curve: ResidualCurves) -> CoxFit:
+    """Return slope and intercept of one residual curve."""
+    slope, intercept = _fit(*_cells_of(curve))[0]
+    return CoxFit(float(slope), float(intercept))
 
 
-def slopes_of_curves(curves: ResidualCurves) -> FloatArray:
-    """Return the (R,) slopes of residual curves, with confidences on cells of logit c."""
-    return _fit_of_cells(curves)[:, 0]
+def fits_of_curves(curves: ResidualCurves) -> CoxFits:
+    """Return (R,) slopes and intercepts of R curves, with confidences on cells of logit c."""
+    return CoxFits(*_fit_of_cells(curves).T)
 
 
-def intercepts_of_curves(curves: ResidualCurves) -> FloatArray:
-    """Return the (R,) intercepts of residual curves, with confidences on cells of logit c."""
-    return _fit_of_cells(curves)[:, 1]
-
-
-def _fit_of_curves(curves: ResidualCurves) -> FloatArray:
-    return _fit(*_cells_of(curves))
+slope_of_curve: Part[float] = Part(fit_of_curve, "slope")
+intercept_of_curve: Part[float] = Part(fit_of_curve, "intercept")
+slopes_of_curves: Part[FloatArray] = Part(fits_of_curves, "slope")
+intercepts_of_curves: Part[FloatArray] = Part(fits_of_curves, "intercept")
 
 
 def _cells_of(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArray]:

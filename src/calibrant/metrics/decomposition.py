@@ -10,6 +10,7 @@ no choice; `murphy_decomposition` by bins. For the split of the full NLL by a te
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
+from calibrant.metrics.parts import Part
 from calibrant.metrics.top_label import ResidualCurves, top_label
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
@@ -170,22 +172,35 @@ def _isotonic_score(count: FloatArray, correct: FloatArray, score: Score) -> flo
     return float(_score(np.clip(fitted, 0.0, 1.0), count, correct, score).sum())
 
 
-def corp_miscalibrations_of_curves(curves: ResidualCurves) -> FloatArray:
-    """Return the (R,) CORP miscalibrations of the top-label Brier score of residual curves."""
-    position, count, correct = _runs(curves)
-    total = _score(position, count, correct, "brier").sum(axis=1)
-    return np.maximum(total / curves.n - corp_refinements_of_curves(curves), 0.0)
-
-
-def corp_refinements_of_curves(curves: ResidualCurves) -> FloatArray:
-    """Return the (R,) top-label Brier scores of residual curves after isotonic recalibration.
+class CorpOfCurves:
+    """The CORP parts of the top-label Brier score of R residual curves, each once asked for.
 
     On all rows, for the recalibration fits whatever noise it sees: on cells it would see less of it
     in the resamples than in the data, and a floor would be too low.
+
+    Args:
+        curves: R residual curves.
     """
-    _, count, correct = _runs(curves)
-    refined = [
-        _isotonic_score(rows, hits, "brier")
-        for rows, hits in zip(np.broadcast_to(count, correct.shape), correct, strict=True)
-    ]
-    return np.array(refined) / curves.n
+
+    def __init__(self, curves: ResidualCurves) -> None:
+        self._runs, self._n = _runs(curves), curves.n
+
+    @cached_property
+    def miscalibration(self) -> FloatArray:
+        """(R,) what isotonic recalibration gains."""
+        total = _score(*self._runs, "brier").sum(axis=1)
+        return np.maximum(total / self._n - self.refinement, 0.0)
+
+    @cached_property
+    def refinement(self) -> FloatArray:
+        """(R,) scores after isotonic recalibration."""
+        _, count, correct = self._runs
+        refined = [
+            _isotonic_score(rows, hits, "brier")
+            for rows, hits in zip(np.broadcast_to(count, correct.shape), correct, strict=True)
+        ]
+        return np.array(refined) / self._n
+
+
+corp_miscalibrations_of_curves: Part[FloatArray] = Part(CorpOfCurves, "miscalibration")
+corp_refinements_of_curves: Part[FloatArray] = Part(CorpOfCurves, "refinement")

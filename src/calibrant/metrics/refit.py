@@ -8,6 +8,7 @@ rows fits little noise, about 1 / (2N) nats.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.metrics.full_rows import HONEST_DRAWS, Measured, honest_labels
+from calibrant.metrics.parts import Part
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 
@@ -110,21 +112,38 @@ def _split(summary: RowSummary) -> RefinementSplit:
     return RefinementSplit(given, given - best, best, beta)
 
 
-def measure_calibration(predictions: Predictions, resamples: int, seed: int) -> Measured:
-    """Return the calibration part with bootstrap replicates and values on honest labels."""
-    summary = summarize(predictions.logits, predictions.labels)
-    losses, partition = _resampled_losses(summary, resamples, seed)
-    gaps = _honest_gaps(predictions, summary, min(resamples, HONEST_DRAWS), seed)
-    honest = partition + gaps[:, None] * GRID
-    calibration, drawn = (loss[:, AS_GIVEN] - _lowest(loss) for loss in (losses, honest))
-    return Measured(_split(summary).calibration, calibration, drawn, biased=True)
+class MeasuredSplit:
+    """Both parts of the NLL with what their uncertainty needs, each once asked for.
+
+    Args:
+        predictions: N rows of either kind that has full rows.
+        resamples: how many bootstrap replicates.
+        seed: of them, and of the honest labels.
+    """
+
+    def __init__(self, predictions: Predictions, resamples: int, seed: int) -> None:
+        self._predictions, self._resamples, self._seed = predictions, resamples, seed
+        self._summary = summarize(predictions.logits, predictions.labels)
+        self._split = _split(self._summary)
+        self._losses, self._partition = _resampled_losses(self._summary, resamples, seed)
+
+    @cached_property
+    def calibration(self) -> Measured:
+        """The calibration part with bootstrap replicates and values on honest labels."""
+        draws = min(self._resamples, HONEST_DRAWS)
+        gaps = _honest_gaps(self._predictions, self._summary, draws, self._seed)
+        honest = self._partition + gaps[:, None] * GRID
+        calibration, drawn = (loss[:, AS_GIVEN] - _lowest(loss) for loss in (self._losses, honest))
+        return Measured(self._split.calibration, calibration, drawn, biased=True)
+
+    @cached_property
+    def refinement(self) -> Measured:
+        """The refinement part with bootstrap replicates."""
+        return Measured(self._split.refinement, _lowest(self._losses), None, biased=False)
 
 
-def measure_refinement(predictions: Predictions, resamples: int, seed: int) -> Measured:
-    """Return the refinement part with bootstrap replicates."""
-    summary = summarize(predictions.logits, predictions.labels)
-    losses, _ = _resampled_losses(summary, resamples, seed)
-    return Measured(_split(summary).refinement, _lowest(losses), None, biased=False)
+measure_calibration: Part[Measured] = Part(MeasuredSplit, "calibration")
+measure_refinement: Part[Measured] = Part(MeasuredSplit, "refinement")
 
 
 def _resampled_losses(

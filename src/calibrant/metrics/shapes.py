@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from calibrant.core.arrays import FloatArray
 from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.parts import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores
@@ -88,7 +91,7 @@ class CurveMetric(Metric):
 
     def of_curve(self, curve: ResidualCurves) -> float:
         """Return the value of one curve, say that of streamed sums (`BinSums.curves`)."""
-        return float(self.of_curves(curve)[0]) if self.exact is None else self.exact(curve)
+        return values_of_curve([self], curve)[self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,3 +104,33 @@ class RowsMetric(Metric):
     """
 
     measure: Callable[[Predictions, int, int], Measured]
+
+
+def values_of_curve(metrics: Iterable[Metric], curve: ResidualCurves) -> dict[str, float]:
+    """Return the values of all curve metrics on one curve, by name."""
+    wanted = [metric for metric in metrics if isinstance(metric, CurveMetric)]
+    exact = {metric.name: metric.exact for metric in wanted if metric.exact is not None}
+    others = values_of_curves([metric for metric in wanted if metric.exact is None], curve)
+    return each_once(exact, curve) | {name: float(value[0]) for name, value in others.items()}
+
+
+def values_of_curves(metrics: Iterable[Metric], curves: ResidualCurves) -> dict[str, FloatArray]:
+    """Return the (R,) values of all curve metrics on R curves, by name."""
+    wanted = [metric for metric in metrics if isinstance(metric, CurveMetric)]
+    return each_once({metric.name: metric.of_curves for metric in wanted}, curves)
+
+
+def values_of_rows(
+    metrics: Iterable[Metric], scores: RowScores, rows: TopLabel
+) -> dict[str, float]:
+    """Return the values of all metrics but those of whole probability vectors, by name.
+
+    Args:
+        metrics: what to compute.
+        scores: N scored rows.
+        rows: the same, sorted by confidence.
+    """
+    wanted = list(metrics)
+    means = {m.name: m.per_row(scores) for m in wanted if isinstance(m, MeanMetric)}
+    values = {name: float(np.mean(each)) for name, each in means.items()}
+    return values | values_of_curve(wanted, rows.curves())

@@ -25,7 +25,7 @@ from calibrant.evaluation.numbers import (
     with_interval,
     with_unit,
 )
-from calibrant.evaluation.uncertainty import Gap
+from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import write_comparison_report, write_evaluation_report
@@ -153,10 +153,12 @@ def test_marks_say_rank_and_floor() -> None:
 
 
 def test_json_holds_the_sentences_that_are_printed(comparison: Comparison) -> None:
-    found = measured(0.1)
-    for document, one in ((found.as_dict(), found), (comparison.as_dict(), comparison)):
-        assert document["headline"] == one.headline()
-        assert " ".join(str(one).split()).startswith(one.headline())
+    for shift in (0, 0.1):
+        found = measured(shift)
+        assert found.as_dict()["finding"] == findings.heading(found)
+        assert found.headline().startswith(findings.heading(found).removesuffix("."))
+    assert comparison.as_dict()["headline"] == comparison.headline()
+    assert " ".join(str(comparison).split()).startswith(comparison.headline())
     assert [measured(s).as_dict()["state"] for s in (0, 0.1)] == ["honest", "overconfident"]
 
 

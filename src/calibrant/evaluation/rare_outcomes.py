@@ -41,14 +41,14 @@ class Gap(NamedTuple):
     def of(cls, rows: TopLabel, level: float = DEFAULT_LEVEL) -> Self:
         """Return the gap of N rows with its score interval.
 
-        As Wilson's for a share, it holds the gaps g whose distance to the measured one is at most z of
-        the standard errors that a data set of gap g would have: with p the accuracy measured, q = p +
-        gap - g the one that goes with g, and s^2 the variance of the residuals,
+        As Wilson's for a share, it holds the gaps g whose distance to the measured one is at most z
+        of the standard errors that a data set of gap g would have: with p the accuracy measured,
+        q = p + gap - g the one that goes with g, and s^2 the variance of the residuals,
 
             (gap - g)^2 <= (z^2 / N) (s^2 + q (1 - q) - p (1 - p)).
 
-        For equal confidences it is Wilson's interval; for many rows the normal one. Rows that are all
-        alike, or a single one, get an interval of the right width.
+        For equal confidences it is Wilson's interval; for many rows the normal one. Rows that are
+        all alike, or a single one, get an interval of the right width.
 
         Args:
             rows: N sorted rows.

@@ -183,11 +183,11 @@ class AutoCalibrator(Calibrator):
     ) -> FitReport:
         """Fit the steps of all chains that have a weight to all rows, and keep them."""
         taken = {name: weight for name, weight in weights.items() if weight > 0}
-        self.steps_, reports = {}, list[FitReport]()
+        self.steps_, reports, rows = {}, list[FitReport](), predictions.only_logits()
         for name in _with_prefixes(taken):
             before, step = _parted(name)
-            scores = trials[before].scores[0] if before else predictions.scores
-            self.steps_[name] = _make(step).fit(scores, predictions.labels)
+            given = rows.only_logits(trials[before].scores[0]) if before else rows
+            self.steps_[name] = _make(step).fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
         report = reports[0]

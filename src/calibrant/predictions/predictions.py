@@ -223,6 +223,17 @@ class Predictions:
         """
         return self if self.kind == "logits" else replace(self, kind="logits", scores=self.logits)
 
+    def only_logits(self, instead: Array | None = None) -> Predictions:
+        """Return the same rows with logits and labels alone; nothing is checked again.
+
+        Args:
+            instead: (N, K) logits to put in the place of those that they have.
+        """
+        if instead is None and self.kind == "logits" and self.features is None and not self.head:
+            return self
+        scores = self.logits if instead is None else instead
+        return Predictions("logits", scores, self.known_labels, source=self.source)
+
     @property
     def probs(self) -> Array:
         """(N, K) probabilities; for ``"logits"`` their softmax.

@@ -17,7 +17,6 @@ from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
 from calibrant.posthoc.pieces import scores_behind
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
 
 # A step of so few numbers is hardly too sure of the rows that it was fitted to.
 FEW_PARAMETERS = 2
@@ -111,7 +110,7 @@ class Chain(Calibrator):
         if folds < 2 or step.n_parameters <= FEW_PARAMETERS:
             return _behind(step, rows, keeps)
         scores = np.empty((rows.n, self.classes_))
-        fold = fold_numbers(summarize(rows.scores, rows.labels, curve="dense"), folds, self.seed)
+        fold = fold_numbers(rows.summary, folds, self.seed)
         with warnings.catch_warnings():
             # What a fold lacks the whole set may have, and that has been warned of.
             warnings.simplefilter("ignore", CalibrationWarning)

@@ -40,8 +40,6 @@ from calibrant.posthoc.fitting.smooth_logistic import (
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, columns, cubics, largest, sigmoid, sums, top
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
-from calibrant.predictions.temperature import fit_temperature
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
 SMALLEST_MARGIN = 1e-3
@@ -114,8 +112,7 @@ class TopRestScaling(Calibrator):
         return 2 + len(self.weights_)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
-        base = fit_temperature(rows)
+        rows, base = predictions.summary, predictions.temperature
         curvature = base.beta**2 * float(rows.curve.evaluate(base.beta).curvature.sum())
         self.beta_ = base.beta
         self.beta_error_ = float(1 / np.sqrt(curvature + 1))  # a prior as vague as one e-fold

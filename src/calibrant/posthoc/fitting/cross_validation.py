@@ -14,9 +14,8 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.pieces import scores_behind
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
+from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.scoring import score_rows
-from calibrant.predictions.temperature import fit_temperature
 
 Score = Literal["nll", "brier"]
 
@@ -86,12 +85,12 @@ class CrossValidation:
         self, predictions: Predictions, folds: int, repeats: int, score: Score, seed: int = 0
     ) -> None:
         self.predictions, self.folds, self.score = predictions, folds, score
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
+        rows = predictions.summary
         seeds = np.random.SeedSequence(seed).generate_state(repeats)
         self.assignments = [fold_numbers(rows, folds, int(s)) for s in seeds]
         if rows.classes > DENSE_CLASSES:
             # One table of the confidence curves serves every fit to rows of every fold.
-            rows = rows.tabulated(fit_temperature(rows).beta)
+            rows = rows.tabulated(predictions.temperature.beta)
         self._rows = rows
 
     def trial(
@@ -109,7 +108,7 @@ class CrossValidation:
         Raises:
             NotApplicableError: the method refuses the rows of a fold.
         """
-        given = self.predictions
+        given = self.predictions.only_logits()
         total, scores = np.zeros(given.n), list[FloatArray]()
         keeps = calibrator.keeps_prediction and (before is None or before.keeps_prediction)
         with warnings.catch_warnings():
@@ -117,7 +116,7 @@ class CrossValidation:
             warnings.simplefilter("ignore", CalibrationWarning)
             for repeat, fold in enumerate(self.assignments):
                 if before is not None:
-                    given = Predictions.from_logits(before.scores[repeat], self.predictions.labels)
+                    given = given.only_logits(before.scores[repeat])
                 if keep_scores:
                     scores.append(np.empty((given.n, self._rows.classes)))
                 for part in range(self.folds):
@@ -135,8 +134,7 @@ class CrossValidation:
         self, calibrator: Calibrator, given: Predictions, seen: IntArray, *, alone: bool
     ) -> None:
         if not (alone and _fit_summary(calibrator, self._rows.take(seen))):
-            rows = given.take(seen)
-            calibrator.fit(rows.scores, rows.labels)
+            calibrator.fit_predictions(given.take(seen))
 
     def _losses(self, probs: Array, held_out: Predictions) -> FloatArray:
         scores = score_rows(Predictions.from_probs(probs, held_out.labels))

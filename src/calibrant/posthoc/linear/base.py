@@ -19,8 +19,6 @@ from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
 from calibrant.posthoc.pieces import as_type, softmax, still_masked
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
-from calibrant.predictions.temperature import fit_temperature
 
 
 @dataclass(eq=False)
@@ -102,7 +100,7 @@ class PenalisedMap(LinearMap):
         """Return the penalty of every parameter: those of C first, in rows, then b's."""
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
+        base = predictions.temperature
         notes = base.report(predictions.n).notes
         penalties = self._penalties(predictions.n, self.classes_)
         likelihood = LinearLikelihood(

@@ -27,8 +27,7 @@ from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.pieces import as_type
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
-from calibrant.predictions.temperature import TemperatureFit, fit_temperature
+from calibrant.predictions.temperature import TemperatureFit
 
 # A change of ECE, or of a count of rows, smaller than this is rounding.
 ROUNDING = 1e-12
@@ -49,7 +48,7 @@ class _ClassTemperatures(LinearMap):
         return self.classes_
 
     def _start(self, predictions: Predictions) -> TemperatureFit:
-        base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
+        base = predictions.temperature
         self.beta_, self.temperatures_ = base.beta, np.full(self.classes_, 1 / base.beta)
         return base
 
@@ -152,8 +151,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
         if self.criterion == "ece":
             return self._fit_by_ece(predictions, report)
         rows = self._likelihood(predictions, "log-probabilities")
-        summary = summarize(predictions.scores, predictions.labels, curve="dense")
-        fold = fold_numbers(summary, min(FOLDS, predictions.n), seed=0)
+        fold = fold_numbers(predictions.summary, min(FOLDS, predictions.n), seed=0)
         shrinkage = chosen_shrinkage(rows, fold)
         if np.isinf(shrinkage):
             note = "cross-validation saw no clear gain by temperatures of classes"

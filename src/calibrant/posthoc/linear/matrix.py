@@ -20,8 +20,7 @@ from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
 from calibrant.posthoc.pieces import centred, largest, still_masked, sums
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, summarize
-from calibrant.predictions.temperature import fit_temperature
+from calibrant.predictions.rows import RowSummary
 
 FOLDS = 5
 
@@ -50,8 +49,7 @@ class _RegularisedMatrix(LinearMap):
     def _fit(self, predictions: Predictions) -> FitReport:
         classes, n = self.classes_, predictions.n
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
-        summary = summarize(predictions.scores, predictions.labels, curve="dense")
-        base = fit_temperature(summary)
+        summary, base = predictions.summary, predictions.temperature
         report = base.report(n)
         self.weight_, self.bias_ = base.beta * np.eye(classes), np.zeros(classes)
         self.penalties_ = np.zeros(2)

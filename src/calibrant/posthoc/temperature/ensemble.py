@@ -15,8 +15,7 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.predictions.rows import RowSummary, summarize
-from calibrant.predictions.temperature import fit_temperature
+from calibrant.predictions.rows import RowSummary
 
 # Bound on the steps to the weights, and the gain that a step must promise.
 MIXTURE_STEPS, SMALLEST_GAIN = 100, 1e-15
@@ -76,8 +75,7 @@ class EnsembleTemperatureScaling(Mixture):
         return 4
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
-        fit = fit_temperature(rows)
+        rows, fit = predictions.summary, predictions.temperature
         self.beta_ = fit.beta
         if self.loss == "mse" and fit.warning is None:
             self.beta_ = _beta_by_squares(rows, fit.beta)

@@ -11,8 +11,6 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
-from calibrant.predictions.temperature import fit_temperature
 
 
 @dataclass(eq=False)
@@ -53,7 +51,7 @@ class LaplaceTemperatureScaling(Mixture):
         return 1
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        fit = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
+        fit = predictions.temperature
         self.beta_, self.uniform_ = fit.beta, 1 / (predictions.n + 1)
         return fit.report(predictions.n)
 

@@ -13,7 +13,7 @@ from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary, summarize
+from calibrant.predictions.rows import RowSummary
 
 
 @dataclass(eq=False)
@@ -79,4 +79,4 @@ class SummaryTemperature(RowTemperature):
         return self
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        return self._fit_rows(summarize(predictions.scores, predictions.labels, curve="dense"))
+        return self._fit_rows(predictions.summary)

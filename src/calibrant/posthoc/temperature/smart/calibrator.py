@@ -36,7 +36,7 @@ from calibrant.posthoc.temperature.smart.objectives import (
     objective_names,
 )
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
+from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.temperature import fit_temperature
 
 # A network of more weights has too large a matrix of curvatures; L-BFGS does without, and takes so
@@ -148,11 +148,10 @@ class SMART(SummaryTemperature):
         return self._network().size
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        logits, labels = predictions.scores, predictions.labels
+        logits = predictions.scores
         if self.indicator == "logits":
             self._refuse_masks(logits)
-        rows = summarize(logits, labels, curve="dense")
-        start = fit_temperature(rows)
+        rows, start = predictions.summary, predictions.temperature
         if rows.classes > DENSE_CLASSES:
             # T >= T0 / 10 ends within four octaves; the Brier score needs one more, at 2 beta.
             squares = self.objective in ("brier", "mse")

@@ -61,6 +61,22 @@ def wilson(hits: float, n: int) -> tuple[float, float]:
     return (centre - half) / (1 + z * z / n), (centre + half) / (1 + z * z / n)
 
 
+def plain_gap(c: Floats, right: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Mean confidence less accuracy, and the gaps that lie just z of their own errors away."""
+    from scipy.optimize import brentq
+
+    residual, p, n = c - right, float(right.mean()), len(c)
+    gap, variance = float(residual.mean()), float(residual.var())
+
+    def beyond(other: float) -> float:
+        q = p + gap - other
+        error = max(variance + q * (1 - q) - p * (1 - p), 0.0) / n
+        return (gap - other) ** 2 - Z95**2 * error
+
+    far = 0.5
+    return gap, brentq(beyond, gap - far, gap), brentq(beyond, gap, gap + far)
+
+
 class Plain:
     """What there is to know of some rows."""
 
@@ -171,12 +187,11 @@ def test_the_printed_table_of_a_measurement(rows: Labelled, plain: Plain):
             assert cells[5:] == [printed(name, result.floor), printed(name, result.floor_95)]
         assert result.value == pytest.approx(value, rel=1e-9)
     assert "here: 900 rows, 4 classes, logits" in lines
-    residual = plain.c - plain.right
-    gap, half = residual.mean(), Z95 * residual.std() / math.sqrt(plain.n)
+    gap, low, high = plain_gap(plain.c, plain.right)
     text = " ".join(str(found).split())
     assert text.startswith(
-        f"Overconfident by {gap * 100:.1f} points (95 % interval {(gap - half) * 100:.1f} to "
-        f"{(gap + half) * 100:.1f}): mean confidence {plain.c.mean() * 100:.1f} %, accuracy "
+        f"Overconfident by {gap * 100:.1f} points (95 % interval {low * 100:.1f} to "
+        f"{high * 100:.1f}): mean confidence {plain.c.mean() * 100:.1f} %, accuracy "
         f"{plain.right.mean() * 100:.1f} %."
     )
 
@@ -418,11 +433,10 @@ def test_seconds_are_those_between_the_calls(sets, monkeypatch):
 def test_a_gap_within_noise_is_written_in_points(labelled_logits):
     z, y = labelled_logits(500, 3, temperature=1.0)
     plain = Plain(softmax(z), y)
-    residual = plain.c - plain.right
-    gap, half = residual.mean(), Z95 * residual.std() / math.sqrt(plain.n)
-    assert abs(gap) < half
+    gap, low, high = plain_gap(plain.c, plain.right)
+    assert low < 0 < high
     text = evaluate(Predictions.from_logits(z, y), metrics="nll", resamples=5).headline()
-    ends = f"{(gap - half) * 100:.1f} to {(gap + half) * 100:.1f}"
+    ends = f"{low * 100:.1f} to {high * 100:.1f}"
     assert f"(difference {gap * 100:.1f} points, 95 % interval {ends}): mean" in text
 
 

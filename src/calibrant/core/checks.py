@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
     Array,
+    FloatArray,
     IntArray,
     as_array,
     for_row_chunks,
@@ -238,3 +239,24 @@ def check_numbers(array: Array, key: str, source: str) -> None:
         rows = array if len(array.shape) == 2 else array[:, None]
         for part in row_chunks(rows):
             check_finite(rows[part], key, source, part.start)
+
+
+def check_confidence(confidence: Array, source: str) -> FloatArray:
+    """Return (N,) confidences as float64 NumPy.
+
+    Raises:
+        PredictionsError: another shape, no row, or numbers outside [0, 1].
+    """
+    values = to_numpy(as_array(confidence))
+    if values.ndim != 1 or len(values) == 0:
+        raise PredictionsError(
+            f"{source}: 'confidence' must have shape (N,) with N >= 1, not {values.shape}"
+        )
+    values = as_numbers(values, "confidence", source)
+    bad = ~((values >= 0) & (values <= 1))
+    if bad.any():
+        row = int(bad.argmax())
+        raise PredictionsError(
+            f"{source}: 'confidence' must lie in [0, 1], but row {row} holds {values[row]}"
+        )
+    return values.astype(np.float64)

@@ -10,9 +10,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation import findings
-from calibrant.evaluation.numbers import in_percent, interval_of, show
+from calibrant.evaluation import findings, printed
 from calibrant.evaluation.rare_outcomes import Gap, stretched
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
@@ -173,38 +171,7 @@ class Evaluation:
         }
 
     def __str__(self) -> str:
-        width = "" if self.classes is None else f", {self.classes} classes"
-        head = ["metric", "value", interval_of(self.level), "floor", "floor 95 %"]
-        measured = [result.metric for result in self.results.values()]
-        legend = in_percent(measured)
-        if any(result.floor is not None for result in self.results.values()):
-            legend += f" {findings.FLOOR}"
-        parts = [
-            wrap(self.headline()),
-            f"{self.source}: {counted(self.n, 'row')}{width}, {self.kind}",
-            format_table(head, [_table_row(r) for r in self.results.values()]),
-            "\n".join(f"{name} left out: {reason}" for name, reason in self.skipped.items()),
-            wrap(
-                f"In {counted(self.clipped_nll_rows, 'row')} the true class has a probability of "
-                "nearly 0; NLL counts each of them as 87.3."
-            )
-            if self.clipped_nll_rows
-            else "",
-            wrap(legend),
-        ]
-        return "\n\n".join(part for part in parts if part)
-
-
-def _table_row(result: MetricResult) -> list[str]:
-    metric = result.metric
-    low, high = show(metric, result.low), show(metric, result.high)
-    return [
-        metric.title,
-        show(metric, result.value),
-        f"{low} .. {high}",
-        show(metric, result.floor),
-        show(metric, result.floor_95),
-    ]
+        return printed.evaluation_text(self)
 
 
 def evaluate(

@@ -21,11 +21,10 @@ from calibrant.core.arrays import (
     to_numpy,
 )
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.text import counted, format_table, wrap
+from calibrant.evaluation import printed
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
 from calibrant.evaluation.family_wise import Family
-from calibrant.evaluation.numbers import percent, show
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, default_resamples
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, FAMILY_LEVEL, default_resamples
 from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
@@ -35,12 +34,7 @@ GroupKind = Literal["predicted", "label", "margin", "confidence"]
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.
 GROUP_METRICS = ("ece", "adaece", "nll", "brier", "accuracy")
 MIN_ROWS = 20
-# What groups are called in print, where that isn't what the argument is called.
-HEADINGS = {"predicted": "predicted class", "label": "true label", "margin": "margin of logits"}
 QUANTILES = 5
-# More groups than this are printed worst first, and only so many of them.
-PRINTED_GROUPS = 25
-FAMILY_LEVEL = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,68 +103,7 @@ class GroupedEvaluation:
         }
 
     def __str__(self) -> str:
-        results = self.results()
-        names = list(results)
-        if len(names) > PRINTED_GROUPS:
-            names.sort(key=lambda n: results[n].cost, reverse=True)
-        marked = set(self.miscalibrated)
-        metric = results[self.worst].metric
-        by = HEADINGS.get(self.by, self.by)
-        head = [by, "rows", "confidence", "accuracy", metric.title, "interval", "floor 95 %"]
-        rows = [_table_row(n, self.groups[n], results[n], n in marked) for n in names]
-        if not any(row[-1] for row in rows) or self.by == "label":
-            head, rows = head[:-1], [row[:-1] for row in rows]
-        lines = [
-            f"{self.source}: {counted(len(names), 'group')} by {HEADINGS.get(self.by, self.by)}",
-            "",
-        ]
-        lines.append(format_table(head, rows[:PRINTED_GROUPS]))
-        if len(rows) > PRINTED_GROUPS:
-            lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
-        lines += ["", wrap(self._legend(head))]
-        if len(self.skipped) > PRINTED_GROUPS:
-            lines += ["", f"{len(self.skipped)} groups left out: too few rows"]
-        elif self.skipped:
-            lines += ["", *(f"{name} left out: {reason}" for name, reason in self.skipped.items())]
-        return "\n".join(lines)
-
-    def _legend(self, head: Sequence[str]) -> str:
-        """Return what the columns and the marks mean."""
-        first = self.groups[self.worst]
-        metric, count = first[self.metric].metric, len(self.groups)
-        if metric.percent:
-            text = "All but the rows in percent."
-        else:
-            text = f"Confidence and accuracy in percent, {metric.title} as it is."
-        text += f" Interval: of {metric.title}, {100 * first.level:g} %."
-        if self.by == "label":
-            return f"{text} No floor: honest confidences need not fit within a true label."
-        if "floor 95 %" not in head:
-            return f"{text} {metric.title} has no floor, so no group is marked."
-        text += (
-            " Floor 95 %: what honest confidences would stay below on these rows in 95 % of cases, "
-            "looking at one group alone; of many honest groups one in 20 exceeds it."
-        )
-        together = "one group alone" if count == 1 else f"all {count} groups together"
-        if self.least_p > FAMILY_LEVEL:
-            few = round(1 / self.least_p) - 1
-            return f"{text} With {few} resamples no group can be marked; it takes 19 or more."
-        if not self.miscalibrated:
-            return f"{text} No group shows more than noise, at 5 % for {together}."
-        return f"{text} * more than noise, at 5 % for {together} (Holm's steps, simulated)."
-
-
-def _table_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
-    metric = result.metric
-    return [
-        name,
-        str(group.n),
-        percent(group.rows.confidence.mean()),
-        percent(group.rows.correct.mean()),
-        show(metric, result.value) + ("*" if marked else ""),
-        f"{show(metric, result.low)} .. {show(metric, result.high)}",
-        show(metric, result.floor_95),
-    ]
+        return printed.grouped_text(self)
 
 
 def evaluate_by(

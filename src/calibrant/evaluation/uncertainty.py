@@ -36,6 +36,8 @@ from calibrant.predictions.scoring import RowScores
 MOST_RESAMPLES, ROWS_DRAWN, FEWEST_RESAMPLES = 1000, 10**8, 100
 DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
+# Of many honest groups together, how often any may be called miscalibrated.
+FAMILY_LEVEL = 0.05
 # Resamples are worked on in batches of about this many rows in all: 2 MB an array.
 BATCH_ROWS = 1 << 18
 ROUNDING = 1e-9

@@ -25,11 +25,10 @@ from calibrant.core.arrays import (
     as_array,
     like,
     namespace,
-    to_numpy,
     working_dtype,
 )
 from calibrant.core.checks import (
-    as_numbers,
+    check_confidence,
     check_features,
     check_labels,
     check_reference,
@@ -166,21 +165,10 @@ class Predictions:
         cls, confidence: Array, predicted: Array, labels: Array | None, source: str = "confidence"
     ) -> Predictions:
         """Wrap the top-label form: (N,) confidences in [0, 1], predicted and true labels."""
-        values = to_numpy(as_array(confidence))
-        if values.ndim != 1 or len(values) == 0:
-            raise PredictionsError(
-                f"{source}: 'confidence' must have shape (N,) with N >= 1, not {values.shape}"
-            )
-        values = as_numbers(values, "confidence", source)
-        bad = ~((values >= 0) & (values <= 1))
-        if bad.any():
-            row = int(bad.argmax())
-            raise PredictionsError(
-                f"{source}: 'confidence' must lie in [0, 1], but row {row} holds {values[row]}"
-            )
+        values = check_confidence(confidence, source)
         truth = None if labels is None else check_labels(labels, len(values), None, source)
         said = check_labels(predicted, len(values), None, source, key="predicted labels")
-        return cls("toplabel", values.astype(np.float64), truth, said, source=source)
+        return cls("toplabel", values, truth, said, source=source)
 
     @property
     def n(self) -> int:
@@ -224,11 +212,7 @@ class Predictions:
         return self if self.kind == "logits" else replace(self, kind="logits", scores=self.logits)
 
     def only_logits(self, instead: Array | None = None) -> Predictions:
-        """Return the same rows with logits and labels alone; nothing is checked again.
-
-        Args:
-            instead: (N, K) logits to put in the place of those that they have.
-        """
+        """Return logits, or (N, K) others `instead`, and labels alone; nothing is checked again."""
         if instead is None and self.kind == "logits" and self.features is None and not self.head:
             return self
         scores = self.logits if instead is None else instead
@@ -244,10 +228,7 @@ class Predictions:
 
     @cached_property
     def margins(self) -> FloatArray:
-        """(N,) gaps between the two largest logits, known without labels too.
-
-        Raises `PredictionsError` for the top-label form.
-        """
+        """(N,) gaps of the two largest logits; `PredictionsError` for the top-label form."""
         self._full_rows("the margin")
         return margins_of(self.logits)
 

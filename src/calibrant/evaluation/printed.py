@@ -1,0 +1,120 @@
+"""Evaluations as text for terminals: a headline, a table, and what its columns mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from calibrant.core.text import counted, format_table, wrap
+from calibrant.evaluation.findings import FLOOR
+from calibrant.evaluation.numbers import in_percent, interval_of, percent, show
+from calibrant.evaluation.uncertainty import FAMILY_LEVEL
+
+if TYPE_CHECKING:
+    from calibrant.evaluation.evaluate import Evaluation, MetricResult
+    from calibrant.evaluation.groups import GroupedEvaluation
+
+# What groups are called in print, where that isn't what the argument is called.
+HEADINGS = {"predicted": "predicted class", "label": "true label", "margin": "margin of logits"}
+# More groups than this are printed worst first, and only so many of them.
+PRINTED_GROUPS = 25
+
+
+def evaluation_text(evaluation: Evaluation) -> str:
+    """Return what an evaluation prints."""
+    width = "" if evaluation.classes is None else f", {evaluation.classes} classes"
+    head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
+    measured = [result.metric for result in evaluation.results.values()]
+    legend = in_percent(measured)
+    if any(result.floor is not None for result in evaluation.results.values()):
+        legend += f" {FLOOR}"
+    parts = [
+        wrap(evaluation.headline()),
+        f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {evaluation.kind}",
+        format_table(head, [_table_row(r) for r in evaluation.results.values()]),
+        "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
+        wrap(
+            f"In {counted(evaluation.clipped_nll_rows, 'row')} the true class has a probability of "
+            "nearly 0; NLL counts each of them as 87.3."
+        )
+        if evaluation.clipped_nll_rows
+        else "",
+        wrap(legend),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table_row(result: MetricResult) -> list[str]:
+    metric = result.metric
+    low, high = show(metric, result.low), show(metric, result.high)
+    return [
+        metric.title,
+        show(metric, result.value),
+        f"{low} .. {high}",
+        show(metric, result.floor),
+        show(metric, result.floor_95),
+    ]
+
+
+def grouped_text(grouped: GroupedEvaluation) -> str:
+    """Return what an evaluation by groups prints."""
+    results = grouped.results()
+    names = list(results)
+    if len(names) > PRINTED_GROUPS:
+        names.sort(key=lambda n: results[n].cost, reverse=True)
+    marked = set(grouped.miscalibrated)
+    metric = results[grouped.worst].metric
+    by = HEADINGS.get(grouped.by, grouped.by)
+    head = [by, "rows", "confidence", "accuracy", metric.title, "interval", "floor 95 %"]
+    rows = [_group_row(n, grouped.groups[n], results[n], n in marked) for n in names]
+    if not any(row[-1] for row in rows) or grouped.by == "label":
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    lines = [f"{grouped.source}: {counted(len(names), 'group')} by {by}", ""]
+    lines.append(format_table(head, rows[:PRINTED_GROUPS]))
+    if len(rows) > PRINTED_GROUPS:
+        lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
+    lines += ["", wrap(_legend(grouped, head))]
+    if len(grouped.skipped) > PRINTED_GROUPS:
+        lines += ["", f"{len(grouped.skipped)} groups left out: too few rows"]
+    elif grouped.skipped:
+        lines += ["", *(f"{name} left out: {reason}" for name, reason in grouped.skipped.items())]
+    return "\n".join(lines)
+
+
+def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
+    """Return what the columns and the marks mean."""
+    first = grouped.groups[grouped.worst]
+    metric, count = first[grouped.metric].metric, len(grouped.groups)
+    if metric.percent:
+        text = "All but the rows in percent."
+    else:
+        text = f"Confidence and accuracy in percent, {metric.title} as it is."
+    text += f" Interval: of {metric.title}, {100 * first.level:g} %."
+    if grouped.by == "label":
+        return f"{text} No floor: honest confidences need not fit within a true label."
+    if "floor 95 %" not in head:
+        return f"{text} {metric.title} has no floor, so no group is marked."
+    text += (
+        " Floor 95 %: what honest confidences would stay below on these rows in 95 % of cases, "
+        "looking at one group alone; of many honest groups one in 20 exceeds it."
+    )
+    together = "one group alone" if count == 1 else f"all {count} groups together"
+    if grouped.least_p > FAMILY_LEVEL:
+        few = round(1 / grouped.least_p) - 1
+        return f"{text} With {few} resamples no group can be marked; it takes 19 or more."
+    if not grouped.miscalibrated:
+        return f"{text} No group shows more than noise, at 5 % for {together}."
+    return f"{text} * more than noise, at 5 % for {together} (Holm's steps, simulated)."
+
+
+def _group_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
+    metric = result.metric
+    return [
+        name,
+        str(group.n),
+        percent(group.rows.confidence.mean()),
+        percent(group.rows.correct.mean()),
+        show(metric, result.value) + ("*" if marked else ""),
+        f"{show(metric, result.low)} .. {show(metric, result.high)}",
+        show(metric, result.floor_95),
+    ]

@@ -52,6 +52,15 @@ class ProbitTopRestScaling(Calibrator):
     Attributes:
         first_: the fitted probit or temperature scaling; top_rest_: the fitted top-rest scaling
             behind it.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+        >>> for method in (cb.TemperatureScaling(), cb.ProbitTopRestScaling()):
+        ...     probs = method.fit_predictions(val).predict_proba(test.logits)
+        ...     print(f"{cb.negative_log_likelihood(probs, test.labels):.4f}")
+        0.4685
+        0.4669
     """
 
     method: ClassVar[str] = "probit-top-rest"

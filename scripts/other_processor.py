@@ -19,8 +19,9 @@ from typing import Any, cast
 import numpy as np
 
 TESTS = Path(__file__).parents[1] / "tests"
-# Laws, and numbers known from elsewhere; the rest of the suite computes little that is iterated.
+# Laws, examples, and numbers known from elsewhere; the rest computes little that is iterated.
 FILES = [
+    "test_docstrings.py",
     "test_laws_of_methods.py",
     "test_quality.py",
     "test_features.py",

@@ -148,6 +148,17 @@ def _network() -> dict[str, Any]:
     return {"network": network, "inputs": torch.randn(8, 3, 2, 2), "target": torch.arange(8)}
 
 
+def _features() -> dict[str, Any]:
+    """Return rows of the sample for second stages, and a network whose last layer fits them."""
+    torch = pytest.importorskip("torch")
+    val = cb.load_sample("validation").take(np.arange(1_500))
+    rows = {"train": val.take(np.arange(1_000)), "val": val.take(np.arange(1_000, 1_500))}
+    names = {"network": torch.nn.Sequential(torch.nn.Linear(12, 64), torch.nn.Linear(64, 10))}
+    for name, part in rows.items():
+        names |= {f"{name}_features": part.features, f"{name}_labels": part.labels}
+    return names | {"val_logits": rows["val"].logits, "test_features": val.features[:9]}
+
+
 def _nothing() -> dict[str, Any]:
     return {}
 
@@ -159,6 +170,7 @@ PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
     "docs/known-truth.md": (slice(None), _nothing),
     "docs/losses.md": (slice(2), _network),
     "docs/plug-ins.md": (slice(1), _nothing),
+    "docs/second-stages.md": (slice(1), _features),
     "docs/why-my-ece-differs.md": (slice(None), _nothing),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from functools import cache
 
@@ -9,7 +10,7 @@ import array_api_compat.numpy as xnp
 import numpy as np
 import pytest
 
-from calibrant.core.errors import CalibrationWarning
+from calibrant.core.errors import CalibrationWarning, NotApplicableError
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions
@@ -137,3 +138,51 @@ def test_the_compiled_map_is_one_graph(method, dtype):
     compiled = torch.compile(AsModule(fitted(method)), fullgraph=True, backend="aot_eager")
     got = compiled(*tensors(method, dtype))
     np.testing.assert_allclose(got.numpy(), expected(method, dtype), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, inside its compiler
+@pytest.mark.parametrize("method", ["temperature", "smart", "top-rest"])
+def test_the_default_compiler_takes_it_too(method):
+    if shutil.which("c++") is None:
+        pytest.skip("torch's default compiler needs a C++ compiler")
+    torch._dynamo.reset()
+    compiled = torch.compile(AsModule(fitted(method)), fullgraph=True)
+    got = compiled(*tensors(method, "float32"))
+    np.testing.assert_allclose(got.numpy(), expected(method, "float32"), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_the_gradient_is_the_slope(method):
+    # Rows without ties and masks, where every map is smooth but for jumps between rows.
+    rng = np.random.default_rng(3)
+    predictions = rows(16, 1)
+    logits = torch.as_tensor(np.asarray(predictions.scores)).requires_grad_()
+    beside = ()
+    if "features" in fitted(method).needs:
+        beside = (torch.as_tensor(predictions.features),)
+    module = AsModule(fitted(method))
+    weights, along = (torch.as_tensor(rng.normal(size=logits.shape)) for _ in range(2))
+    (slope,) = torch.autograd.grad((module(logits, *beside) * weights).sum(), logits)
+    assert bool(torch.isfinite(slope).all())
+    step = 1e-6
+    with torch.no_grad():
+        ends = [module(logits + way * step * along, *beside) for way in (1, -1)]
+    numeric = ((ends[0] - ends[1]) * weights / (2 * step)).sum(dim=1)
+    np.testing.assert_allclose((slope * along).sum(dim=1), numeric, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch advises against tracing, too
+def test_tracing_predict_proba_says_which_way_works():
+    calibrator = fitted("temperature")
+    logits = tensors("temperature", "float32")[0]
+    with pytest.raises(NotApplicableError, match=r"calibrator\.transform"):
+        torch.jit.trace(calibrator.predict_proba, logits)
+
+
+def test_tensors_stay_tensors_of_their_kind():
+    for dtype in DTYPES.values():
+        logits = tensors("smart", "float64")[0].to(dtype)
+        probs = fitted("smart").predict_proba(logits)
+        assert isinstance(probs, torch.Tensor)
+        assert probs.dtype == dtype
+        assert probs.device == logits.device

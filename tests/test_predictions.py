@@ -12,6 +12,8 @@ from hypothesis.extra.numpy import arrays
 from calibrant.core.errors import PredictionsError
 from calibrant.predictions.last_layer import Head
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import summarize
+from calibrant.predictions.temperature import fit_temperature
 
 LOGITS = np.array([[2.0, -1.0, 0.5], [0.0, 3.0, 1.0], [1.0, 1.0, 1.0], [-2.0, 0.0, 4.0]])
 PROBS = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]])
@@ -386,3 +388,21 @@ def test_what_does_not_belong_to_the_scores(change, message):
     given = {"features": INPUTS, "head": (WEIGHT, BIAS), "reference": INPUTS} | change
     with pytest.raises(PredictionsError, match="^val: .*" + message):
         Predictions.from_logits(INPUTS @ WEIGHT.T + BIAS, None, source="val", **given)
+
+
+def test_summary_and_temperature_are_those_of_the_logits_and_made_once() -> None:
+    rng = np.random.default_rng(0)
+    probs, labels = rng.dirichlet(np.ones(3), size=200), rng.integers(3, size=200)
+    predictions = Predictions.from_probs(probs, labels)
+    expected = fit_temperature(summarize(np.log(probs), labels, curve="dense"))
+    assert predictions.temperature.beta == expected.beta
+    assert predictions.temperature.temperature == 1 / expected.beta
+    assert predictions.temperature is predictions.temperature
+    assert predictions.summary is predictions.summary
+    assert predictions.take(np.arange(100)).summary.n == 100
+
+
+def test_a_temperature_that_noise_decides_says_so_without_a_warning() -> None:
+    rows = Predictions.from_logits(np.zeros((20, 3)), np.zeros(20, dtype=int))
+    assert rows.temperature.temperature == 1.0
+    assert rows.temperature.notes[0].startswith("NotIdentifiedWarning: the logits are constant")

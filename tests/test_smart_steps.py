@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from calibrant.posthoc.temperature.single import fit_temperature
 from calibrant.posthoc.temperature.smart.curvature import (
     OfRows,
     OfSoftBins,
@@ -20,6 +19,7 @@ from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
 from calibrant.posthoc.temperature.smart.objectives import SoftBins, objective_named
 from calibrant.predictions.rows import softmax, summarize
+from calibrant.predictions.temperature import fit_temperature
 
 BINS = SoftBins(15, 0.05)
 

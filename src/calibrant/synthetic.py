@@ -5,10 +5,6 @@ Here labels are drawn from probabilities that are kept: each row's honest distri
 classes, the temperature that undoes what was done to it, and with them the calibration error that
 infinitely many labels would show.
 
-    truth = calibrant.synthetic.tempered(10_000, 100, temperature=2.0)
-    fitted = calibrant.TemperatureScaling().fit(truth.predictions.logits, truth.predictions.labels)
-    truth.true_calibration_error(fitted.predict_proba(truth.predictions.logits))
-
 The same arguments give the same rows.
 
 Examples:

@@ -131,7 +131,7 @@ def measure(
 
 def _groups(file: Path, by: str) -> Any:
     """Return what `evaluate_by` takes: the name of a kind of group, or a column of the file."""
-    from calibrant.evaluation.groups import GroupKind
+    from calibrant.evaluation.grouping import GroupKind
     from calibrant.files import read_column
 
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}

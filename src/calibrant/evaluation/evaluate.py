@@ -112,8 +112,7 @@ class Evaluation:
         >>> import calibrant as cb
         >>> found = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)
         >>> print(found.headline())
-        Overconfident by 6.1 points (95 % interval 5.5 to 6.7): mean confidence
-        90.5 %, accuracy 84.3 %.
+        Overconfident by 6.1 points ...
     """
 
     source: str

@@ -46,9 +46,7 @@ def apply_map(
 
     Raises:
         PredictionsError: a row holds NaN, infinity, or nothing but masked classes.
-        NotApplicableError: torch's tracer is recording.
     """
-    refuse_tracing(logits)
     xp, dtype = namespace(logits), working_dtype(logits)
     placed = {name: like(array, logits) for name, array in learnt.items()}
 

@@ -33,7 +33,7 @@ from calibrant.core.fit_report import FitReport
 from calibrant.core.masks import masked_classes
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
-from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.applying import apply_map, refuse_tracing
 from calibrant.posthoc.saving import save
 from calibrant.predictions.predictions import Predictions
 
@@ -175,6 +175,7 @@ class Calibrator(ABC):
             PredictionsError: another number of classes or features than in `fit`, or a row that
                 isn't finite.
         """
+        refuse_tracing(logits)
         checked = self._checked(logits)
         known = self._checked_features(features, int(checked.shape[0]))
         return apply_map(self.transform, checked, known, self.map_arrays(), self.widest())

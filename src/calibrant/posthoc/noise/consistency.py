@@ -41,6 +41,14 @@ class ConsistencyCalibration(ProbitScaling):
     References:
         Tao et al.: Consistency Calibration: Improving Uncertainty Calibration via Consistency among
         Perturbed Neighbors. arXiv 2410.12295, 2024.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> searched = cb.ConsistencyCalibration(criterion="nll").fit_predictions(val)
+        >>> found = cb.ProbitScaling().fit_predictions(val)
+        >>> abs(searched.noise_ / found.noise_ - 1) < 0.05  # the same but for the grid
+        True
     """
 
     method: ClassVar[str] = "consistency"

@@ -1,6 +1,6 @@
 """How well `probit-top-rest` chooses between normal noise and temperature scaling.
 
-    python scripts/study_first_steps.py --data NAME=FILE [--data NAME=FIT_FILE:TEST_FILE]
+    python -m calibrant.studies.first_steps --data NAME=FILE [--data NAME=FIT_FILE:TEST_FILE]
         [--sizes 50,200,1000,5000] [--seeds 20]
 
 The rows named normal, gumbel and both are drawn: labels are decided by that noise on 20 scores,
@@ -14,22 +14,22 @@ are paired differences of the present rule, with their standard errors over draw
 
 from __future__ import annotations
 
-import argparse
-import warnings
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
-from study_data import Draw, Source
 
 from calibrant.core.text import format_table
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc import probit_top_rest
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chains import probit_top_rest
 from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.noise.probit import ProbitScaling
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
+from calibrant.studies.data import Draw, Source
+from calibrant.studies.measuring import quietly, with_error
+from calibrant.studies.program import parser_for, run_study
 
 DRAWN = ("normal", "gumbel", "both")
 THRESHOLDS = (0.0, 0.25, 0.5)
@@ -80,32 +80,25 @@ def losses_of(draw: Draw) -> list[float]:
     return found
 
 
-def with_error(values: NDArray[np.float64]) -> str:
-    """Return the mean with its standard error, where there is one."""
-    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
-    return f"{values.mean():+.4f} +- {error:.4f}"
-
-
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = parser_for("first_steps", __doc__)
     parser.add_argument("--data", action="append", default=[])
     parser.add_argument("--sizes", default="50,200,1000,5000")
     parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     given = {source.name: source for source in map(Source.parse, arguments.data)}
-    sources: dict[str, Source | None] = given | dict.fromkeys(DRAWN)
+    sources: dict[str, Source | None] = {**given, **dict.fromkeys(DRAWN)}
     rows: list[list[str]] = []
     for name, source in sources.items():
         for size in map(int, arguments.sizes.split(",")):
             draws = arguments.seeds if source is None else source.draws(size, arguments.seeds)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with quietly():
                 found = np.array([losses_of(draw_of(name, source, size, s)) for s in range(draws)])
             best = found[:, :2].min(axis=1)
             lost = [f"{column.mean() - best.mean():.4f}" for column in found.T]
             present = found[:, 3 + THRESHOLDS.index(probit_top_rest.CLEAR)]
-            against = [with_error(present - found[:, i]) for i in (2, 0)]
+            against = [with_error(present - found[:, i], 4) for i in (2, 0)]
             rows.append([f"{name}, {size} rows", str(draws), f"{best.mean():.4f}", *lost, *against])
             print(*rows[-1], flush=True)
     thresholds = [f"CLEAR {t}" for t in THRESHOLDS]
@@ -114,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_study(main)

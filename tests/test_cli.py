@@ -322,7 +322,7 @@ def test_demo(run, tmp_path):
     document = json.loads((out / "comparison.json").read_text())
     ece = {m["method"]: m["metrics"]["ece"]["value"] for m in document["methods"]}
     assert ece["smart"] < ece["temperature"] < ece["none"]
-    assert load(out / "smart.safetensors").classes_ == 10
+    assert load(out / "smart.safetensors").n_classes_ == 10
     assert "</html>" in (out / "report.html").read_text(encoding="utf-8")
 
 

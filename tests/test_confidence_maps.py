@@ -28,7 +28,7 @@ NEW = [BayesianBinning, ScalingBinning, SplineCalibration, VennAbers]
 def fit_map(calibrator, confidence, correct, classes: int = 4):
     """Fit a map on bare confidences and outcomes."""
     order = np.argsort(confidence, kind="stable")
-    calibrator.classes_ = classes
+    calibrator.n_classes_ = classes
     calibrator._fit_map(
         np.asarray(confidence, dtype=float)[order], np.asarray(correct, dtype=float)[order]
     )

@@ -39,7 +39,7 @@ def some_rows(classes: int) -> np.ndarray:
 
 def assert_gives_probabilities(calibrator: Calibrator) -> None:
     for dtype in (np.float32, np.float64):
-        rows = some_rows(calibrator.classes_).astype(dtype)
+        rows = some_rows(calibrator.n_classes_).astype(dtype)
         with np.errstate(all="ignore"):
             probs = probs_of(calibrator, rows)
         assert probs.shape == rows.shape
@@ -140,7 +140,7 @@ def test_a_number_of_classes_reserves_no_memory(classes, tmp_path, overconfident
     tracemalloc.start()
     started = time.process_time()
     try:
-        assert load(path).classes_ == int(classes)
+        assert load(path).n_classes_ == int(classes)
         assert tracemalloc.get_traced_memory()[1] < 5e7
     finally:
         tracemalloc.stop()
@@ -163,4 +163,4 @@ def test_whatever_was_fitted_is_loaded(method, classes, scale, tmp_path, labelle
     path = tmp_path / "c.safetensors"
     logits, labels = labelled_logits(200, classes, seed=4)
     fitted(method, scale * logits, labels, **QUICK.get(method, {})).save(path)
-    assert load(path).classes_ == classes
+    assert load(path).n_classes_ == classes

@@ -178,7 +178,7 @@ def test_too_many_classes_are_refused(method):
     logits = np.random.default_rng(0).normal(size=(3, 201))
     with pytest.raises(InputError, match="201 x 201 numbers many times over; beyond most_classes"):
         make_calibrator(method).fit(logits, [0, 1, 2])
-    assert fitted(method, logits, [0, 1, 2], most_classes=300, penalty=1e3).classes_ == 201
+    assert fitted(method, logits, [0, 1, 2], most_classes=300, penalty=1e3).n_classes_ == 201
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         rows = Predictions.from_logits(logits, np.array([0, 1, 2]))

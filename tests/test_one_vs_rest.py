@@ -45,7 +45,7 @@ def test_each_class_has_the_map_of_its_own_problem(method, classes, labelled_log
     for k in range(classes):
         # The two-class form of the same map, fitted on bare pairs.
         alone = of_one_class(method)
-        alone.classes_ = classes
+        alone.n_classes_ = classes
         p = softmax(logits)[:, k]
         order = np.argsort(p, kind="stable")
         alone._fit_map(p[order], (labels == k)[order].astype(float))
@@ -137,7 +137,7 @@ def test_masked_classes_stay_out_of_their_map(method, labelled_logits):
     np.testing.assert_allclose(probs.sum(axis=1), 1)
     # The map of the class is that of the rows that show it.
     alone = of_one_class(method)
-    alone.classes_ = 4
+    alone.n_classes_ = 4
     p, hit = softmax(masked)[~hidden, 1], (labels == 1)[~hidden]
     order = np.argsort(p, kind="stable")
     alone._fit_map(p[order], hit[order].astype(float))

@@ -95,7 +95,7 @@ ARGUMENTS = {
 def assert_same(back: Calibrator, original: Calibrator) -> None:
     assert type(back) is type(original)
     assert back.get_params() == original.get_params()
-    assert back.classes_ == original.classes_
+    assert back.n_classes_ == original.n_classes_
     assert back.n_parameters == original.n_parameters
     # `repr`, because an undefined value is equal to itself there.
     assert repr(back.fit_report_) == repr(original.fit_report_)

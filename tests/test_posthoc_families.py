@@ -92,12 +92,12 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
     assert learnt == {
         *calibrator.state_names(),
         *calibrator.part_names,
-        "classes_",
+        "n_classes_",
         "fit_report_",
     }
     assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
     assert all(not name.endswith("_") for name in calibrator.get_params())
-    assert calibrator.classes_ == 5
+    assert calibrator.n_classes_ == 5
     assert calibrator.fit_report_.rows == 2000
 
 
@@ -432,7 +432,7 @@ def test_isotonic_regression_is_the_least_squares_one(pairs):
     confidence = np.array([c / 20 for c, _ in pairs])
     correct = np.array([float(a) for _, a in pairs])
     calibrator = IsotonicRegression()
-    calibrator.classes_ = 4
+    calibrator.n_classes_ = 4
     calibrator._fit_map(confidence, correct)
     # Ties are one point with the mean outcome of all of them.
     points = np.unique(confidence)
@@ -462,7 +462,7 @@ def test_blocks_that_shrinking_tilts_are_pooled_by_their_rows():
     # Nothing right of 10 rows, 90 of 100, then one right row: with two more rows in each block at
     # the common centre, the single row falls below the others.
     calibrator = IsotonicRegression()
-    calibrator.classes_ = 4
+    calibrator.n_classes_ = 4
     confidence = np.repeat([0.3, 0.5, 0.9], [10, 100, 1])
     calibrator._fit_map(confidence, np.repeat([0.0, 0, 1, 1], [10, 10, 90, 1]))
     weight = np.array([10 / 12, 100 / 102, 1 / 3])
@@ -485,7 +485,7 @@ def test_shrinking_leaves_the_mean_confidence_at_the_accuracy(kind, strength):
     confidence = np.sort(1 - 0.6 * rng.beta(0.4, 2.0, 300))
     correct = (rng.random(300) < confidence - 0.05).astype(float)
     calibrator = kind().set_params(prior_strength=strength)
-    calibrator.classes_ = 10
+    calibrator.n_classes_ = 10
     calibrator._fit_map(confidence, correct)
     found = calibrator.map_confidence(confidence)
     np.testing.assert_allclose(found.mean(), (correct.sum() + 1 / 10) / 301, atol=1e-12)
@@ -496,7 +496,7 @@ def test_no_shrinking_is_the_published_map():
     confidence, correct = np.repeat([0.3, 0.5, 0.9], 4), np.repeat([0.0, 1, 0, 1], [4, 3, 1, 4])
     for kind in (HistogramBinning, IsotonicRegression):
         calibrator = kind(prior_strength=0)
-        calibrator.classes_ = 3
+        calibrator.n_classes_ = 3
         calibrator._fit_map(confidence, correct)
         np.testing.assert_allclose(calibrator.map_confidence(confidence[::4]), [0, 0.75, 1])
 
@@ -518,7 +518,7 @@ def test_few_rows_do_not_bias_the_confidence(labelled_logits):
 
 def test_a_confidence_on_an_edge_belongs_to_the_lower_bin():
     calibrator = HistogramBinning(bins=4, binning="equal-width")
-    calibrator.classes_ = 2
+    calibrator.n_classes_ = 2
     calibrator._fit_map(np.array([0.3, 0.5, 0.6, 0.75, 0.8]), np.array([0, 0, 1.0, 1, 1]))
     # (1/4, 1/2] holds two wrong rows, (1/2, 3/4] two right ones, (3/4, 1] one right one. With two
     # more rows in each bin, 1/2 of two and 1/3 of one are their own.

@@ -429,7 +429,7 @@ def test_a_table_and_the_rows_fit_alike(objective, labelled_logits):
     found = []
     for rows in (exact, exact.tabulated(reference)):
         calibrator = SMART(objective=objective)
-        calibrator.classes_ = 100
+        calibrator.n_classes_ = 100
         calibrator.fit_rows(rows)
         probs = calibrator.predict_proba(logits)
         found.append((expected_calibration_error(probs, labels), calibrator.fit_report_.value))

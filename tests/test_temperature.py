@@ -177,7 +177,7 @@ def test_trap_a_class_absent_from_the_labels(trap):
     rows = labels != 19
     fitted = TemperatureScaling().fit(logits[rows], labels[rows])
     assert 1.9 < fitted.temperature_ < 2.1
-    assert fitted.classes_ == 20
+    assert fitted.n_classes_ == 20
     assert fitted.predict_proba(logits).shape == logits.shape
 
 

@@ -19,7 +19,7 @@ class ShrinkTowardsUniform(Calibrator):
     def _fit(self, predictions: Predictions) -> FitReport:
         probs = np.asarray(softmax(predictions.scores))
         confidence, accuracy = probs.max(1), np.mean(probs.argmax(1) == predictions.labels)
-        room = max(confidence.mean() - 1 / self.classes_, 1e-12)
+        room = max(confidence.mean() - 1 / self.n_classes_, 1e-12)
         self.weight_ = float(np.clip((confidence.mean() - accuracy) / room, 0, 0.999))
         return FitReport(predictions.n, "closed form")
 

@@ -202,10 +202,10 @@ def apply(
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
     before = read(file, kind, labels, labelled=False)
-    if before.classes not in (None, fitted.classes_):
+    if before.classes not in (None, fitted.n_classes_):
         raise InputError(
             f"{file}: has {before.classes} classes, but {calibrator} was fitted for "
-            f"{fitted.classes_} classes"
+            f"{fitted.n_classes_} classes"
         )
     after = fitted.apply_predictions(before)
     write_predictions(after, out)

@@ -201,7 +201,7 @@ class AutoCalibrator(Calibrator):
         return self.folds or (FEWEST_FOLDS if self._many(predictions) else FOLDS)
 
     def _many(self, predictions: Predictions) -> bool:
-        return predictions.n * self.classes_ > MANY_LOGITS
+        return predictions.n * self.n_classes_ > MANY_LOGITS
 
     def _repeats(self, rows: int) -> int:
         return self.repeats or int(np.clip(-(-ROWS_OVER_REPEATS // rows), 1, MOST_REPEATS))
@@ -297,7 +297,7 @@ class AutoCalibrator(Calibrator):
         weights = np.asarray(state["weights_"], dtype=np.float64)
         if len(weights) != len(self.steps_) or abs(float(weights.sum()) - 1) > 1e-9:
             raise InputError("'weights_' must be one for each step, and sum to 1")
-        self.weights_, self.classes_, self.fit_report_ = weights, classes, report
+        self.weights_, self.n_classes_, self.fit_report_ = weights, classes, report
         return self
 
 

@@ -59,7 +59,7 @@ class Calibrator(ABC):
             their own method and arguments.
 
     Attributes:
-        classes_: number of classes K it was fitted for.
+        n_classes_: number of classes K it was fitted for.
         fit_report_: what the fit did.
 
     Examples:
@@ -79,7 +79,7 @@ class Calibrator(ABC):
     fits_masked: ClassVar[bool] = False
     part_names: ClassVar[tuple[str, ...]] = ()
 
-    classes_: int = field(init=False, repr=False)
+    n_classes_: int = field(init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
 
     def fit(
@@ -138,7 +138,7 @@ class Calibrator(ABC):
         rows = predictions.as_logits()
         if not self.fits_masked:
             self._refuse_masks(rows.scores)
-        self.classes_ = int(rows.scores.shape[1])
+        self.n_classes_ = int(rows.scores.shape[1])
         return rows
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
@@ -271,10 +271,10 @@ class Calibrator(ABC):
         if not hasattr(self, "fit_report_"):
             raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
         logits = as_array(logits)
-        if len(logits.shape) != 2 or logits.shape[1] != self.classes_:
+        if len(logits.shape) != 2 or logits.shape[1] != self.n_classes_:
             raise PredictionsError(
-                f"this {type(self).__name__} was fitted for {self.classes_} classes and needs "
-                f"logits of shape (N, {self.classes_}), not {tuple(logits.shape)}"
+                f"this {type(self).__name__} was fitted for {self.n_classes_} classes and needs "
+                f"logits of shape (N, {self.n_classes_}), not {tuple(logits.shape)}"
             )
         return logits
 
@@ -315,7 +315,7 @@ class Calibrator(ABC):
     @classmethod
     def state_names(cls) -> tuple[str, ...]:
         """Return the names of the learnt attributes that a file must hold as arrays."""
-        kept = {"classes_", "fit_report_", *cls.part_names}
+        kept = {"n_classes_", "fit_report_", *cls.part_names}
         return tuple(f.name for f in fields(cls) if not f.init and f.name not in kept)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -347,5 +347,5 @@ class Calibrator(ABC):
         for name in self.state_names():
             value = state[name]
             setattr(self, name, value.item() if value.ndim == 0 else value)
-        self.classes_, self.fit_report_ = classes, report
+        self.n_classes_, self.fit_report_ = classes, report
         return self

@@ -116,7 +116,7 @@ def _try_out(calibrator: Calibrator, source: str) -> None:
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
     if reason is not None:
-        raise CalibratorFileError(f"{_unfit(calibrator, calibrator.classes_, source)} ({reason})")
+        raise CalibratorFileError(f"{_unfit(calibrator, calibrator.n_classes_, source)} ({reason})")
 
 
 def _unfit(calibrator: Calibrator, classes: int, source: str) -> str:

@@ -22,7 +22,7 @@ class Saveable(Protocol):
     """What a file keeps of a calibrator."""
 
     method: ClassVar[str]
-    classes_: int
+    n_classes_: int
 
     @property
     def fit_report_(self) -> Any:
@@ -62,7 +62,7 @@ def _described(calibrator: Saveable) -> dict[str, str]:
     """Return what a header says of a calibrator, and within it of those that it is made of."""
     described = {
         "method": calibrator.method,
-        "classes": str(calibrator.classes_),
+        "classes": str(calibrator.n_classes_),
         # NumPy's numbers are fine as arguments, and no numbers to `json`.
         "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),

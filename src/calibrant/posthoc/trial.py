@@ -35,7 +35,7 @@ def fault_of(calibrator: Calibrator) -> str | None:
             its arrays; where none has as many entries as there are classes, it is tried with fewer.
     """
     tried = calibrator if _holds_classes(calibrator) else _with_classes(calibrator, MOST_CLASSES)
-    classes, width = tried.classes_, tried.feature_width
+    classes, width = tried.n_classes_, tried.feature_width
     rng = np.random.default_rng(0)
     share = BUDGET // (classes + (width or 0) + 1)
     rows = trial_rows(classes, max(FEWEST_ROWS, min(share, MOST_ROWS)), rng)
@@ -95,13 +95,13 @@ def _fault(probs: NDArray[np.generic], shape: tuple[int, ...], tolerance: float)
 
 def _holds_classes(calibrator: Calibrator) -> bool:
     sizes = (size for array in calibrator.state().values() for size in array.shape)
-    return calibrator.classes_ in sizes or any(map(_holds_classes, calibrator.parts().values()))
+    return calibrator.n_classes_ in sizes or any(map(_holds_classes, calibrator.parts().values()))
 
 
 def _with_classes(calibrator: Calibrator, most: int) -> Calibrator:
     """Return a copy for at most so many classes, down to the parts that it is made of."""
     small = copy(calibrator)
-    small.classes_ = min(calibrator.classes_, most)
+    small.n_classes_ = min(calibrator.n_classes_, most)
     for name, part in calibrator.parts().items():
         setattr(small, name, _with_classes(part, most))
     return small

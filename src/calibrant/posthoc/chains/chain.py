@@ -109,7 +109,7 @@ class Chain(Calibrator):
         folds = min(self.folds, rows.n)
         if folds < 2 or step.n_parameters <= FEW_PARAMETERS:
             return _behind(step, rows, keeps)
-        scores = np.empty((rows.n, self.classes_))
+        scores = np.empty((rows.n, self.n_classes_))
         fold = fold_numbers(rows.summary, folds, self.seed)
         with warnings.catch_warnings():
             # What a fold lacks the whole set may have, and that has been warned of.

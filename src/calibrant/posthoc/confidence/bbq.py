@@ -104,7 +104,7 @@ class BayesianBinning(MapOfEitherForm):
         mean = np.zeros(len(upper))
         for weight, model in zip(self.weights_, best, strict=True):
             mean += weight * model.values[np.searchsorted(model.edges[1:-1], upper, side="left")]
-        self.values_ = mixed_with_uniform(mean, n, self.classes_)
+        self.values_ = mixed_with_uniform(mean, n, self.n_classes_)
         return FitReport(n, "marginal likelihood", -float(log.max()) / n, len(models))
 
     def shape(self) -> Steps:

@@ -78,7 +78,7 @@ class HistogramBinning(ShrunkMap):
         hits = np.bincount(index, correct, len(count))
         middle = (self.edges_[:-1] + self.edges_[1:]) / 2
         value = np.where(count > 0, hits / np.maximum(count, 1), middle)
-        self.values_ = shrunk(value, count, self.prior_strength, self.classes_)
+        self.values_ = shrunk(value, count, self.prior_strength, self.n_classes_)
         loss = float(np.mean((self.values_[index] - correct) ** 2))
         return FitReport(len(confidence), "closed form", loss)
 

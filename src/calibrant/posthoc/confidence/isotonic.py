@@ -63,7 +63,7 @@ class IsotonicRegression(ShrunkMap):
         fit = isotonic_regression(mean, weights=count)
         first, last = np.asarray(fit.blocks[:-1]), np.asarray(fit.blocks[1:]) - 1
         mass = np.add.reduceat(count, first)
-        level = shrunk_steps(np.asarray(fit.x)[first], mass, self.prior_strength, self.classes_)
+        level = shrunk_steps(np.asarray(fit.x)[first], mass, self.prior_strength, self.n_classes_)
         block = np.repeat(np.arange(len(first)), last - first + 1)
         ends = np.unique(np.concatenate([first, last]))
         self.knots_, self.values_ = knots[ends], level[block[ends]]

@@ -91,7 +91,7 @@ class MulticlassIsotonic(Calibrator):
         level, first = np.asarray(fit.x), np.asarray(fit.blocks[:-1])
         last = np.asarray(fit.blocks[1:]) - 1
         mass = np.add.reduceat(count, first)
-        steps = shrunk_steps(level[first], mass, self.prior_strength, self.classes_)
+        steps = shrunk_steps(level[first], mass, self.prior_strength, self.n_classes_)
         ends = np.stack([runs.low[first], runs.high[last]], axis=1).ravel()
         self.knots_, kept = np.unique(ends, return_index=True)
         self.values_ = np.repeat(steps, 2)[kept]

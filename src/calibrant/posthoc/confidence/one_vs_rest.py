@@ -82,7 +82,7 @@ class MapOfEitherForm(ConfidenceMap):
 
     def _map(self) -> Self:
         part = replace(self, form="top-label")
-        part.classes_ = self.classes_
+        part.n_classes_ = self.n_classes_
         return part
 
     def _fit(self, predictions: Predictions) -> FitReport:

@@ -85,7 +85,7 @@ class ScalingBinning(ConfidenceMap):
         total = np.bincount(index, self.scale(averaged), len(count))
         middle = self.scale((self.edges_[:-1] + self.edges_[1:]) / 2)
         mean = np.where(count > 0, total / np.maximum(count, 1), middle)
-        self.values_ = mixed_with_uniform(mean, n, self.classes_)
+        self.values_ = mixed_with_uniform(mean, n, self.n_classes_)
         loss = float(np.mean((self.map_confidence(confidence) - correct) ** 2))
         return FitReport(n, "nll of the sigmoid", loss, steps, steps < STEPS)
 

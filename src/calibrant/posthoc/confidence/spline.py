@@ -86,7 +86,7 @@ class SplineCalibration(ConfidenceMap):
         self.ordinates_ = np.asarray(found, dtype=np.float64)
         slope: FloatArray = np.asarray(basis(quantile, 1) @ self.ordinates_)[:n]
         raw = np.clip(points + np.bincount(index, slope) / count, 0, 1)
-        value = mixed_with_uniform(raw, n, self.classes_)
+        value = mixed_with_uniform(raw, n, self.n_classes_)
         kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), TABLE_SIZE)).round())
         self.knots_ = points[kept.astype(np.int64)]
         self.values_ = value[kept.astype(np.int64)]

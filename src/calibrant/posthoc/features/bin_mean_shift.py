@@ -89,7 +89,7 @@ class BinMeanShift(ProximityMap):
         count = np.maximum(np.bincount(cell, minlength=cells), 1)
         gap = np.bincount(cell, correct - confidence, cells) / count
         self.shifts_ = (self.strength * gap).reshape(bins, width - 1)
-        self.limits_ = mixed_with_uniform(np.array([0.0, 1.0]), len(confidence), self.classes_)
+        self.limits_ = mixed_with_uniform(np.array([0.0, 1.0]), len(confidence), self.n_classes_)
 
     def _edges(self) -> dict[str, FloatArray]:
         return {

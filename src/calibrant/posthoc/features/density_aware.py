@@ -118,7 +118,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
     def temperatures(self, features: Array) -> FloatArray:
         """Return the (N,) temperatures of rows with these (N, D) features."""
         rows = to_numpy(features)
-        blank = np.zeros((len(rows), self.classes_))
+        blank = np.zeros((len(rows), self.n_classes_))
 
         def of(xp: Any, _: Array, rows: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
             return self._temperatures(xp, rows, learnt)

@@ -88,7 +88,7 @@ class ProximityDensityRatio(ProximityMap):
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, and the number of classes."""
-        return super().map_arrays() | {"classes": np.asarray(float(self.classes_))}
+        return super().map_arrays() | {"classes": np.asarray(float(self.n_classes_))}
 
     def widest(self) -> int:
         """Return the kernels of all calibration rows, if those are most."""

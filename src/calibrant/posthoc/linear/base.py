@@ -84,7 +84,7 @@ class PenalisedMap(LinearMap):
     def weight_(self) -> FloatArray:
         """W in the caller's units: (K,) if it is diagonal, else (K, K)."""
         square = self.change_.ndim == 2
-        return self.beta_ * (self.change_ + (np.eye(self.classes_) if square else 1.0))
+        return self.beta_ * (self.change_ + (np.eye(self.n_classes_) if square else 1.0))
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return W in the caller's units, (K,) if it is diagonal, and b."""
@@ -102,12 +102,12 @@ class PenalisedMap(LinearMap):
     def _fit(self, predictions: Predictions) -> FitReport:
         base = predictions.temperature
         notes = base.report(predictions.n).notes
-        penalties = self._penalties(predictions.n, self.classes_)
+        penalties = self._penalties(predictions.n, self.n_classes_)
         likelihood = LinearLikelihood(
             to_numpy(predictions.scores),
             predictions.labels,
             base.beta,
-            square=len(penalties) > 2 * self.classes_,
+            square=len(penalties) > 2 * self.n_classes_,
             inputs=self.inputs,
         )
         found = fit_linear(likelihood, penalties, self.max_iterations)

@@ -45,11 +45,11 @@ class _ClassTemperatures(LinearMap):
     @property
     def n_parameters(self) -> int:
         """K."""
-        return self.classes_
+        return self.n_classes_
 
     def _start(self, predictions: Predictions) -> TemperatureFit:
         base = predictions.temperature
-        self.beta_, self.temperatures_ = base.beta, np.full(self.classes_, 1 / base.beta)
+        self.beta_, self.temperatures_ = base.beta, np.full(self.n_classes_, 1 / base.beta)
         return base
 
     def _likelihood(self, predictions: Predictions, inputs: Inputs) -> LinearLikelihood:
@@ -65,7 +65,7 @@ class _ClassTemperatures(LinearMap):
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return (K,) 1 / T_k for W, and no bias."""
-        return 1 / self.temperatures_, np.zeros(self.classes_)
+        return 1 / self.temperatures_, np.zeros(self.n_classes_)
 
 
 @dataclass(eq=False)
@@ -164,7 +164,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
             centred_copy(predictions.scores), predictions.labels, 1 / self.temperatures_, self.bins
         )
         ratios = self.span ** np.linspace(-1.0, 1.0, self.candidates)
-        present = np.flatnonzero(np.bincount(predictions.labels, minlength=self.classes_))
+        present = np.flatnonzero(np.bincount(predictions.labels, minlength=self.n_classes_))
         shares = search.shares()[present]
         order = present[np.argsort(-shares, kind="stable")]
         best, accuracy = search.error()

@@ -40,14 +40,14 @@ class _RegularisedMatrix(LinearMap):
     @property
     def n_parameters(self) -> int:
         """K^2 + K."""
-        return self.classes_**2 + self.classes_
+        return self.n_classes_**2 + self.n_classes_
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return the full (K, K) W and b."""
         return self.weight_, self.bias_
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        classes, n = self.classes_, predictions.n
+        classes, n = self.n_classes_, predictions.n
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
         summary, base = predictions.summary, predictions.temperature
         report = base.report(n)
@@ -72,14 +72,14 @@ class _RegularisedMatrix(LinearMap):
         """Return those of the arguments or of cross-validation, and where to begin the fit."""
         if self.penalty > 0:
             return self._strengths(self.penalty), None
-        off_diagonal = self.classes_ * (self.classes_ - 1) / summary.n
+        off_diagonal = self.n_classes_ * (self.n_classes_ - 1) / summary.n
         path = [self._strengths(pull * off_diagonal) for pull in PULLS]
         fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0)
         return cross_validate(rows, fold, path, self.max_iterations)
 
     def _strengths(self, off_diagonal: float) -> Strengths:
         # Unless told, an entry of b is pulled as hard as one off the diagonal.
-        return Strengths(off_diagonal, self.bias_penalty or off_diagonal / (self.classes_ - 1))
+        return Strengths(off_diagonal, self.bias_penalty or off_diagonal / (self.n_classes_ - 1))
 
 
 @dataclass(eq=False)

@@ -64,7 +64,7 @@ class StructuredVectorScaling(PenalisedMap):
     @property
     def n_parameters(self) -> int:
         """2 K + 1."""
-        return 2 * self.classes_ + 1
+        return 2 * self.n_classes_ + 1
 
     def _penalties(self, rows: int, classes: int) -> FloatArray:
         return np.full(2 * classes, self.ridge * classes / rows)
@@ -116,10 +116,10 @@ class StructuredMatrixScaling(PenalisedMap):
     @property
     def n_parameters(self) -> int:
         """K^2 + K + 1."""
-        return self.classes_**2 + self.classes_ + 1
+        return self.n_classes_**2 + self.n_classes_ + 1
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        refuse_many_classes(self.method, self.classes_, self.most_classes)
+        refuse_many_classes(self.method, self.n_classes_, self.most_classes)
         return super()._fit(predictions)
 
     def _penalties(self, rows: int, classes: int) -> FloatArray:

@@ -54,7 +54,7 @@ class VectorScaling(PenalisedMap):
     @property
     def n_parameters(self) -> int:
         """2 K."""
-        return 2 * self.classes_
+        return 2 * self.n_classes_
 
     def _penalties(self, rows: int, classes: int) -> FloatArray:
         return np.full(2 * classes, self.ridge / rows)

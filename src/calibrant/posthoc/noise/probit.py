@@ -133,11 +133,11 @@ class ProbitScaling(Calibrator):
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, and the constants of the integral."""
-        return super().map_arrays() | vote_tables(step_for(self.classes_))
+        return super().map_arrays() | vote_tables(step_for(self.n_classes_))
 
     def widest(self) -> int:
         """Return the powers of all classes, or else the nodes of the integral."""
-        return max(WIDTH_PER_CLASS * self.classes_, LEAST_WIDTH)
+        return max(WIDTH_PER_CLASS * self.n_classes_, LEAST_WIDTH)
 
     def transform(
         self,

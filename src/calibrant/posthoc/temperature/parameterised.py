@@ -140,7 +140,7 @@ class ParameterisedTemperature(RowTemperature):
 
     def _largest(self, logits: Array, reference: float) -> FloatArray:
         """Return the (N, d) largest logits less the mean of those not masked, in units of T0."""
-        width = min(self.inputs, self.classes_)
+        width = min(self.inputs, self.n_classes_)
 
         def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
             return _largest_of(xp, xp.astype(rows, xp.float64), width, masks)

@@ -37,7 +37,7 @@ class SecondStage(ABC):
     gives them and returns logits; `history_` says how the epochs went.
 
     Attributes:
-        classes_: number of classes, K.
+        n_classes_: number of classes, K.
         head_: the trained head, a module in evaluation mode.
         history_: one record for each epoch.
         notes_: what the fit warned of.
@@ -55,7 +55,7 @@ class SecondStage(ABC):
     seed: int = argument(0, at_least=0)
     standardise: bool = True
 
-    classes_: int = field(init=False, repr=False)
+    n_classes_: int = field(init=False, repr=False)
     head_: nn.Module = field(init=False, repr=False)
     history_: list[EpochRecord] = field(init=False, repr=False)
     notes_: list[str] = field(init=False, repr=False)
@@ -142,7 +142,7 @@ class SecondStage(ABC):
         return self
 
     def _begin(self, classes: int) -> None:
-        self.classes_ = classes
+        self.n_classes_ = classes
         self.notes_ = []
 
     def _set_beside(self, validation: FeatureRows | None, reference: Tensor | None) -> None:

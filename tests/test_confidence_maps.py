@@ -119,6 +119,13 @@ def test_numbers_of_bins_and_elbow():
     assert candidate_numbers_of_bins(1) == range(1, 2)
     assert candidate_numbers_of_bins(10) == range(1, 3)
     assert candidate_numbers_of_bins(27_000) == range(3, 301)
+    assert candidate_numbers_of_bins(26_999) == range(2, 301)
+    assert candidate_numbers_of_bins(27_001) == range(3, 302)
+    for root in range(1, 200):
+        # Cubes, where the last bit of a root in floating point would decide.
+        bins = candidate_numbers_of_bins(root**3)
+        assert bins[0] == max(1, root // 10)
+        assert bins[-1] == max(1, min(-(-(root**3) // 5), 10 * root))
     assert before_the_elbow(np.array([1.0]), 0.001) == 1
     assert before_the_elbow(np.array([1.0, 1.0, 1.0]), 0.001) == 3
     # The variance is 0.18; the drop from 0.2 is below 1 % of it.

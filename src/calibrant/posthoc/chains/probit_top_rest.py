@@ -23,8 +23,8 @@ from calibrant.predictions.rows import summarize
 # Halves: what is fitted to one and judged on the other takes no longer than a fit to all.
 FOLDS = 2
 # Standard errors by which normal noise has to be better. Of 0, 0.25 and 0.5 the middle one lost
-# least to the better choice, over six kinds of data with 50 to 1 000 rows each
-# (`calibrant.studies.first_steps`).
+# least to the better choice, over six kinds of data with 50 to 5 000 rows each
+# (`scripts/study_first_steps.py`).
 CLEAR = 0.25
 
 

@@ -121,11 +121,21 @@ class Binning(NamedTuple):
 
 
 def candidate_numbers_of_bins(rows: int) -> range:
-    """Return the numbers of bins that BBQ averages over."""
-    root = float(np.cbrt(rows))
-    low = max(1, int(np.floor(root / 10)))
-    high = max(low, min(int(np.ceil(rows / 5)), int(np.ceil(10 * root))))
-    return range(low, high + 1)
+    """Return the numbers of bins that BBQ averages over: N^(1/3) / 10 to 10 N^(1/3)."""
+    low = max(1, floor_of_cube_root(rows) // 10)
+    # The first whole number that isn't below.
+    ten_roots = floor_of_cube_root(1000 * rows - 1) + 1
+    return range(low, max(low, min(-(-rows // 5), ten_roots)) + 1)
+
+
+def floor_of_cube_root(number: int) -> int:
+    """Return the largest whole number whose cube is no larger.
+
+    In floating point processors differ: the root of 27 000 is 30 to some, and a little less to
+    others.
+    """
+    root = round(number ** (1 / 3))
+    return root if root**3 <= number else root - 1
 
 
 def score_binning(

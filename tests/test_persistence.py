@@ -21,10 +21,10 @@ from calibrant.core.errors import (
     NotApplicableError,
     NotFittedError,
 )
-from calibrant.posthoc import loading as persistence
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
+from calibrant.posthoc.saving import save
 from calibrant.posthoc.temperature.smart.indicators import INDICATORS
 from calibrant.posthoc.temperature.smart.objectives import objective_names
 
@@ -71,7 +71,7 @@ ARGUMENTS = {
         {"scaling": st.sampled_from(["none", "temperature"]), "accuracy": st.floats(0, 1)}
     ),
     "dac": st.fixed_dictionaries({"loss": st.sampled_from(["mse", "nll", "mixed"])}),
-    "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "inputs": INPUTS}),
+    "svs-top-rest": st.fixed_dictionaries({"folds": st.integers(1, 6), "svs__inputs": INPUTS}),
     "auto": st.fixed_dictionaries(
         {
             "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "svs+smart"]),
@@ -296,5 +296,5 @@ def test_what_can_not_be_saved(tmp_path, overconfident):
     with pytest.raises(InputError, match=r"the folder .* doesn't exist"):
         calibrator.save(tmp_path / "missing" / "a.safetensors")
     with pytest.raises(NotFittedError):
-        persistence.save(make_calibrator("temperature"), tmp_path / "a.safetensors")
+        save(make_calibrator("temperature"), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())

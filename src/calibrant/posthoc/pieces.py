@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import array_api_compat.numpy
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, row_sums
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 
@@ -44,12 +44,8 @@ def below_top(xp: Any, rows: Array) -> Array:
 
 
 def sums(xp: Any, rows: Array) -> Array:
-    """Return the (n,) sums of the rows of (n, K).
-
-    A dot product with ones takes NumPy half the time of a sum. That of a row doesn't depend on the
-    other rows, which a matrix product with ones wouldn't promise.
-    """
-    return xp.vecdot(rows, xp.ones((1, int(rows.shape[1])), dtype=rows.dtype, device=rows.device))
+    """Return the (n,) sums of the rows of (n, K)."""
+    return row_sums(rows) if xp is array_api_compat.numpy else xp.sum(rows, axis=1)
 
 
 def softmax_of_gaps(xp: Any, gaps: Array) -> Array:

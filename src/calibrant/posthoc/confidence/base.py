@@ -133,8 +133,9 @@ def rebuilt(xp: Any, logits: Array, row: TopAndOthers, confidence: Array, masks:
     mean = xp.where(allowed & (positive | crowded), even, zeros)
     mass = sums(xp, row.weights)[:, None]
     known = mass > 0
-    share = rest / xp.where(known, mass, xp.ones_like(mass))
-    others = xp.where(known, row.weights * share, mean)
+    # Shares first: the rest over a mass that is hardly above 0 could overflow.
+    share = row.weights / xp.where(known, mass, xp.ones_like(mass))
+    others = xp.where(known, rest * share, mean)
     highest, cap = largest(xp, others), target * (1 - SEPARATION)
     excess, room = highest - cap, highest - largest(xp, mean)
     part = excess / xp.where(excess > 0, room, xp.ones_like(room))

@@ -15,13 +15,12 @@ import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray
-from calibrant.core.checks import refuse_infinite
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.shapes import Lines, Steps
 from calibrant.posthoc.pieces import TopAndOthers, as_type, largest, parted, sums
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.scoring import score_top
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
 SEPARATION = 1e-6
@@ -62,9 +61,10 @@ class ConfidenceMap(Calibrator):
         """Learn the map from confidences in ascending order and their 0/1 correctness."""
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        scores = score_top(predictions)
-        order = np.argsort(scores.confidence, kind="stable")
-        return self._fit_map(scores.confidence[order], scores.correct[order].astype(np.float64))
+        label, confidence = _raw_confidence(predictions.scores)
+        order = np.argsort(confidence, kind="stable")
+        correct = (label == predictions.labels).astype(np.float64)
+        return self._fit_map(confidence[order], correct[order])
 
     def transform(
         self,
@@ -87,17 +87,26 @@ class ConfidenceMap(Calibrator):
 
         Unlike those of `predict_proba`, they may lie below 1 / K.
         """
-        label, confidence = self._raw_confidence(logits)
+        label, confidence = self.raw_confidence(logits)
         return label, self.map_confidence(confidence)
 
-    def _raw_confidence(self, logits: Array) -> tuple[IntArray, FloatArray]:
-        """Return the predicted labels and the confidences before the map."""
-        checked = self._checked(logits)
-        unknown = np.zeros(checked.shape[0], dtype=np.int64)
-        with np.errstate(invalid="ignore"):
-            scores = score_top(Predictions("logits", checked, unknown))
-        refuse_infinite(np.isfinite(scores.confidence))
-        return scores.predicted, scores.confidence
+    def raw_confidence(self, logits: Array) -> tuple[IntArray, FloatArray]:
+        """Return the (N,) predicted labels and the (N,) confidences before the map."""
+        return _raw_confidence(self._checked(logits))
+
+
+def _raw_confidence(logits: Array) -> tuple[IntArray, FloatArray]:
+    """Return labels and confidences as `transform` sees them, to the last digit.
+
+    Maps that jump or bend at calibration rows must find these where the fit saw them.
+    """
+
+    def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], *, masks: bool) -> Array:
+        label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
+        return xp.stack([label, parted(xp, rows).confidence], axis=1)
+
+    found = to_numpy(apply_map(of, logits, None, {}))
+    return found[:, 0].astype(np.int64), found[:, 1]
 
 
 def rebuilt(xp: Any, logits: Array, row: TopAndOthers, confidence: Array, masks: bool) -> Array:

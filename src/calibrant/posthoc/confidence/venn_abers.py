@@ -113,7 +113,7 @@ class VennAbers(MapOfEitherForm):
             PredictionsError: another number of classes than in `fit`, or a row that isn't finite.
         """
         if self.form == "top-label":
-            return self.interval_of(self._raw_confidence(logits)[1])
+            return self.interval_of(self.raw_confidence(logits)[1])
         probs = exact_softmax(self._checked(logits))
         ends = [part.interval_of(column) for part, column in zip(self.maps(), probs.T, strict=True)]
         lower, upper = np.stack(ends, axis=-1)

@@ -29,7 +29,7 @@ def unit_rows(features: Array) -> Bank:
     """Return (N, D) features scaled to length 1, as float32 NumPy; see `scaled_to_unit`."""
     rows = to_numpy(features)
     out = np.empty(rows.shape, dtype=np.float32)
-    for part in _blocks(len(rows), rows.shape[1]):
+    for part in blocks(len(rows), rows.shape[1]):
         out[part] = scaled_to_unit(xnp, rows[part])
     return out
 
@@ -51,7 +51,8 @@ def _or_one(xp: Any, column: Array) -> Array:
     return xp.where(column > 0, column, xp.ones_like(column))
 
 
-def _blocks(rows: int, width: int) -> list[slice]:
+def blocks(rows: int, width: int) -> list[slice]:
+    """Return slices of rows that take so many numbers each, and bounded memory together."""
     step = max(1, BLOCK_ELEMENTS // width)
     return [slice(start, start + step) for start in range(0, rows, step)]
 
@@ -67,7 +68,7 @@ def nearest_distances(queries: Bank, bank: Bank, count: int, own: IntArray) -> F
             that is not in there. A copy of a query elsewhere in the bank counts as any other row.
     """
     out = np.empty((len(queries), count))
-    for part in _blocks(len(queries), max(len(bank), count * queries.shape[1])):
+    for part in blocks(len(queries), max(len(bank), count * queries.shape[1])):
         out[part] = distances(xnp, queries[part], bank, count, own[part])
     return out
 

@@ -20,7 +20,11 @@ from calibrant.core.arrays import (
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import rebuilt
-from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.features.neighbours import (
+    NeighbourCalibrator,
+    blocks,
+    choose_references,
+)
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import TopAndOthers, as_type, below_top, parted, sums
 from calibrant.predictions.predictions import Predictions
@@ -71,7 +75,10 @@ class ProximityMap(NeighbourCalibrator):
 
     def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
         """Return the (N,) recalibrated ones of (N,) confidences with these proximities."""
-        return self.mapped(xnp, confidence, proximity, self.map_arrays())
+        learnt, out = self.map_arrays(), np.empty(len(confidence))
+        for part in blocks(len(out), self.widest()):
+            out[part] = self.mapped(xnp, confidence[part], proximity[part], learnt)
+        return out
 
     @abstractmethod
     def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:

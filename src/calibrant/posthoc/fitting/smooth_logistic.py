@@ -8,6 +8,7 @@ and where they leave that open, the answers are averaged.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -72,20 +73,31 @@ class SplinePieces(NamedTuple):
 
 
 def spline_pieces(knots: FloatArray, weights: FloatArray) -> SplinePieces:
-    """Return `spline_basis(x, knots) @ weights` as cubics."""
+    """Return `spline_basis(x, knots) @ weights` as cubics, in arrays that can't be written to."""
+    return _pieces_of(knots.tobytes(), weights.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _pieces_of(knots_bytes: bytes, weights_bytes: bytes) -> SplinePieces:
+    # A map asks for its pieces at every call, and may be given a row a call.
+    knots, weights = (np.frombuffer(held) for held in (knots_bytes, weights_bytes))
     ends = np.unique(knots)
     if len(ends) == 1:  # all values were the same
         level = spline_basis(ends, knots) @ weights
         cubics = np.concatenate([level, np.zeros(3)])[None, :]
-        return SplinePieces(np.empty(0), ends, ends[-1], cubics)
-    width = np.diff(ends)
-    # Four points strictly within each piece tell its cubic.
-    inside = np.array([0.125, 0.375, 0.625, 0.875])
-    at = ends[:-1, None] + width[:, None] * inside
-    values = (spline_basis(at.ravel(), knots) @ weights).reshape(at.shape)
-    in_widths = np.linalg.solve(np.vander(inside, increasing=True), values.T).T
-    cubics = in_widths / width[:, None] ** np.arange(4)
-    return SplinePieces(ends[1:-1], ends[:-1], ends[-1], cubics)
+        pieces = SplinePieces(np.empty(0), ends, np.array(ends[-1]), cubics)
+    else:
+        width = np.diff(ends)
+        # Four points strictly within each piece tell its cubic.
+        inside = np.array([0.125, 0.375, 0.625, 0.875])
+        at = ends[:-1, None] + width[:, None] * inside
+        values = (spline_basis(at.ravel(), knots) @ weights).reshape(at.shape)
+        in_widths = np.linalg.solve(np.vander(inside, increasing=True), values.T).T
+        cubics = in_widths / width[:, None] ** np.arange(4)
+        pieces = SplinePieces(ends[1:-1], ends[:-1], np.array(ends[-1]), cubics)
+    for array in pieces:
+        array.flags.writeable = False
+    return pieces
 
 
 class Penalty(NamedTuple):

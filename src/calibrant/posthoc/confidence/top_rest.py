@@ -172,7 +172,9 @@ class TopRestScaling(Calibrator):
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return beta, slope and the spline's pieces."""
         pieces = spline_pieces(self.knots_, self.weights_)
-        return {"beta": np.asarray(self.beta_), "slope": np.asarray(self.slope_)} | pieces._asdict()
+        own = {"beta": np.asarray(self.beta_), "slope": np.asarray(self.slope_)}
+        # Copies, which other libraries may share memory with.
+        return own | {name: array.copy() for name, array in pieces._asdict().items()}
 
     def transform(
         self,

@@ -61,7 +61,7 @@ def start(source: Path) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(source), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
     )
 
 

@@ -24,7 +24,7 @@ from calibrant.predictions.rows import summarize
 FOLDS = 2
 # Standard errors by which normal noise has to be better. Of 0, 0.25 and 0.5 the middle one lost
 # least to the better choice, over six kinds of data with 50 to 5 000 rows each
-# (`scripts/study_first_steps.py`).
+# (`calibrant.studies.first_steps`).
 CLEAR = 0.25
 
 

@@ -38,18 +38,3 @@ def centred_copy(logits: Array) -> FloatArray:
     for part in row_chunks(rows):
         rows[part] = centred(rows[part])[0]
     return rows
-
-
-def remasked(scores: Array, masked: Array | None) -> Array:
-    """Return (n, K) scores with minus infinity where `masked_classes` says so."""
-    xp = namespace(scores)
-    return scores if masked is None else xp.where(masked, -xp.inf, scores)
-
-
-def uniform(chunk: Array) -> Array | float:
-    """Return the uniform distribution over the classes that (n, K) logits leave unmasked."""
-    xp, masked = namespace(chunk), masked_classes(chunk)
-    if masked is None:
-        return 1 / int(chunk.shape[1])
-    free = xp.astype(~masked, chunk.dtype)
-    return free / xp.sum(free, axis=1, keepdims=True)

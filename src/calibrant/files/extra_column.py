@@ -70,7 +70,7 @@ def _from_csv(path: Path, name: str) -> NDArray[Any] | None:
 
 
 def _from_parquet(path: Path, name: str) -> NDArray[Any] | None:
-    parquet: Any = optional("pyarrow.parquet", "pyarrow", "parquet")
+    parquet: Any = optional("pyarrow.parquet", "pyarrow", "arrow")
     file = parquet.ParquetFile(path)
     if name not in file.schema_arrow.names:
         return None

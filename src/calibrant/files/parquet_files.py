@@ -16,7 +16,7 @@ from calibrant.predictions.predictions import Predictions
 
 def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read the columns needed from a parquet file."""
-    parquet = optional("pyarrow.parquet", "pyarrow", "parquet")
+    parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
     with readable("the parquet file", source):
         file: Any = parquet.ParquetFile(path, memory_map=True)
     with file:
@@ -45,5 +45,5 @@ def _numbers(column: Any, name: str, source: str) -> NDArray[Any]:
 def write_parquet(arrays: Arrays, path: Path) -> None:
     """Write a parquet file."""
     arrow = optional("pyarrow", "pyarrow", "parquet")
-    parquet = optional("pyarrow.parquet", "pyarrow", "parquet")
+    parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
     parquet.write_table(arrow.table(split(arrays)), path)

@@ -638,7 +638,7 @@ def test_torch_tensor_with_gradient(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("extension", "module", "extra"),
-    [(".pt", "torch", "torch"), (".parquet", "pyarrow.parquet", "parquet")],
+    [(".pt", "torch", "torch"), (".parquet", "pyarrow.parquet", "arrow")],
 )
 def test_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extension: str, module: str, extra: str

@@ -44,6 +44,6 @@ def _numbers(column: Any, name: str, source: str) -> NDArray[Any]:
 
 def write_parquet(arrays: Arrays, path: Path) -> None:
     """Write a parquet file."""
-    arrow = optional("pyarrow", "pyarrow", "parquet")
+    arrow = optional("pyarrow", "pyarrow", "arrow")
     parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
     parquet.write_table(arrow.table(split(arrays)), path)

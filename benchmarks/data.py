@@ -53,13 +53,13 @@ def one_pass(logits: Floats) -> Floats:
     return np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
 
 
-def plain_ece(probs: Floats, labels: Labels, bins: int = 15) -> float:
+def plain_ece(probs: Floats, labels: Labels, n_bins: int = 15) -> float:
     """Return the ECE of Guo et al. by a loop over bins (lo, hi]."""
     confidence = probs.max(axis=1).astype(np.float64)
     correct = probs.argmax(axis=1) == labels
     total = 0.0
-    for index in range(bins):
-        inside = (confidence > index / bins) & (confidence <= (index + 1) / bins)
+    for index in range(n_bins):
+        inside = (confidence > index / n_bins) & (confidence <= (index + 1) / n_bins)
         total += abs(float((confidence[inside] - correct[inside]).sum()))
     return total / len(labels)
 

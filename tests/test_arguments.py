@@ -14,9 +14,9 @@ from calibrant.posthoc.registry import make_calibrator
 @pytest.mark.parametrize(
     ("method", "arguments", "sentence"),
     [
-        ("histogram", {"bins": 0}, "bins must be a whole number of at least 1, not 0"),
-        ("histogram", {"bins": 2.5}, "bins must be a whole number of at least 1, not 2.5"),
-        ("histogram", {"bins": True}, "bins must be a whole number"),
+        ("histogram", {"n_bins": 0}, "n_bins must be a whole number of at least 1, not 0"),
+        ("histogram", {"n_bins": 2.5}, "n_bins must be a whole number of at least 1, not 2.5"),
+        ("histogram", {"n_bins": True}, "n_bins must be a whole number"),
         ("histogram", {"binning": "best"}, "one of equal-mass, equal-width, not 'best'"),
         ("vector", {"ridge": float("nan")}, "ridge must be a finite number of at least 0, not nan"),
         ("vector", {"ridge": "1"}, "ridge must be a finite number of at least 0, not '1'"),
@@ -36,5 +36,5 @@ def test_refused_before_anything_is_fitted(
 
 
 def test_numbers_of_numpy_are_numbers(overconfident: Any) -> None:
-    make_calibrator("histogram", bins=np.int64(10)).fit(*overconfident)
+    make_calibrator("histogram", n_bins=np.int64(10)).fit(*overconfident)
     make_calibrator("vector", ridge=np.float32(0.5)).fit(*overconfident)

@@ -51,10 +51,10 @@ def skewed(rows: int, classes: int, seed: int):
     return honest * rng.uniform(1, 3, size=classes), labels
 
 
-def error(scores, labels, bins):
+def error(scores, labels, n_bins):
     probs = softmax(scores, axis=1)
     hits = scores.argmax(axis=1) == labels
-    return expected_calibration_error(probs, labels, bins=bins), hits.mean()
+    return expected_calibration_error(probs, labels, n_bins=n_bins), hits.mean()
 
 
 def plain_search(logits, labels, calibrator: ClassTemperatureScaling):
@@ -63,7 +63,7 @@ def plain_search(logits, labels, calibrator: ClassTemperatureScaling):
     base = TemperatureScaling().fit(logits, labels).beta_
     betas = np.full(classes, base)
     grid = calibrator.span ** np.linspace(-1, 1, calibrator.candidates)
-    best, start = error(z * betas, labels, calibrator.bins)
+    best, start = error(z * betas, labels, calibrator.n_bins)
     shares = softmax(z * betas, axis=1).mean(axis=0)
     for _ in range(calibrator.sweeps):
         before = betas.copy()
@@ -72,7 +72,7 @@ def plain_search(logits, labels, calibrator: ClassTemperatureScaling):
             for ratio in grid:
                 tried = betas.copy()
                 tried[k] = base / ratio
-                ece, accuracy = error(z * tried, labels, calibrator.bins)
+                ece, accuracy = error(z * tried, labels, calibrator.n_bins)
                 allowed = accuracy >= start - calibrator.accuracy_loss - 1e-12
                 found.append(ece if allowed else np.inf)
             if min(found) < best - 1e-12:
@@ -84,20 +84,20 @@ def plain_search(logits, labels, calibrator: ClassTemperatureScaling):
 
 @pytest.mark.parametrize("classes", [2, 3, 6])
 @pytest.mark.parametrize("loss", [0.0, 0.05, 1.0])
-@pytest.mark.parametrize("bins", [5, 15])
-def test_greedy_search_is_the_plain_one(classes, loss, bins):
+@pytest.mark.parametrize("n_bins", [5, 15])
+def test_greedy_search_is_the_plain_one(classes, loss, n_bins):
     changed = 0
     for seed in range(3):
         logits, labels = skewed(120, classes, seed)
         calibrator = ClassTemperatureScaling(
-            criterion="ece", bins=bins, span=2.0, candidates=11, sweeps=3, accuracy_loss=loss
+            criterion="ece", n_bins=n_bins, span=2.0, candidates=11, sweeps=3, accuracy_loss=loss
         ).fit(logits, labels)
         temperatures, best = plain_search(logits, labels, calibrator)
         changed += len(np.unique(temperatures)) > 1
         np.testing.assert_allclose(calibrator.temperatures_, temperatures, rtol=1e-12)
         np.testing.assert_allclose(calibrator.fit_report_.value, best, atol=1e-12)
         probs = calibrator.predict_proba(logits)
-        np.testing.assert_allclose(expected_calibration_error(probs, labels, bins=bins), best)
+        np.testing.assert_allclose(expected_calibration_error(probs, labels, n_bins=n_bins), best)
     assert changed
 
 
@@ -267,7 +267,7 @@ def test_degenerate_rows_are_named(kind):
     ("kind", "arguments"),
     [
         (ClassTemperatureScaling, {"criterion": "brier"}),
-        (ClassTemperatureScaling, {"bins": 0}),
+        (ClassTemperatureScaling, {"n_bins": 0}),
         (ClassTemperatureScaling, {"span": 1.0}),
         (ClassTemperatureScaling, {"candidates": 1}),
         (ClassTemperatureScaling, {"sweeps": 0}),

@@ -214,12 +214,12 @@ def test_what_a_method_lacks_is_said(run, sample_folder, folder, tmp_path):
 
 def test_fit_with_settings(run, folder, tmp_path):
     out = tmp_path / "h.safetensors"
-    arguments = ["--method", "histogram", "--set", "bins=4", "--set", "binning=equal-width"]
+    arguments = ["--method", "histogram", "--set", "n_bins=4", "--set", "binning=equal-width"]
     outcome = run("fit", folder / "val.npz", *arguments, "--out", out)
     assert outcome.code == 0
     assert "4 parameters, 0 iterations; keeps the predicted class" in outcome.out
     params = load(out).get_params()
-    settings = {"bins": 4, "binning": "equal-width"}
+    settings = {"n_bins": 4, "binning": "equal-width"}
     assert params == {"form": "top-label", "prior_strength": 2.0, **settings}
 
 
@@ -404,12 +404,12 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
             ["did you mean 'smart'"],
         ),
         (["fit", "val.npz", "--set", "luck=3", "--out", "x.safetensors"], ["no argument 'luck'"]),
-        (["fit", "val.npz", "--set", "bins", "--out", "x.safetensors"], ["key=value"]),
+        (["fit", "val.npz", "--set", "n_bins", "--out", "x.safetensors"], ["key=value"]),
         (
-            [*SMART, "--set", "bins=x", "--out", "x.safetensors"],
-            ["'bins'", "a whole number"],
+            [*SMART, "--set", "n_bins=x", "--out", "x.safetensors"],
+            ["'n_bins'", "a whole number"],
         ),
-        ([*SMART, "--set", "bins=0", "--out", "x.safetensors"], ["bins"]),
+        ([*SMART, "--set", "n_bins=0", "--out", "x.safetensors"], ["n_bins"]),
         (
             [*SMART, "--set", "objective=x", "--out", "x.safetensors"],
             ["objective"],

@@ -42,17 +42,17 @@ def centred(logits):
 
 @settings(max_examples=50)
 @given(st.integers(0, 10_000), st.integers(1, 20), st.booleans())
-def test_quick_ece_is_the_ece(seed, bins, edges):
+def test_quick_ece_is_the_ece(seed, n_bins, edges):
     rng = np.random.default_rng(seed)
     confidence, correct = rng.random((3, 50)), (rng.random((3, 50)) < 0.7).astype(float)
     if edges:
-        confidence = rng.integers(0, bins + 1, size=(3, 50)) / bins
+        confidence = rng.integers(0, n_bins + 1, size=(3, 50)) / n_bins
     # Two classes, of which the first is said with the confidence, right or not.
-    for i, value in enumerate(binned_gaps(confidence, correct, bins)):
-        cell = np.clip(np.ceil(confidence[i] * bins - 1e-12) - 1, 0, bins - 1)
-        plain = sum(abs((confidence[i] - correct[i])[cell == b].sum()) / 50 for b in range(bins))
+    for i, value in enumerate(binned_gaps(confidence, correct, n_bins)):
+        cell = np.clip(np.ceil(confidence[i] * n_bins - 1e-12) - 1, 0, n_bins - 1)
+        plain = sum(abs((confidence[i] - correct[i])[cell == b].sum()) / 50 for b in range(n_bins))
         np.testing.assert_allclose(value, plain, atol=1e-12)
-        assert binned_gap(confidence[i], correct[i], bins) == value
+        assert binned_gap(confidence[i], correct[i], n_bins) == value
 
 
 # --- logit clipping
@@ -234,11 +234,11 @@ def test_rows_that_say_nothing_take_the_noise_like_their_temperature(labelled_lo
     ("kind", "arguments"),
     [
         (LogitClipping, {"criterion": "brier"}),
-        (LogitClipping, {"bins": 0}),
+        (LogitClipping, {"n_bins": 0}),
         (LogitClipping, {"candidates": 1}),
         (LogitClipping, {"accuracy_kept": 1.0}),
         (ConsistencyCalibration, {"criterion": "brier"}),
-        (ConsistencyCalibration, {"bins": 0}),
+        (ConsistencyCalibration, {"n_bins": 0}),
     ],
 )
 def test_arguments_out_of_range(kind, arguments, overconfident):

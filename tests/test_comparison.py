@@ -145,7 +145,7 @@ def test_one_method_that_is_worse_is_not_tied_and_a_copy_is(sets):
 
 
 def test_calibrators_may_be_given_as_such(sets):
-    given = HistogramBinning(bins=3)
+    given = HistogramBinning(n_bins=3)
     result = compare(["none", given], resamples=20, **sets)
     assert result["histogram"].calibrator is given
     assert given.n_parameters == 3

@@ -70,9 +70,9 @@ def bbq_by_hand(confidence, correct, strength: float, elbow: float, at, classes:
     """The average over binnings, bin by bin, with the bins as sets of rows."""
     n, models = len(confidence), {}
     root = n ** (1 / 3)
-    for bins in range(max(1, int(root / 10)), min(-(-n // 5), int(np.ceil(10 * root))) + 1):
+    for n_bins in range(max(1, int(root / 10)), min(-(-n // 5), int(np.ceil(10 * root))) + 1):
         edges = [0.0]
-        for cut in np.cumsum([len(part) for part in np.array_split(confidence, bins)])[:-1]:
+        for cut in np.cumsum([len(part) for part in np.array_split(confidence, n_bins)])[:-1]:
             if confidence[cut - 1] < confidence[cut]:
                 edges.append((confidence[cut - 1] + confidence[cut]) / 2)
         edges.append(1.0)

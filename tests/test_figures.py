@@ -79,7 +79,7 @@ def test_smooth_diagram_draws_one_band_a_piece(comparison: cb.Comparison, ax: Ax
 
 def test_histogram_bars_hold_all_rows(comparison: cb.Comparison, ax: Axes) -> None:
     evaluation = comparison["smart"].evaluation
-    figures.confidence_histogram(evaluation, ax, bins=10)
+    figures.confidence_histogram(evaluation, ax, n_bins=10)
     heights = [bar.get_height() for bar in ax.patches]
     assert sum(heights) == evaluation.n
     assert sum(heights[:10]) == evaluation.rows.correct.sum()

@@ -129,7 +129,7 @@ def test_bad_groups_are_refused(predictions: Predictions):
         evaluate_by(predictions, np.zeros(3))
     with pytest.raises(UnknownMethodError):
         evaluate_by(predictions, "label", metrics=["no"])
-    with pytest.raises(InputError, match="bins"):
+    with pytest.raises(InputError, match="n_bins"):
         evaluate_by(predictions, "margin", quantiles=0)
     top = Predictions.from_confidence(np.full(30, 0.5), np.zeros(30, int), np.zeros(30, int))
     with pytest.raises(PredictionsError, match="score for every class"):

@@ -134,10 +134,10 @@ def test_accumulated_batches_are_told_to_fedlas():
 
 
 def test_adafocal_follows_the_validation_rows():
-    module = Plain(AdaFocal(bins=4, rate=5.0), tiny_cnn())
+    module = Plain(AdaFocal(n_bins=4, rate=5.0), tiny_cnn())
     ours = trainer(CalibrationCallback(), epochs=3, num_sanity_val_steps=2)
     ours.fit(module, batches(), batches())
-    expected = AdaFocal(bins=4, rate=5.0)
+    expected = AdaFocal(n_bins=4, rate=5.0)
     # Two batches of the sanity check, then three an epoch.
     for start in (2, 5, 8):
         epoch = zip(*module.validated[start : start + 3], strict=True)

@@ -35,7 +35,7 @@ def batch():
 
 def test_adafocal_moves_its_bins(batch):
     logits, target = batch
-    loss = AdaFocal(bins=5, rate=3.0, gamma_min=-0.9, gamma_max=2.0, switch=0.4).double()
+    loss = AdaFocal(n_bins=5, rate=3.0, gamma_min=-0.9, gamma_max=2.0, switch=0.4).double()
     gammas = np.array([1.0, 0.41, -0.41, -0.8, 1.9])
     loss.gammas.copy_(torch.tensor(gammas))
     probs = logits.softmax(1).numpy()
@@ -60,7 +60,7 @@ def test_adafocal_moves_its_bins(batch):
 
 
 def test_adafocal_looks_up_bins_with_the_lower_edge():
-    loss = AdaFocal(bins=2).double()
+    loss = AdaFocal(n_bins=2).double()
     loss.edges.copy_(torch.tensor([0.3, 0.5, 0.9]))
     loss.gammas.copy_(torch.tensor([2.0, -1.0]))
     # p_y below the first edge, inside, at the middle edge, above the last.
@@ -197,7 +197,7 @@ def test_cpc_of_two_classes_has_no_pairs(batch):
 
 def test_label_binned_error(batch):
     logits, target = batch
-    loss = SoftECE(weight=2.0, bins=6, temperature=0.02, form="label-binned")
+    loss = SoftECE(weight=2.0, n_bins=6, temperature=0.02, form="label-binned")
     probs = logits.softmax(1).numpy()
     confidence, right = probs.max(1), probs.argmax(1) == target.numpy()
     middles = 1 / CLASSES + (1 - 1 / CLASSES) * (np.arange(6) + 0.5) / 6

@@ -107,7 +107,7 @@ def test_sum_over_classes_is_the_mean_times_their_number():
 
 
 def test_adafocal_with_given_bins():
-    loss = AdaFocal(bins=3).double()
+    loss = AdaFocal(n_bins=3).double()
     loss.edges.copy_(torch.tensor([0, 0.3, 0.6, 1]))
     loss.gammas.copy_(torch.tensor([2.5, 0.7, -0.4], dtype=torch.float64))
     assert value_and_gradient(loss) == pytest.approx((3.2849405680, 0.4206603458), **CLOSE)

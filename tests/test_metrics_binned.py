@@ -55,11 +55,11 @@ def simulated(n: int = 3000, seed: int = 0, *, ties: int | None = None) -> Rows:
     return c, rng.random(n) < c**2
 
 
-def members(c: NDArray[np.float64], bins: int) -> list[NDArray[np.intp]]:
+def members(c: NDArray[np.float64], n_bins: int) -> list[NDArray[np.intp]]:
     """Return the rows of each bin (lo, hi], by comparing each confidence with each edge."""
     return [
-        np.flatnonzero(((c > b / bins) | ((b == 0) & (c == 0))) & (c <= (b + 1) / bins))
-        for b in range(bins)
+        np.flatnonzero(((c > b / n_bins) | ((b == 0) & (c == 0))) & (c <= (b + 1) / n_bins))
+        for b in range(n_bins)
     ]
 
 
@@ -67,12 +67,12 @@ def members(c: NDArray[np.float64], bins: int) -> list[NDArray[np.intp]]:
 
 
 @given(rows(), st.integers(1, 20))
-def test_ece_is_its_definition(data: Rows, bins: int):
+def test_ece_is_its_definition(data: Rows, n_bins: int):
     c, a = data
-    parts = [i for i in members(c, bins) if len(i)]
+    parts = [i for i in members(c, n_bins) if len(i)]
     assert sum(len(i) for i in parts) == len(c)
     by_hand = sum(len(i) / len(c) * abs(c[i].mean() - a[i].mean()) for i in parts)
-    assert expected_calibration_error(c, a, bins) == pytest.approx(by_hand, abs=1e-12)
+    assert expected_calibration_error(c, a, n_bins) == pytest.approx(by_hand, abs=1e-12)
 
 
 @pytest.mark.parametrize(("confidence", "right"), [(0.0, False), (1.0, True), (0.0, True)])
@@ -120,14 +120,14 @@ def test_float16_counts_do_not_overflow():
 
 def test_left_closed_bins_against_digitize():
     c, a = simulated(ties=30)
-    for bins in (7, 15):
-        index = np.clip(np.digitize(c, bin_edges(bins)) - 1, 0, bins)
+    for n_bins in (7, 15):
+        index = np.clip(np.digitize(c, bin_edges(n_bins)) - 1, 0, n_bins)
         for edges, at in (
             ("torchmetrics", index),
-            ("left-closed", np.minimum(index, bins - 1)),
+            ("left-closed", np.minimum(index, n_bins - 1)),
         ):
             by_hand = np.abs(np.bincount(at, c - a)).sum() / len(c)
-            assert expected_calibration_error(c, a, bins, edges=edges) == pytest.approx(by_hand)
+            assert expected_calibration_error(c, a, n_bins, edges=edges) == pytest.approx(by_hand)
 
 
 def test_a_rounding_error_above_one_is_one():
@@ -164,7 +164,7 @@ def test_unusable_rows_are_refused(c: list[float], a: list[object]):
 
 def test_unknown_options_are_refused():
     c, a = simulated(10)
-    with pytest.raises(InputError, match="bins"):
+    with pytest.raises(InputError, match="n_bins"):
         expected_calibration_error(c, a, 0)
     with pytest.raises(InputError, match="edges"):
         expected_calibration_error(c, a, edges="both")
@@ -235,11 +235,11 @@ def test_adaece_is_array_split_where_nothing_ties():
 
 
 @given(rows(), st.integers(1, 20), st.randoms(use_true_random=False))
-def test_adaece_does_not_depend_on_the_order_of_rows(data: Rows, bins: int, random: object):
+def test_adaece_does_not_depend_on_the_order_of_rows(data: Rows, n_bins: int, random: object):
     c, a = data
     order = np.random.default_rng(random.randrange(1000)).permutation(len(c))
-    shuffled = adaptive_calibration_error(c[order], a[order], bins)
-    assert shuffled == pytest.approx(adaptive_calibration_error(c, a, bins), abs=1e-12)
+    shuffled = adaptive_calibration_error(c[order], a[order], n_bins)
+    assert shuffled == pytest.approx(adaptive_calibration_error(c, a, n_bins), abs=1e-12)
 
 
 def test_adaece_shares_out_a_run_of_ties():
@@ -263,37 +263,37 @@ def test_focal_edges_leave_out_the_least_confident_rows():
 
 
 @given(st.integers(0, 100), st.integers(1, 30))
-def test_equal_mass_cuts_are_those_of_array_split(n: int, bins: int):
-    sizes = [len(part) for part in np.array_split(np.arange(n), bins)]
-    assert np.diff(equal_mass_cuts(n, bins)).tolist() == sizes
+def test_equal_mass_cuts_are_those_of_array_split(n: int, n_bins: int):
+    sizes = [len(part) for part in np.array_split(np.arange(n), n_bins)]
+    assert np.diff(equal_mass_cuts(n, n_bins)).tolist() == sizes
 
 
 # --- other functions of the gaps
 
 
 @given(rows(), st.integers(1, 20))
-def test_functions_of_gaps_are_their_definitions(data: Rows, bins: int):
+def test_functions_of_gaps_are_their_definitions(data: Rows, n_bins: int):
     c, a = data
     n = len(c)
-    parts = [i for i in members(c, bins) if len(i)]
+    parts = [i for i in members(c, n_bins) if len(i)]
     gaps = np.array([c[i].mean() - a[i].mean() for i in parts])
     sizes = np.array([len(i) for i in parts])
     near = {"abs": 1e-9}
-    assert maximum_calibration_error(c, a, bins) == pytest.approx(np.abs(gaps).max(), **near)
-    assert average_calibration_error(c, a, bins) == pytest.approx(np.abs(gaps).mean(), **near)
+    assert maximum_calibration_error(c, a, n_bins) == pytest.approx(np.abs(gaps).max(), **near)
+    assert average_calibration_error(c, a, n_bins) == pytest.approx(np.abs(gaps).mean(), **near)
     large = np.abs(gaps[sizes >= 3]).max(initial=0.0)
-    assert maximum_calibration_error(c, a, bins, n_min=3) == pytest.approx(large, **near)
-    procal = maximum_calibration_error(c, a, bins, weighting="procal")
+    assert maximum_calibration_error(c, a, n_bins, n_min=3) == pytest.approx(large, **near)
+    procal = maximum_calibration_error(c, a, n_bins, weighting="procal")
     assert procal == pytest.approx(np.abs(gaps * sizes / n).max(), **near)
     mean_square = (sizes * gaps**2).sum() / n
-    assert rms_calibration_error(c, a, bins) ** 2 == pytest.approx(mean_square, abs=1e-9)
-    over = overconfidence_error(c, a, bins)
-    under = underconfidence_error(c, a, bins)
-    assert over + under == pytest.approx(expected_calibration_error(c, a, bins), **near)
+    assert rms_calibration_error(c, a, n_bins) ** 2 == pytest.approx(mean_square, abs=1e-9)
+    over = overconfidence_error(c, a, n_bins)
+    under = underconfidence_error(c, a, n_bins)
+    assert over + under == pytest.approx(expected_calibration_error(c, a, n_bins), **near)
     assert over - under == pytest.approx(c.mean() - a.mean(), **near)
     said = np.array([c[i].mean() for i in parts])
     weighted = (sizes / n * said * np.maximum(gaps, 0)).sum()
-    found = overconfidence_error(c, a, bins, weighting="thulasidasan")
+    found = overconfidence_error(c, a, n_bins, weighting="thulasidasan")
     assert found == pytest.approx(weighted, **near)
     square = sum(
         len(i) / n * ((c[i].mean() - a[i].mean()) ** 2 - a[i].var() / (len(i) - 1))
@@ -301,7 +301,7 @@ def test_functions_of_gaps_are_their_definitions(data: Rows, bins: int):
         if len(i) > 1
     )
     expected = np.sqrt(max(square, 0.0))
-    assert debiased_rms_calibration_error(c, a, bins) == pytest.approx(expected, abs=1e-6)
+    assert debiased_rms_calibration_error(c, a, n_bins) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_bin_of_its_own_for_one_spoils_the_square():
@@ -365,8 +365,8 @@ def test_unknown_weightings_are_refused():
 def swept(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
     order = np.argsort(c)
     value = abs((c - a).mean())
-    for bins in range(2, len(c) + 1):
-        parts = np.array_split(order, bins)
+    for n_bins in range(2, len(c) + 1):
+        parts = np.array_split(order, n_bins)
         if (np.diff([a[i].mean() for i in parts]) < -1e-9).any():
             break
         value = sum(abs((c[i] - a[i]).sum()) for i in parts) / len(c)

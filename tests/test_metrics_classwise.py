@@ -47,13 +47,17 @@ def drawn(n: int = 400, classes: int = 4, seed: int = 0, *, honest: bool = False
 
 def test_classwise_is_the_mean_of_binary_eces():
     p, y = drawn()
-    for bins in (1, 10, 15):
-        by_class = [expected_calibration_error(p[:, k], y == k, bins) for k in range(4)]
-        assert classwise_expected_calibration_error(p, y, bins) == pytest.approx(np.mean(by_class))
-        found = classwise_expected_calibration_error(p, y, bins, reduction="sum")
+    for n_bins in (1, 10, 15):
+        by_class = [expected_calibration_error(p[:, k], y == k, n_bins) for k in range(4)]
+        assert classwise_expected_calibration_error(p, y, n_bins) == pytest.approx(
+            np.mean(by_class)
+        )
+        found = classwise_expected_calibration_error(p, y, n_bins, reduction="sum")
         assert found == pytest.approx(np.sum(by_class))
-        by_class = [adaptive_calibration_error(p[:, k], y == k, bins) for k in range(4)]
-        assert classwise_adaptive_calibration_error(p, y, bins) == pytest.approx(np.mean(by_class))
+        by_class = [adaptive_calibration_error(p[:, k], y == k, n_bins) for k in range(4)]
+        assert classwise_adaptive_calibration_error(p, y, n_bins) == pytest.approx(
+            np.mean(by_class)
+        )
 
 
 def test_a_threshold_leaves_out_small_probabilities():

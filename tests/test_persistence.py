@@ -45,13 +45,13 @@ ARGUMENTS = {
     "probit-top-rest": st.fixed_dictionaries({"knots": st.integers(2, 20)}),
     "consistency": st.fixed_dictionaries({"criterion": st.sampled_from(["ece", "nll"])}),
     "histogram": st.fixed_dictionaries(
-        {"bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
+        {"n_bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
     ),
     "bbq": st.fixed_dictionaries(
         {"prior_strength": st.floats(0.1, 10), "elbow": st.sampled_from([0.0, 0.001, 1.0])}
     ),
     "scaling-binning": st.fixed_dictionaries(
-        {"bins": st.integers(1, 20), "split": st.sampled_from(["none", "thirds"])}
+        {"n_bins": st.integers(1, 20), "split": st.sampled_from(["none", "thirds"])}
     ),
     "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
     "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),
@@ -130,9 +130,9 @@ def test_what_is_saved_comes_back(method, rows, classes, data: st.DataObject):
 
 
 def test_numpy_numbers_as_arguments(tmp_path, overconfident):
-    original = fitted("histogram", *overconfident, bins=np.int64(7))
+    original = fitted("histogram", *overconfident, n_bins=np.int64(7))
     original.save(tmp_path / "a.safetensors")
-    assert load(str(tmp_path / "a.safetensors")).get_params()["bins"] == 7
+    assert load(str(tmp_path / "a.safetensors")).get_params()["n_bins"] == 7
 
 
 def test_the_header_says_what_it_is(tmp_path, overconfident):

@@ -160,11 +160,11 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("vector", {"ridge": -1}),
         ("vector", {"ridge": float("nan")}),
         ("vector", {"max_iterations": 0}),
-        ("histogram", {"bins": 0}),
+        ("histogram", {"n_bins": 0}),
         ("histogram", {"binning": "fair"}),
         ("bbq", {"prior_strength": 0}),
         ("bbq", {"elbow": -1}),
-        ("scaling-binning", {"bins": 0}),
+        ("scaling-binning", {"n_bins": 0}),
         ("scaling-binning", {"split": "halves"}),
         ("spline", {"knots": 1}),
         ("predicted-class", {"shrinkage": 0}),
@@ -181,7 +181,7 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("smart", {"likelihood_weight": float("nan")}),
         ("smart", {"width": 0}),
         ("smart", {"hidden": 0}),
-        ("smart", {"bins": -1}),
+        ("smart", {"n_bins": -1}),
         ("smart", {"max_iterations": 0}),
         ("smart", {"seed": -1}),
         ("group", {"partitions": 0}),
@@ -221,8 +221,8 @@ def test_methods_by_name():
 
 
 def test_settings_as_text():
-    assert parse_arguments("histogram", ["bins=7", "binning=equal-width"]) == {
-        "bins": 7,
+    assert parse_arguments("histogram", ["n_bins=7", "binning=equal-width"]) == {
+        "n_bins": 7,
         "binning": "equal-width",
     }
     assert parse_arguments("vector", ["ridge=1e-3"]) == {"ridge": 1e-3}
@@ -232,11 +232,11 @@ def test_settings_as_text():
     for text in ("", "1", "no", "truee"):
         with pytest.raises(InputError, match=f"must be true or false, not '{text}'"):
             parse_arguments("auto", [f"same_prediction={text}"])
-    for bad in ("bins", "bins=many", "bins=2.5", "depth=3", "=3"):
+    for bad in ("n_bins", "n_bins=many", "n_bins=2.5", "depth=3", "=3"):
         with pytest.raises(InputError):
             parse_arguments("histogram", [bad])
-    with pytest.raises(InputError, match="'bins' of method 'histogram' must be a whole number"):
-        parse_arguments("histogram", ["bins=2.5"])
+    with pytest.raises(InputError, match="'n_bins' of method 'histogram' must be a whole number"):
+        parse_arguments("histogram", ["n_bins=2.5"])
     with pytest.raises(InputError, match="'ridge' of method 'vector' must be a number"):
         parse_arguments("vector", ["ridge=much"])
 
@@ -519,7 +519,7 @@ def test_few_rows_do_not_bias_the_confidence(labelled_logits):
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_lower_bin():
-    calibrator = HistogramBinning(bins=4, binning="equal-width")
+    calibrator = HistogramBinning(n_bins=4, binning="equal-width")
     calibrator.n_classes_ = 2
     calibrator._fit_map(np.array([0.3, 0.5, 0.6, 0.75, 0.8]), np.array([0, 0, 1.0, 1, 1]))
     # (1/4, 1/2] holds two wrong rows, (1/2, 3/4] two right ones, (3/4, 1] one right one. With two
@@ -545,14 +545,14 @@ def test_isotonic_regression_does_not_fall(labelled_logits):
 
 
 @pytest.mark.parametrize("binning", ["equal-width", "equal-mass"])
-@pytest.mark.parametrize("bins", [1, 4, 15])
-def test_histogram_values_are_the_accuracies_of_the_bins(binning, bins, labelled_logits):
+@pytest.mark.parametrize("n_bins", [1, 4, 15])
+def test_histogram_values_are_the_accuracies_of_the_bins(binning, n_bins, labelled_logits):
     logits, labels = labelled_logits(1000, 3, seed=14)
-    calibrator = fitted("histogram", logits, labels, bins=bins, binning=binning)
+    calibrator = fitted("histogram", logits, labels, n_bins=n_bins, binning=binning)
     confidence, hits = softmax(logits).max(axis=1), logits.argmax(axis=1) == labels
     edges = calibrator.edges_
     assert (edges[0], edges[-1]) == (0.0, 1.0)
-    assert len(edges) == bins + 1
+    assert len(edges) == n_bins + 1
     of_bin = [(confidence > low) & (confidence <= high) for low, high in pairwise(edges)]
     # Each bin has two more rows, of which the same share is right, such that the mean stays.
     used = [(inside.sum(), hits[inside].sum()) for inside in of_bin if inside.any()]
@@ -570,13 +570,13 @@ def test_histogram_values_are_the_accuracies_of_the_bins(binning, bins, labelled
     if binning == "equal-mass":
         assert max(sizes) - min(sizes) <= 1
     else:
-        np.testing.assert_allclose(edges, np.linspace(0, 1, bins + 1))
+        np.testing.assert_allclose(edges, np.linspace(0, 1, n_bins + 1))
 
 
 def test_equal_mass_bins_do_not_part_ties():
     logits = np.log([[0.5, 0.5 - 1e-9, 1e-9]] * 30 + [[0.9, 0.05, 0.05]] * 3)
     labels = [0] * 15 + [1] * 15 + [0] * 3
-    calibrator = fitted("histogram", logits, labels, bins=10)
+    calibrator = fitted("histogram", logits, labels, n_bins=10)
     assert calibrator.n_parameters == 2
     _, confidence = calibrator.predict_confidence(logits)
     centre = (15 / 32 + 3 / 5) / (30 / 32 + 3 / 5)

@@ -119,12 +119,12 @@ def test_gradients_of_objectives(name, classes, labelled_logits):
 
 
 @given(st.integers(1, 30), st.floats(1e-3, 1.0))
-def test_soft_memberships_sum_to_one(bins, width):
+def test_soft_memberships_sum_to_one(n_bins, width):
     confidence = np.linspace(0, 1, 50)
-    found = SoftBins(bins, width).memberships(confidence)
-    assert found.weights.shape == (50, bins)
+    found = SoftBins(n_bins, width).memberships(confidence)
+    assert found.weights.shape == (50, n_bins)
     np.testing.assert_allclose(found.weights.sum(axis=1), 1)
-    np.testing.assert_allclose(found.slope_times(np.ones(bins)), 0, atol=1e-6 / width)
+    np.testing.assert_allclose(found.slope_times(np.ones(n_bins)), 0, atol=1e-6 / width)
 
 
 @pytest.mark.parametrize("width", [0.05, 0.3])

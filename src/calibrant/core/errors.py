@@ -24,10 +24,10 @@ class InputError(CalibrantError, ValueError):
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.expected_calibration_error([0.9, 0.6], [1, 0], bins=0)
+        >>> cb.expected_calibration_error([0.9, 0.6], [1, 0], n_bins=0)
         Traceback (most recent call last):
             ...
-        calibrant.core.errors.InputError: bins must be at least 1, not 0
+        calibrant.core.errors.InputError: n_bins must be at least 1, not 0
     """
 
 

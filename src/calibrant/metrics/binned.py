@@ -31,13 +31,13 @@ __all__ = [
 def expected_calibration_error(
     scores: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     edges: Literal["right-closed", "left-closed", "torchmetrics"] = "right-closed",
 ) -> float:
     """Return the ECE, sum_b (n_b / N) |mean confidence - accuracy|, a fraction.
 
-    Convention: top label, `bins` equal-width bins (lo, hi] with 0 in the first, L1 norm, edges and
-    confidences compared in float64. The value is biased upwards: a perfectly calibrated model
+    Convention: top label, `n_bins` equal-width bins (lo, hi] with 0 in the first, L1 norm, edges
+    and confidences compared in float64. The value is biased upwards: a perfectly calibrated model
     shows about sqrt(2 / pi) sum_b sqrt(V_b) / N, V_b = sum of c (1 - c) in bin b.
 
     ``edges="left-closed"`` has bins [lo, hi) of which the last is closed; ``edges="torchmetrics"``
@@ -46,7 +46,7 @@ def expected_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: see above.
 
     Raises:
@@ -64,15 +64,17 @@ def expected_calibration_error(
     """
     confidence, correct = confidence_and_correct(scores, labels)
     if edges == "right-closed":  # sums over bins need no sorted rows
-        index = bin_index(confidence, bin_edges(bins))
+        index = bin_index(confidence, bin_edges(n_bins))
         residual = np.bincount(index, np.minimum(confidence, 1.0) - correct)
         return float(np.abs(residual).sum() / len(confidence))
     rows = TopLabel.sort(confidence, correct)
-    return float(np.abs(rows.curves().between(_left_closed_cuts(rows, bins, edges))).sum() / rows.n)
+    return float(
+        np.abs(rows.curves().between(_left_closed_cuts(rows, n_bins, edges))).sum() / rows.n
+    )
 
 
-def _left_closed_cuts(rows: TopLabel, bins: int, edges: str) -> IntArray:
-    cuts = np.searchsorted(rows.confidence, bin_edges(bins), side="left")
+def _left_closed_cuts(rows: TopLabel, n_bins: int, edges: str) -> IntArray:
+    cuts = np.searchsorted(rows.confidence, bin_edges(n_bins), side="left")
     if edges == "left-closed":
         cuts[-1] = rows.n
         return cuts
@@ -83,15 +85,15 @@ def _left_closed_cuts(rows: TopLabel, bins: int, edges: str) -> IntArray:
     )
 
 
-def ece_of_curves(curves: ResidualCurves, bins: int = DEFAULT_BINS) -> FloatArray:
+def ece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
     """Return the (R,) ECEs of residual curves."""
-    return np.abs(curves.between_edges(bin_edges(bins))).sum(axis=1) / curves.n
+    return np.abs(curves.between_edges(bin_edges(n_bins))).sum(axis=1) / curves.n
 
 
 def adaptive_calibration_error(
     scores: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     edges: Literal["ranks", "focal"] = "ranks",
 ) -> float:
     """Return AdaECE, the ECE over bins that hold equally many rows, a fraction.
@@ -108,7 +110,7 @@ def adaptive_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: see above.
 
     Raises:
@@ -121,28 +123,28 @@ def adaptive_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> confidence, right = [0.8, 0.8, 0.9, 0.9], [1, 1, 1, 0]
-        >>> value = cb.adaptive_calibration_error(confidence, right, bins=2)
+        >>> value = cb.adaptive_calibration_error(confidence, right, n_bins=2)
         >>> round(value, 3)  # (|.8 - 1| + |.9 - .5|) / 2; bins of equal width hold none or all
         0.3
-        >>> round(cb.expected_calibration_error(confidence, right, bins=2), 3)  # |.85 - .75|
+        >>> round(cb.expected_calibration_error(confidence, right, n_bins=2), 3)  # |.85 - .75|
         0.1
     """
     rows = top_label(scores, labels)
     if edges == "focal":
-        return _focal_adaptive_calibration_error(rows, bins)
+        return _focal_adaptive_calibration_error(rows, n_bins)
     if edges != "ranks":
         raise InputError(f"edges must be 'ranks' or 'focal', not '{edges}'")
-    return float(adaece_of_curves(rows.curves(), bins)[0])
+    return float(adaece_of_curves(rows.curves(), n_bins)[0])
 
 
-def adaece_of_curves(curves: ResidualCurves, bins: int = DEFAULT_BINS) -> FloatArray:
+def adaece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
     """Return the (R,) AdaECEs of residual curves."""
-    at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, bins))
+    at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, n_bins))
     return np.abs(np.diff(at_cuts, axis=1)).sum(axis=1) / curves.n
 
 
-def _focal_adaptive_calibration_error(rows: TopLabel, bins: int) -> float:
-    ranks = np.linspace(0, rows.n, bins + 1)
+def _focal_adaptive_calibration_error(rows: TopLabel, n_bins: int) -> float:
+    ranks = np.linspace(0, rows.n, n_bins + 1)
     edges = np.interp(ranks, np.arange(rows.n), rows.confidence)
     cuts = np.searchsorted(rows.confidence, edges, side="right")
     return float(np.abs(rows.curves().between(cuts)).sum() / rows.n)

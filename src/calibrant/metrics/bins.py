@@ -40,10 +40,10 @@ LOGIT_CLIP = 1e-7
 Spacing = Literal["even", "logit", "ranks"]
 
 
-def bin_edges(bins: int) -> FloatArray:
+def bin_edges(n_bins: int) -> FloatArray:
     """Return the B + 1 edges of equal-width bins, each the float64 nearest to b / B."""
-    _check_count(bins)
-    return np.arange(bins + 1) / bins
+    _check_count(n_bins)
+    return np.arange(n_bins + 1) / n_bins
 
 
 def logit(confidence: FloatArray) -> FloatArray:
@@ -52,32 +52,32 @@ def logit(confidence: FloatArray) -> FloatArray:
     return np.log(clipped) - np.log1p(-clipped)
 
 
-def _check_count(bins: int) -> None:
-    if bins < 1:
-        raise InputError(f"bins must be at least 1, not {bins}")
+def _check_count(n_bins: int) -> None:
+    if n_bins < 1:
+        raise InputError(f"n_bins must be at least 1, not {n_bins}")
 
 
-def cell_edges(bins: int, spacing: Spacing) -> FloatArray:
+def cell_edges(n_bins: int, spacing: Spacing) -> FloatArray:
     """Return the B + 1 edges from 0 to 1, evenly spaced in c or in logit c."""
     if spacing == "even":
-        return bin_edges(bins)
+        return bin_edges(n_bins)
     if spacing != "logit":
         raise InputError(f"bins spaced by '{spacing}' have no edges of their own")
-    _check_count(bins)
+    _check_count(n_bins)
     end = -math.log(LOGIT_CELLS_END)
-    edges = 1 / (1 + np.exp(-np.linspace(-end, end, bins + 1)))
+    edges = 1 / (1 + np.exp(-np.linspace(-end, end, n_bins + 1)))
     edges[0], edges[-1] = 0.0, 1.0
     return edges
 
 
-def equal_mass_cuts(n: int, bins: int) -> IntArray:
+def equal_mass_cuts(n: int, n_bins: int) -> IntArray:
     """Return the B + 1 ranks that cut n rows into bins whose sizes differ by at most one.
 
     The larger bins come first, as in `numpy.array_split`.
     """
-    _check_count(bins)
-    size, larger = divmod(n, bins)
-    index = np.arange(bins + 1)
+    _check_count(n_bins)
+    size, larger = divmod(n, n_bins)
+    index = np.arange(n_bins + 1)
     return index * size + np.minimum(index, larger)
 
 
@@ -96,7 +96,7 @@ class BinSums:
 
     Examples:
         >>> import calibrant as cb
-        >>> half = cb.classwise_bin_sums([[0.8, 0.2], [0.6, 0.4]], [0, 1], bins=2)
+        >>> half = cb.classwise_bin_sums([[0.8, 0.2], [0.6, 0.4]], [0, 1], n_bins=2)
         >>> (half + half).count  # of class 0 and of class 1, below and above 1/2
         array([[0., 4.],
                [4., 0.]])
@@ -109,32 +109,32 @@ class BinSums:
 
     @classmethod
     def of(
-        cls, rows: TopLabel, bins: int = DEFAULT_BINS, spacing: Literal["even", "logit"] = "even"
+        cls, rows: TopLabel, n_bins: int = DEFAULT_BINS, spacing: Literal["even", "logit"] = "even"
     ) -> BinSums:
         """Sum rows into bins. A confidence of 0 counts in the first bin."""
-        index = bin_index(rows.confidence, cell_edges(bins, spacing))
+        index = bin_index(rows.confidence, cell_edges(n_bins, spacing))
         return cls(
-            np.bincount(index, minlength=bins).astype(np.float64),
-            np.bincount(index, rows.confidence, bins).astype(np.float64),
-            np.bincount(index, rows.correct, bins).astype(np.float64),
+            np.bincount(index, minlength=n_bins).astype(np.float64),
+            np.bincount(index, rows.confidence, n_bins).astype(np.float64),
+            np.bincount(index, rows.correct, n_bins).astype(np.float64),
             spacing,
         )
 
     @classmethod
     def of_curves(
-        cls, curves: ResidualCurves, bins: int, spacing: Literal["even", "logit"] = "even"
+        cls, curves: ResidualCurves, n_bins: int, spacing: Literal["even", "logit"] = "even"
     ) -> BinSums:
         """Return the (R, B) sums of residual curves."""
-        cuts = curves.cuts(cell_edges(bins, spacing))
+        cuts = curves.cuts(cell_edges(n_bins, spacing))
         count, confidence = (
             np.diff(sums[:, cuts], axis=1) for sums in (curves.weights, curves.confidence)
         )
         return cls._broadcast(count, confidence, curves.between(cuts), spacing)
 
     @classmethod
-    def of_ranks(cls, curves: ResidualCurves, bins: int) -> BinSums:
+    def of_ranks(cls, curves: ResidualCurves, n_bins: int) -> BinSums:
         """Return the (R, B) sums over bins of equal mass, whose sizes differ by at most one."""
-        ranks = equal_mass_cuts(curves.n, bins)
+        ranks = equal_mass_cuts(curves.n, n_bins)
         crossing = curves.crossing(ranks)
         confidence, gap = (
             np.diff(crossing.of(sums), axis=1) for sums in (curves.confidence, curves.residual)
@@ -160,10 +160,10 @@ class BinSums:
         Raises:
             InputError: the bins differ.
         """
-        if self.bins != other.bins or self.spacing != other.spacing or self.spacing == "ranks":
+        if self.n_bins != other.n_bins or self.spacing != other.spacing or self.spacing == "ranks":
             raise InputError(
-                f"can't add sums over {self.bins} bins ({self.spacing}) to sums over "
-                f"{other.bins} ({other.spacing})"
+                f"can't add sums over {self.n_bins} bins ({self.spacing}) to sums over "
+                f"{other.n_bins} ({other.spacing})"
             )
         return BinSums(
             self.count + other.count,
@@ -173,7 +173,7 @@ class BinSums:
         )
 
     @property
-    def bins(self) -> int:
+    def n_bins(self) -> int:
         """Number of bins B."""
         return self.count.shape[-1]
 
@@ -212,7 +212,7 @@ class BinSums:
         text says how far it may be off.
         """
         used = self.count > 0
-        edges = cell_edges(self.bins, self.spacing)
+        edges = cell_edges(self.n_bins, self.spacing)
         lowest = np.nextafter(edges[:-1], 1.0)
         lowest[0] = 0.0
         # Rounding must not move the mean of a bin into the next.

@@ -35,7 +35,7 @@ BATCH_NUMBERS = 1 << 22
 def classwise_expected_calibration_error(
     probs: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     *,
     threshold: float | None = None,
     edges: Edges = "right-closed",
@@ -48,13 +48,13 @@ def classwise_expected_calibration_error(
     is their number (a class without any counts as 0).
 
     Other conventions, by name: `edges` as in `expected_calibration_error` (the code of Kull et al.
-    is ``bins=14, edges="torchmetrics"``, though it is called 15 bins there); ``reduction="sum"``
+    is ``n_bins=14, edges="torchmetrics"``, though it is called 15 bins there); ``reduction="sum"``
     doesn't divide by K, as some copies forget to.
 
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
-        bins: number of bins.
+        n_bins: number of bins.
         threshold: see above; 1e-3 and 1 / K are usual.
         edges: see above.
         reduction: see above.
@@ -76,14 +76,14 @@ def classwise_expected_calibration_error(
         >>> round(cb.classwise_expected_calibration_error(probs, labels, reduction="sum"), 3)
         0.6
     """
-    sums = classwise_bin_sums(probs, labels, bins, threshold=threshold, edges=edges)
+    sums = classwise_bin_sums(probs, labels, n_bins, threshold=threshold, edges=edges)
     return classwise_error(sums, reduction)
 
 
 def classwise_bin_sums(
     probs: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     *,
     threshold: float | None = None,
     edges: Edges = "right-closed",
@@ -102,9 +102,9 @@ def classwise_bin_sums(
         0.4
     """
     predictions = Predictions.from_probs(probs, labels)
-    bounds = bin_edges(bins)
+    bounds = bin_edges(n_bins)
     classes = int(predictions.scores.shape[1])
-    width = bins + 1 if edges == "torchmetrics" else bins
+    width = n_bins + 1 if edges == "torchmetrics" else n_bins
     count, total, hits = (np.zeros(classes * width) for _ in range(3))
     for part, chunk in prob_chunks(predictions):
         if edges == "right-closed":
@@ -150,7 +150,7 @@ def _reduced(errors: FloatArray, reduction: Reduction) -> float:
 def classwise_adaptive_calibration_error(
     probs: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     *,
     threshold: float | None = None,
     reduction: Reduction = "mean",
@@ -164,7 +164,7 @@ def classwise_adaptive_calibration_error(
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
-        bins: number of bins.
+        n_bins: number of bins.
         threshold: count only rows where p_k exceeds it.
         reduction: ``"mean"`` over the K classes, or ``"sum"``.
 
@@ -193,7 +193,7 @@ def classwise_adaptive_calibration_error(
             column, hits = column[column > threshold], hits[column > threshold]
         if len(column):
             curves = TopLabel.sort(column, hits).curves()
-            at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, bins))
+            at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, n_bins))
             errors[k] = np.abs(np.diff(at_cuts)).sum() / curves.n
     return _reduced(errors, reduction)
 
@@ -221,14 +221,14 @@ class _Cuts(NamedTuple):
         return np.diff(low + self.share * (high - low), axis=1)
 
 
-def _cuts_of(column: FloatArray, bins: int, mass: bool) -> _Cuts:
+def _cuts_of(column: FloatArray, n_bins: int, mass: bool) -> _Cuts:
     rows = TopLabel.sort(column, np.zeros(len(column)))
     curves = rows.curves()
     if mass:
-        crossing = curves.crossing(equal_mass_cuts(rows.n, bins))
+        crossing = curves.crossing(equal_mass_cuts(rows.n, n_bins))
         below, above, share = crossing.below[0], crossing.above[0], crossing.share[0]
     else:
-        below = above = curves.cuts(bin_edges(bins))
+        below = above = curves.cuts(bin_edges(n_bins))
         share = np.zeros(len(below))
     breaks = np.unique(np.concatenate([below, above]))
     interval = np.empty(rows.n, dtype=np.int64)

@@ -99,7 +99,7 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
 
 
 def murphy_decomposition(
-    scores: Array, labels: Array, bins: int = DEFAULT_BINS
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS
 ) -> ScoreDecomposition:
     """Split the top-label Brier score, with each confidence replaced by its bin's mean.
 
@@ -110,7 +110,7 @@ def murphy_decomposition(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of equal-width bins (lo, hi].
+        n_bins: number of equal-width bins (lo, hi].
 
     Raises:
         PredictionsError: unusable arrays.
@@ -127,7 +127,7 @@ def murphy_decomposition(
         >>> round(parts.discrimination, 4), round(parts.uncertainty, 4)  # bins tell all
         (0.25, 0.25)
     """
-    return murphy_of_sums(BinSums.of(top_label(scores, labels), bins))
+    return murphy_of_sums(BinSums.of(top_label(scores, labels), n_bins))
 
 
 def murphy_of_sums(sums: BinSums) -> ScoreDecomposition:

@@ -18,17 +18,17 @@ from calibrant.metrics.top_label import ResidualCurves, top_label
 Bins = Literal["width", "mass"]
 
 
-def sums_of_curves(curves: ResidualCurves, bins: int, edges: Bins) -> BinSums:
+def sums_of_curves(curves: ResidualCurves, n_bins: int, edges: Bins) -> BinSums:
     """Return (R, B) sums over bins of equal width or of equal mass."""
     if edges == "width":
-        return BinSums.of_curves(curves, bins)
+        return BinSums.of_curves(curves, n_bins)
     if edges != "mass":
         raise InputError(f"edges must be 'width' or 'mass', not '{edges}'")
-    return BinSums.of_ranks(curves, bins)
+    return BinSums.of_ranks(curves, n_bins)
 
 
-def _sums(scores: Array, labels: Array, bins: int, edges: Bins) -> BinSums:
-    sums = sums_of_curves(top_label(scores, labels).curves(), bins, edges)
+def _sums(scores: Array, labels: Array, n_bins: int, edges: Bins) -> BinSums:
+    sums = sums_of_curves(top_label(scores, labels).curves(), n_bins, edges)
     return BinSums(sums.count[0], sums.confidence[0], sums.correct[0], sums.spacing)
 
 
@@ -41,7 +41,7 @@ def _gaps(sums: BinSums) -> FloatArray:
 def maximum_calibration_error(
     scores: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     *,
     edges: Bins = "width",
     n_min: int = 1,
@@ -57,7 +57,7 @@ def maximum_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: bins of equal ``"width"`` or of equal ``"mass"``.
         n_min: fewest rows of a bin that counts.
         weighting: see above.
@@ -77,7 +77,7 @@ def maximum_calibration_error(
         >>> round(cb.maximum_calibration_error(confidence, right, n_min=2), 3)
         0.2
     """
-    sums = _sums(scores, labels, bins, edges)
+    sums = _sums(scores, labels, n_bins, edges)
     if weighting == "procal":
         return float(np.abs(sums.residual).max() / sums.total)
     if weighting != "none":
@@ -91,7 +91,7 @@ def largest_gap(sums: BinSums, n_min: int = 1) -> FloatArray:
 
 
 def average_calibration_error(
-    scores: Array, labels: Array, bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
 ) -> float:
     """Return the average calibration error, the plain mean of |gap| over non-empty bins.
 
@@ -102,7 +102,7 @@ def average_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: bins of equal ``"width"`` or of equal ``"mass"``.
 
     Raises:
@@ -120,7 +120,7 @@ def average_calibration_error(
         >>> round(cb.expected_calibration_error(confidence, right), 3)  # .9 * .2 + .1 * .3
         0.21
     """
-    return float(average_gap(_sums(scores, labels, bins, edges)))
+    return float(average_gap(_sums(scores, labels, n_bins, edges)))
 
 
 def average_gap(sums: BinSums) -> FloatArray:
@@ -129,7 +129,7 @@ def average_gap(sums: BinSums) -> FloatArray:
 
 
 def rms_calibration_error(
-    scores: Array, labels: Array, bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
 ) -> float:
     """Return the root of sum_b (n_b / N) gap_b^2, a fraction; never below the ECE.
 
@@ -139,7 +139,7 @@ def rms_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: bins of equal ``"width"`` or of equal ``"mass"``.
 
     Raises:
@@ -157,7 +157,7 @@ def rms_calibration_error(
         >>> round(cb.expected_calibration_error(confidence, right), 3)  # (.4 + .1) / 2
         0.25
     """
-    return float(np.sqrt(mean_square_gap(_sums(scores, labels, bins, edges))))
+    return float(np.sqrt(mean_square_gap(_sums(scores, labels, n_bins, edges))))
 
 
 def mean_square_gap(sums: BinSums) -> FloatArray:
@@ -166,7 +166,7 @@ def mean_square_gap(sums: BinSums) -> FloatArray:
 
 
 def debiased_rms_calibration_error(
-    scores: Array, labels: Array, bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
 ) -> float:
     """Return the RMS calibration error with the noise of the bin accuracies taken off, a fraction.
 
@@ -179,7 +179,7 @@ def debiased_rms_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: bins of equal ``"width"`` or of equal ``"mass"``.
 
     Raises:
@@ -198,7 +198,7 @@ def debiased_rms_calibration_error(
         >>> cb.debiased_rms_calibration_error(confidence, right)  # noise alone would show more
         0.0
     """
-    square = debiased_mean_square_gap(_sums(scores, labels, bins, edges))
+    square = debiased_mean_square_gap(_sums(scores, labels, n_bins, edges))
     return float(np.sqrt(np.maximum(square, 0.0)))
 
 
@@ -218,7 +218,7 @@ def _accuracy_variance(sums: BinSums) -> FloatArray:
 
 
 def debiased_expected_calibration_error(
-    scores: Array, labels: Array, bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
 ) -> float:
     """Return the ECE less an estimate of its own bias, max(0, 2 ECE - E ECE*), a fraction.
 
@@ -229,7 +229,7 @@ def debiased_expected_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of bins.
+        n_bins: number of bins.
         edges: bins of equal ``"width"`` or of equal ``"mass"``.
 
     Raises:
@@ -247,7 +247,7 @@ def debiased_expected_calibration_error(
         >>> round(cb.debiased_expected_calibration_error(confidence * 100, right * 100), 2)
         0.15
     """
-    return float(debiased_mean_gap(_sums(scores, labels, bins, edges)))
+    return float(debiased_mean_gap(_sums(scores, labels, n_bins, edges)))
 
 
 def debiased_mean_gap(sums: BinSums) -> FloatArray:
@@ -267,7 +267,7 @@ def debiased_mean_gap(sums: BinSums) -> FloatArray:
 def overconfidence_error(
     scores: Array,
     labels: Array,
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     *,
     weighting: Literal["none", "thulasidasan"] = "none",
 ) -> float:
@@ -281,7 +281,7 @@ def overconfidence_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of equal-width bins (lo, hi].
+        n_bins: number of equal-width bins (lo, hi].
         weighting: see above.
 
     Raises:
@@ -299,7 +299,7 @@ def overconfidence_error(
         >>> round(cb.underconfidence_error(confidence, right), 3)  # half the rows, 1 - .6 too low
         0.2
     """
-    sums = _sums(scores, labels, bins, "width")
+    sums = _sums(scores, labels, n_bins, "width")
     if weighting == "thulasidasan":
         weight = np.nan_to_num(sums.mean_confidence)
         return float((weight * np.maximum(sums.residual, 0.0)).sum() / sums.total)
@@ -313,7 +313,7 @@ def over_gap(sums: BinSums) -> FloatArray:
     return np.maximum(sums.residual, 0.0).sum(axis=-1) / sums.total
 
 
-def underconfidence_error(scores: Array, labels: Array, bins: int = DEFAULT_BINS) -> float:
+def underconfidence_error(scores: Array, labels: Array, n_bins: int = DEFAULT_BINS) -> float:
     """Return the part of the ECE from bins that say too little, sum_b (n_b / N) max(-gap_b, 0).
 
     See `overconfidence_error`.
@@ -321,7 +321,7 @@ def underconfidence_error(scores: Array, labels: Array, bins: int = DEFAULT_BINS
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
-        bins: number of equal-width bins (lo, hi].
+        n_bins: number of equal-width bins (lo, hi].
 
     Raises:
         PredictionsError: unusable arrays.
@@ -332,7 +332,7 @@ def underconfidence_error(scores: Array, labels: Array, bins: int = DEFAULT_BINS
         >>> round(cb.underconfidence_error([0.7, 0.7, 0.7, 0.7], [1, 1, 1, 1]), 3)
         0.3
     """
-    return float(under_gap(_sums(scores, labels, bins, "width")))
+    return float(under_gap(_sums(scores, labels, n_bins, "width")))
 
 
 def under_gap(sums: BinSums) -> FloatArray:

@@ -53,8 +53,8 @@ def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:
     value = _norm(BinSums.of_ranks(curves, 1), norm)
     sweeping = np.arange(len(value))
     part = curves
-    for bins in range(2, min(curves.n, MOST_BINS) + 1):
-        sums = BinSums.of_ranks(part, bins)
+    for n_bins in range(2, min(curves.n, MOST_BINS) + 1):
+        sums = BinSums.of_ranks(part, n_bins)
         ascending = (np.diff(sums.accuracy, axis=1) >= -TIE).all(axis=1)
         if not ascending.any():
             break

@@ -32,7 +32,7 @@ def make_calibrator(method: str, **arguments: Any) -> Calibrator:
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.make_calibrator("smart", bins=20).bins
+        >>> cb.make_calibrator("smart", n_bins=20).n_bins
         20
         >>> cb.make_calibrator("smarty")
         Traceback (most recent call last):

@@ -41,7 +41,7 @@ def reliability_diagram(
     ax: Axes | None = None,
     *,
     kind: Literal["width", "mass", "smooth"] = "width",
-    bins: int = DEFAULT_BINS,
+    n_bins: int = DEFAULT_BINS,
     color: str = AFTER,
     label: str | None = None,
     hollow: bool = False,
@@ -53,7 +53,7 @@ def reliability_diagram(
         ax: where.
         kind: ``"width"`` for equal-width bins, ``"mass"`` for bins of equally many rows, or
             ``"smooth"``.
-        bins: how many.
+        n_bins: how many.
         color: of the points or the curve.
         label: for a legend.
         hollow: draw empty points and a dashed curve, to tell two series apart without colour.
@@ -77,7 +77,7 @@ def reliability_diagram(
             label = None
     else:
         make = series.equal_width_points if kind == "width" else series.equal_mass_points
-        _points(ax, make(evaluation.rows, bins, evaluation.level), color, label, hollow)
+        _points(ax, make(evaluation.rows, n_bins, evaluation.level), color, label, hollow)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="Confidence", ylabel="Accuracy")
     return ax
 
@@ -86,7 +86,7 @@ def confidence_histogram(
     evaluation: Evaluation,
     ax: Axes | None = None,
     *,
-    bins: int = series.HISTOGRAM_BINS,
+    n_bins: int = series.HISTOGRAM_BINS,
     color: str = AFTER,
 ) -> Axes:
     """Draw how many rows have which confidence, with the mean confidence and the accuracy.
@@ -94,8 +94,8 @@ def confidence_histogram(
     The hatched part of a bar is wrong.
     """
     ax = _axes(ax)
-    histogram = series.confidence_histogram(evaluation.rows, bins)
-    left, width = histogram.edges[:-1], 1 / bins
+    histogram = series.confidence_histogram(evaluation.rows, n_bins)
+    left, width = histogram.edges[:-1], 1 / n_bins
     wrong = histogram.count - histogram.correct
     ax.bar(left, histogram.correct, width, align="edge", color=color, label="right")
     ax.bar(

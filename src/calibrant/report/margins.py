@@ -60,7 +60,7 @@ def margin_groups(
     scores: RowScores,
     margin: FloatArray,
     groups: int = DEFAULT_GROUPS,
-    bins: int = POINTS_PER_GROUP,
+    n_bins: int = POINTS_PER_GROUP,
     level: float = DEFAULT_LEVEL,
 ) -> list[MarginGroup]:
     """Return the reliability within quantile groups of the margin, smallest margins first.
@@ -71,7 +71,7 @@ def margin_groups(
         scores: N scored rows.
         margin: (N,) margins of the same rows, from `Predictions.margins`.
         groups: how many.
-        bins: points of each group's diagram.
+        n_bins: points of each group's diagram.
         level: coverage of the intervals.
 
     Raises:
@@ -98,7 +98,7 @@ def margin_groups(
                 float(rows.correct.mean()),
                 float(low[0]),
                 float(high[0]),
-                equal_mass_points(rows, bins, level),
+                equal_mass_points(rows, n_bins, level),
             )
         )
     return found

@@ -85,20 +85,20 @@ class Reliability:
 
 
 def equal_width_points(
-    rows: TopLabel, bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
+    rows: TopLabel, n_bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
 ) -> Reliability:
-    """Return the reliability of `bins` equal-width bins (lo, hi], those of the ECE."""
-    return Reliability.of_sums(BinSums.of(rows, bins), level)
+    """Return the reliability of `n_bins` equal-width bins (lo, hi], those of the ECE."""
+    return Reliability.of_sums(BinSums.of(rows, n_bins), level)
 
 
 def equal_mass_points(
-    rows: TopLabel, bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
+    rows: TopLabel, n_bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
 ) -> Reliability:
-    """Return the reliability of `bins` groups of equally many rows, those of AdaECE.
+    """Return the reliability of `n_bins` groups of equally many rows, those of AdaECE.
 
     Rows of equal confidence have no order: a cut through them takes its share of all of them.
     """
-    sums = BinSums.of_ranks(rows.curves(), min(bins, rows.n))
+    sums = BinSums.of_ranks(rows.curves(), min(n_bins, rows.n))
     count = sums.count[0]
     # Differences of running sums may miss 0 and the count by rounding.
     correct = np.clip(sums.correct[0], 0.0, count)
@@ -192,11 +192,11 @@ class ConfidenceHistogram:
     accuracy: float
 
 
-def confidence_histogram(rows: TopLabel, bins: int = HISTOGRAM_BINS) -> ConfidenceHistogram:
-    """Return the histogram of confidences in `bins` equal-width bins."""
-    sums = BinSums.of(rows, bins)
+def confidence_histogram(rows: TopLabel, n_bins: int = HISTOGRAM_BINS) -> ConfidenceHistogram:
+    """Return the histogram of confidences in `n_bins` equal-width bins."""
+    sums = BinSums.of(rows, n_bins)
     return ConfidenceHistogram(
-        bin_edges(bins),
+        bin_edges(n_bins),
         sums.count,
         sums.correct,
         float(rows.confidence.mean()),

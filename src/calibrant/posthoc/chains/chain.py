@@ -182,7 +182,7 @@ def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
         >>> Chain = cb.chain_of(cb.TemperatureScaling, cb.HistogramBinning)
         >>> Chain.method
         'temperature+histogram'
-        >>> chain = Chain(histogram__bins=10).fit_predictions(cb.load_sample("validation"))
+        >>> chain = Chain(histogram__n_bins=10).fit_predictions(cb.load_sample("validation"))
         >>> chain.n_parameters  # 1 + 10
         11
     """

@@ -85,8 +85,8 @@ class BayesianBinning(MapOfEitherForm):
         of_hits = np.concatenate([[0.0], np.cumsum(correct * confidence)])
         models: list[Binning] = []
         seen: set[bytes] = set()
-        for bins in candidate_numbers_of_bins(n):
-            edges = equal_mass_edges(confidence, bins)
+        for n_bins in candidate_numbers_of_bins(n):
+            edges = equal_mass_edges(confidence, n_bins)
             if edges.tobytes() not in seen:
                 seen.add(edges.tobytes())
                 strength = self.prior_strength

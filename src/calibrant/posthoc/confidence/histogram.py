@@ -26,7 +26,7 @@ class HistogramBinning(ShrunkMap):
     weight 1 / (N + 1).
 
     Args:
-        bins: number of bins; fewer are used where rows or distinct confidences are fewer.
+        n_bins: number of bins; fewer are used where rows or distinct confidences are fewer.
         binning: ``"equal-mass"`` puts as many rows in each bin, cut midway between neighbours;
             ``"equal-width"`` takes (b / B, (b + 1) / B]. An empty bin keeps its middle.
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
@@ -54,7 +54,7 @@ class HistogramBinning(ShrunkMap):
 
     method: ClassVar[str] = "histogram"
 
-    bins: int = argument(15, at_least=1)
+    n_bins: int = argument(15, at_least=1)
     binning: Literal["equal-mass", "equal-width"] = argument(
         "equal-mass", choices=("equal-mass", "equal-width")
     )
@@ -69,9 +69,9 @@ class HistogramBinning(ShrunkMap):
 
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         self.edges_ = (
-            bin_edges(self.bins)
+            bin_edges(self.n_bins)
             if self.binning == "equal-width"
-            else equal_mass_edges(confidence, self.bins)
+            else equal_mass_edges(confidence, self.n_bins)
         )
         index = self._bin_of(confidence)
         count = np.bincount(index, minlength=len(self.edges_) - 1)
@@ -90,12 +90,12 @@ class HistogramBinning(ShrunkMap):
         return Steps(self.edges_[1:-1], self.values_)
 
 
-def equal_mass_edges(confidence: FloatArray, bins: int) -> FloatArray:
+def equal_mass_edges(confidence: FloatArray, n_bins: int) -> FloatArray:
     """Return edges from 0 to 1 that cut sorted confidences into equally filled bins.
 
     Cuts lie midway between neighbours; one that would part equal confidences is dropped.
     """
-    cuts = equal_mass_cuts(len(confidence), min(bins, len(confidence)))[1:-1]
+    cuts = equal_mass_cuts(len(confidence), min(n_bins, len(confidence)))[1:-1]
     below, above = confidence[cuts - 1], confidence[cuts]
     inner = ((below + above) / 2)[below < above]
     return np.concatenate([[0.0], np.unique(inner), [1.0]])

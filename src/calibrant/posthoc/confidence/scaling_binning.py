@@ -34,7 +34,7 @@ class ScalingBinning(ConfidenceMap):
     it can't follow anything but a sigmoid in the log odds.
 
     Args:
-        bins: number of bins; fewer are used where rows or distinct confidences are fewer.
+        n_bins: number of bins; fewer are used where rows or distinct confidences are fewer.
         split: ``"none"`` uses all rows for all three steps, as the authors' code does;
             ``"thirds"`` a third for each, as the paper's theorem asks: every third row in the order
             of confidence. A bin without rows of its own then takes g at its middle.
@@ -48,14 +48,14 @@ class ScalingBinning(ConfidenceMap):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> scaling = cb.ScalingBinning(bins=5).fit_predictions(val)
+        >>> scaling = cb.ScalingBinning(n_bins=5).fit_predictions(val)
         >>> len(set(scaling.predict_confidence(test.logits)[1]))  # a step for each bin
         5
     """
 
     method: ClassVar[str] = "scaling-binning"
 
-    bins: int = argument(15, at_least=1)
+    n_bins: int = argument(15, at_least=1)
     split: Literal["none", "thirds"] = argument("none", choices=("none", "thirds"))
 
     slope_: float = learnt()
@@ -78,7 +78,7 @@ class ScalingBinning(ConfidenceMap):
         self.slope_, self.offset_, steps = fit_sigmoid(
             log_odds(confidence[parts[0]]), correct[parts[0]]
         )
-        self.edges_ = equal_mass_edges(confidence[parts[1]], self.bins)
+        self.edges_ = equal_mass_edges(confidence[parts[1]], self.n_bins)
         averaged = confidence[parts[2]]
         index = np.searchsorted(self.edges_[1:-1], averaged, side="left")
         count = np.bincount(index, minlength=len(self.edges_) - 1)

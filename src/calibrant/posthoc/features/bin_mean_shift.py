@@ -73,22 +73,22 @@ class BinMeanShift(ProximityMap):
 
     def _fit_map(self, confidence: FloatArray, proximity: FloatArray, correct: FloatArray) -> None:
         self.proximity_edges_ = equal_mass_edges(np.sort(proximity), self.proximity_bins)
-        bins = len(self.proximity_edges_) - 1
+        n_bins = len(self.proximity_edges_) - 1
         level = bin_of(proximity, self.proximity_edges_)
         edges = [
             equal_mass_edges(np.sort(confidence[level == b]), self.confidence_bins)
-            for b in range(bins)
+            for b in range(n_bins)
         ]
         # Bins of no width at 1 fill up the rows; no confidence falls into them.
         width = max(len(row) for row in edges)
-        self.confidence_edges_ = np.ones((bins, width))
+        self.confidence_edges_ = np.ones((n_bins, width))
         for row, inner in zip(self.confidence_edges_, edges, strict=True):
             row[: len(inner)] = inner
         cell = _cell_of(xnp, confidence, proximity, self._edges())
-        cells = bins * (width - 1)
+        cells = n_bins * (width - 1)
         count = np.maximum(np.bincount(cell, minlength=cells), 1)
         gap = np.bincount(cell, correct - confidence, cells) / count
-        self.shifts_ = (self.strength * gap).reshape(bins, width - 1)
+        self.shifts_ = (self.strength * gap).reshape(n_bins, width - 1)
         self.limits_ = mixed_with_uniform(np.array([0.0, 1.0]), len(confidence), self.n_classes_)
 
     def _edges(self) -> dict[str, FloatArray]:

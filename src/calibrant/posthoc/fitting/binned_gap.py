@@ -10,7 +10,7 @@ from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.metrics.bins import bin_edges
 
 
-def binned_gaps(confidence: FloatArray, correct: FloatArray, bins: int) -> FloatArray:
+def binned_gaps(confidence: FloatArray, correct: FloatArray, n_bins: int) -> FloatArray:
     """Return the (M,) ECEs of (M, N) confidences, binned as in `calibrant.metrics`.
 
     Bins are closed on the right. `correct` may be a fraction, for rows whose prediction is one of
@@ -18,13 +18,13 @@ def binned_gaps(confidence: FloatArray, correct: FloatArray, bins: int) -> Float
     """
     several, rows = len(confidence), int(confidence.shape[1])
     search = cast(Any, np.searchsorted)  # its types don't know of (M, N) values
-    cell: IntArray = search(bin_edges(bins)[1:-1], confidence, side="left")
+    cell: IntArray = search(bin_edges(n_bins)[1:-1], confidence, side="left")
     first: IntArray = np.arange(several)
-    cell = cell + bins * first.reshape(-1, 1)
-    gaps = np.bincount(cell.ravel(), (confidence - correct).ravel(), bins * several)
-    return np.abs(gaps.reshape(several, bins)).sum(axis=1) / rows
+    cell = cell + n_bins * first.reshape(-1, 1)
+    gaps = np.bincount(cell.ravel(), (confidence - correct).ravel(), n_bins * several)
+    return np.abs(gaps.reshape(several, n_bins)).sum(axis=1) / rows
 
 
-def binned_gap(confidence: FloatArray, correct: FloatArray, bins: int) -> float:
+def binned_gap(confidence: FloatArray, correct: FloatArray, n_bins: int) -> float:
     """Return the ECE of (N,) confidences; see `binned_gaps`."""
-    return float(binned_gaps(confidence[None], correct[None], bins)[0])
+    return float(binned_gaps(confidence[None], correct[None], n_bins)[0])

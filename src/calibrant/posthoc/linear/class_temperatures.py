@@ -104,7 +104,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
 
     Args:
         criterion: ``"nll"`` or ``"ece"``. The others belong to the search for a low ECE:
-        bins: equal-width bins of the ECE.
+        n_bins: equal-width bins of the ECE.
         span: the grid goes from T / span to T * span.
         candidates: values on the grid.
         sweeps: bound on sweeps over the classes.
@@ -130,7 +130,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
     method: ClassVar[str] = "cts"
 
     criterion: Literal["nll", "ece"] = argument("nll", choices=("nll", "ece"))
-    bins: int = argument(15, at_least=1)
+    n_bins: int = argument(15, at_least=1)
     span: float = argument(4.0, above=1)
     candidates: int = argument(45, at_least=2)
     sweeps: int = argument(5, at_least=1)
@@ -161,7 +161,10 @@ class ClassTemperatureScaling(_ClassTemperatures):
 
     def _fit_by_ece(self, predictions: Predictions, report: FitReport) -> FitReport:
         search = ColumnSearch(
-            centred_copy(predictions.scores), predictions.labels, 1 / self.temperatures_, self.bins
+            centred_copy(predictions.scores),
+            predictions.labels,
+            1 / self.temperatures_,
+            self.n_bins,
         )
         ratios = self.span ** np.linspace(-1.0, 1.0, self.candidates)
         present = np.flatnonzero(np.bincount(predictions.labels, minlength=self.n_classes_))

@@ -19,12 +19,12 @@ class ColumnSearch:
         betas: (K,) as they are now.
     """
 
-    def __init__(self, logits: FloatArray, labels: IntArray, beta: FloatArray, bins: int) -> None:
+    def __init__(self, logits: FloatArray, labels: IntArray, beta: FloatArray, n_bins: int) -> None:
         """Take over finite float64 rows, which are scanned by column from now on."""
         self._columns = np.asfortranarray(logits)
         self._labels = labels
         self.betas = np.array(beta, dtype=np.float64)
-        self._bins = bins
+        self._bins = n_bins
         rows = len(labels)
         self._first, self._second = np.empty(rows), np.empty(rows)
         self._first_at, self._second_at = (np.empty(rows, dtype=np.int64) for _ in range(2))

@@ -33,7 +33,7 @@ class ConsistencyCalibration(ProbitScaling):
 
     Args:
         criterion: ``"ece"`` or ``"nll"``.
-        bins: equal-width bins of the ECE.
+        n_bins: equal-width bins of the ECE.
 
     Attributes:
         noise_: eps, in the caller's units; uniform_: weight of the uniform distribution.
@@ -55,7 +55,7 @@ class ConsistencyCalibration(ProbitScaling):
     most_rows: ClassVar[int | None] = None
 
     criterion: Literal["ece", "nll"] = argument("ece", choices=("ece", "nll"))
-    bins: int = argument(15, at_least=1)
+    n_bins: int = argument(15, at_least=1)
 
     def _search(self, rows: Predictions, report: FitReport) -> FitReport:
         logits = to_numpy(rows.scores).astype(np.float64)
@@ -77,4 +77,4 @@ class ConsistencyCalibration(ProbitScaling):
             return self._nll(logits, labels, noise)
         predicted = logits.argmax(axis=1)
         shares = self._share_of(logits, predicted, noise)
-        return binned_gap(shares, predicted == labels, self.bins)
+        return binned_gap(shares, predicted == labels, self.n_bins)

@@ -65,7 +65,7 @@ class LogitClipping(Calibrator):
 
     Args:
         criterion: ``"nll"`` or ``"ece"``.
-        bins: equal-width bins of the ECE.
+        n_bins: equal-width bins of the ECE.
         candidates: values on the grid.
         accuracy_kept: fraction of the original accuracy that must be exceeded.
 
@@ -89,7 +89,7 @@ class LogitClipping(Calibrator):
     keeps_prediction: ClassVar[bool] = False
 
     criterion: Literal["nll", "ece"] = argument("nll", choices=("nll", "ece"))
-    bins: int = argument(15, at_least=1)
+    n_bins: int = argument(15, at_least=1)
     candidates: int = argument(40, at_least=2)
     accuracy_kept: float = argument(0.99, at_least=0, below=1)
 
@@ -119,7 +119,7 @@ class LogitClipping(Calibrator):
                 original = accuracy
             elif accuracy <= self.accuracy_kept * original:
                 continue
-            value = binned_gap(confidence, correct, self.bins)
+            value = binned_gap(confidence, correct, self.n_bins)
             if value < best - ROUNDING:
                 best, self.clip_ = value, clip
         return FitReport(predictions.n, self.criterion, best, self.candidates)

@@ -28,7 +28,7 @@ class AdaFocal(CalibrationLoss):
     are used up by this: don't also report on them.
 
     Args:
-        bins: number of bins.
+        n_bins: number of bins.
         rate: lambda of the update.
         gamma_min: lower limit of gamma.
         gamma_max: upper limit of gamma.
@@ -46,7 +46,7 @@ class AdaFocal(CalibrationLoss):
 
     def __init__(
         self,
-        bins: int = 15,
+        n_bins: int = 15,
         rate: float = 1.0,
         gamma_min: float = -2.0,
         gamma_max: float = 20.0,
@@ -56,13 +56,13 @@ class AdaFocal(CalibrationLoss):
         ignore_index: int = -100,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.bins = whole("bins", bins, at_least=1)
+        self.n_bins = whole("n_bins", n_bins, at_least=1)
         self.rate = number("rate", rate, at_least=0)
         self.gamma_min = number("gamma_min", gamma_min, at_most=0)
         self.gamma_max = number("gamma_max", gamma_max, above=0)
         self.switch = number("switch", switch, at_least=0)
-        self.register_buffer("edges", torch.linspace(0, 1, self.bins + 1))
-        self.register_buffer("gammas", torch.ones(self.bins))
+        self.register_buffer("edges", torch.linspace(0, 1, self.n_bins + 1))
+        self.register_buffer("gammas", torch.ones(self.n_bins))
 
     def _row_losses(self, rows: Rows) -> Tensor:
         likely = rows.true_log_prob.exp()
@@ -94,11 +94,11 @@ class AdaFocal(CalibrationLoss):
             raise InputError("the validation set of AdaFocal has no row that counts")
         if confidence.isnan().any():
             raise InputError("the validation logits of AdaFocal must be numbers, but some are NaN")
-        edges = _equal_mass_edges(confidence, self.bins)
+        edges = _equal_mass_edges(confidence, self.n_bins)
         # Bins are (lo, hi]; the smallest confidence, equal to the first edge, is in none.
         band = torch.bucketize(confidence, edges) - 1
         inside = band >= 0
-        gaps = torch.zeros(self.bins, dtype=torch.float64)
+        gaps = torch.zeros(self.n_bins, dtype=torch.float64)
         sizes = gaps.clone()
         gaps.index_add_(0, band[inside], (confidence - correct)[inside])
         sizes.index_add_(0, band[inside], torch.ones_like(confidence)[inside])
@@ -113,11 +113,11 @@ class AdaFocal(CalibrationLoss):
             dist.broadcast(self.edges, 0)
 
 
-def _equal_mass_edges(confidence: Tensor, bins: int) -> Tensor:
+def _equal_mass_edges(confidence: Tensor, n_bins: int) -> Tensor:
     """Return (bins + 1,) edges between sorted confidences, interpolated at equal ranks."""
     ordered = confidence.sort().values
     last = len(ordered) - 1
-    rank = torch.linspace(0, len(ordered), bins + 1, dtype=torch.float64)
+    rank = torch.linspace(0, len(ordered), n_bins + 1, dtype=torch.float64)
     rank = rank.clamp_max(last)
     low = rank.floor().long()
     high = (low + 1).clamp_max(last)

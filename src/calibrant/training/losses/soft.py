@@ -29,7 +29,7 @@ class SoftECE(PenalisedLoss):
 
     Args:
         weight: of the penalty, beta in the paper, which tunes it by data set.
-        bins: number of bins.
+        n_bins: number of bins.
         temperature: of the membership.
         form: "binned" or "label-binned".
         base: loss per row to add to, cross-entropy if None.
@@ -41,7 +41,7 @@ class SoftECE(PenalisedLoss):
     def __init__(
         self,
         weight: float = 1.0,
-        bins: int = 15,
+        n_bins: int = 15,
         temperature: float = 0.01,
         form: Literal["binned", "label-binned"] = "binned",
         *,
@@ -53,7 +53,7 @@ class SoftECE(PenalisedLoss):
         super().__init__(
             base, weight, synchronise=synchronise, reduction=reduction, ignore_index=ignore_index
         )
-        self.bins = whole("bins", bins, at_least=1)
+        self.n_bins = whole("n_bins", n_bins, at_least=1)
         self.temperature = number("temperature", temperature, above=0)
         self.form = choice("form", form, ("binned", "label-binned"))
 
@@ -61,12 +61,12 @@ class SoftECE(PenalisedLoss):
         """Return the () soft-binned error, a root for "binned", squared for "label-binned"."""
         confidence = rows.confidence
         lowest = 0.0 if self.form == "binned" else 1 / rows.logits.shape[1]
-        middle = torch.arange(self.bins, device=confidence.device, dtype=confidence.dtype) + 0.5
-        middle = lowest + (1 - lowest) * middle / self.bins
+        middle = torch.arange(self.n_bins, device=confidence.device, dtype=confidence.dtype) + 0.5
+        middle = lowest + (1 - lowest) * middle / self.n_bins
         member = (-(confidence[:, None] - middle).square() / self.temperature).softmax(1)
         if self.form == "label-binned":
             # The paper's code keeps a trace of each row in each bin, so that none is empty.
-            member = (1 - 1e-5) * member + 1e-5 / self.bins
+            member = (1 - 1e-5) * member + 1e-5 / self.n_bins
         member = member * rows.weight[:, None]
         sums = torch.stack([member.sum(0), confidence @ member, rows.correct @ member])
         mass, confident, right = self._total(sums)

@@ -88,7 +88,7 @@ class SMART(SummaryTemperature):
             ``"max-mean"`` or ``"logits"``, which reads all K logits (16 K + 33 parameters).
         likelihood_weight: see above.
         shrinkage: see above.
-        bins: soft bins B of the calibration objectives.
+        n_bins: soft bins B of the calibration objectives.
         width: kernel width sigma of the soft bins (the paper's lambda is 1 / (2 sigma^2)).
         delta: smoothing of the Charbonnier penalty sqrt(r^2 + delta^2).
         smoothing: alpha of ``"label-smoothing"``.
@@ -124,7 +124,7 @@ class SMART(SummaryTemperature):
     indicator: IndicatorName = argument("margin", choices=tuple(INDICATORS))
     likelihood_weight: float = argument(0.3, at_least=0)
     shrinkage: float = argument(30.0, at_least=0)
-    bins: int = argument(15, at_least=1)
+    n_bins: int = argument(15, at_least=1)
     width: float = argument(0.05, above=0)
     delta: float = argument(1e-3, at_least=0)
     smoothing: float = argument(0.005, at_least=0, at_most=1)
@@ -186,7 +186,7 @@ class SMART(SummaryTemperature):
         inputs = indicator - self.mean_
         inputs /= self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
-        bins = SoftBins(self.bins, self.width)
+        bins = SoftBins(self.n_bins, self.width)
         objective = objective_named(
             self.objective, bins=bins, delta=self.delta, smoothing=self.smoothing
         )

@@ -56,7 +56,7 @@ class Penalised:
         gradient, values = np.empty(self.rows.n), np.empty(len(parts))
         objective, points = self.objective, dict[int, CurvePoint]()
         if isinstance(objective, SoftBinnedCalibration) and len(parts) > 1:
-            sums = np.empty((len(parts), 2, objective.bins.bins))
+            sums = np.empty((len(parts), 2, objective.bins.n_bins))
 
             def gather(index: int) -> None:
                 place, rows = parts[index]

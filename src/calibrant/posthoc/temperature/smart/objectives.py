@@ -71,17 +71,17 @@ class SoftBins:
     """Gaussian memberships of confidences in B equal-width bins, summing to 1 for each row.
 
     Attributes:
-        bins: B.
+        n_bins: B.
         width: standard deviation of the kernel (the paper's lambda is 1 / (2 width^2)).
     """
 
-    bins: int = 15
+    n_bins: int = 15
     width: float = 0.05
 
     @property
     def centres(self) -> FloatArray:
         """(B,) middles of the bins."""
-        return (np.arange(self.bins) + 0.5) / self.bins
+        return (np.arange(self.n_bins) + 0.5) / self.n_bins
 
     def memberships(self, confidence: FloatArray) -> Memberships:
         """Return the memberships of (N,) confidences."""

@@ -28,12 +28,13 @@ from calibrant.core.arrays import (
     to_numpy,
 )
 from calibrant.core.checks import check_features
-from calibrant.core.errors import InputError, NotApplicableError, NotFittedError, PredictionsError
+from calibrant.core.errors import NotApplicableError, NotFittedError, PredictionsError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.masks import masked_classes
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import apply_map, refuse_tracing
+from calibrant.posthoc.estimator import ClassifierOfLogits
 from calibrant.posthoc.saving import save
 from calibrant.predictions.predictions import Predictions
 
@@ -45,7 +46,7 @@ NEEDS = {
 
 
 @dataclass(eq=False)
-class Calibrator(ABC):
+class Calibrator(ClassifierOfLogits, ABC):
     """A map from logits to probabilities, fitted on held-out rows.
 
     Class attributes:
@@ -60,6 +61,7 @@ class Calibrator(ABC):
 
     Attributes:
         n_classes_: number of classes K it was fitted for.
+        classes_: (K,) their numbers, from 0; what `predict` can return.
         fit_report_: what the fit did.
 
     Examples:
@@ -295,22 +297,6 @@ class Calibrator(ABC):
                 f"of shape {shape}, not {tuple(known.shape)}"
             )
         return known
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments (scikit-learn's contract)."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set arguments of the constructor and return the calibrator itself."""
-        known = self.get_params()
-        for name, value in params.items():
-            if name not in known:
-                raise InputError(
-                    f"method '{self.method}' has no argument '{name}'; "
-                    f"it has: {', '.join(known) or 'none'}"
-                )
-            setattr(self, name, value)
-        return self
 
     @classmethod
     def state_names(cls) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def large_metrics() -> dict[str, Any]:
     right = rng.random(len(confidence)) < confidence
     timings = in_turn(
         {
-            "smece": lambda: cb.kernel_calibration_error(confidence, right),
+            "smece": lambda: cb.smooth_ece(confidence, right),
             "smce": lambda: cb.smooth_calibration_error(confidence, right),
         },
         3,

@@ -131,7 +131,7 @@ class Bench:
         probs, labels = self.probs, self.test_rows.labels
         ours = {
             "ece": cb.expected_calibration_error,
-            "smece": cb.kernel_calibration_error,
+            "smece": cb.smooth_ece,
             "smce": cb.smooth_calibration_error,
         }[name]
         found, missing = self._peers(name, peers.MEASURES.get(name, {}))

@@ -29,7 +29,7 @@ from calibrant.metrics.gaps import (
     rms_calibration_error,
     underconfidence_error,
 )
-from calibrant.metrics.sweep import sweep_calibration_error
+from calibrant.metrics.sweep import ece_sweep
 from calibrant.metrics.top_label import TopLabel
 
 Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]
@@ -376,22 +376,20 @@ def swept(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
 def test_sweep_is_its_definition_where_nothing_ties():
     for seed in range(30):
         c, a = simulated(5 + 20 * seed, seed)
-        assert sweep_calibration_error(c, a) == pytest.approx(swept(c, a), abs=1e-12)
+        assert ece_sweep(c, a) == pytest.approx(swept(c, a), abs=1e-12)
 
 
 def test_sweep_of_one_bin_is_the_mean_gap():
     # The paper's reference code and its copies return 0 here.
     c, a = np.array([0.6, 0.7, 0.8, 0.9]), np.array([True, True, False, False])
-    assert sweep_calibration_error(c, a) == pytest.approx(abs(c.mean() - 0.5))
-    assert sweep_calibration_error(c[:1], a[:1]) == pytest.approx(0.4)
+    assert ece_sweep(c, a) == pytest.approx(abs(c.mean() - 0.5))
+    assert ece_sweep(c[:1], a[:1]) == pytest.approx(0.4)
     with pytest.raises(InputError):
-        sweep_calibration_error(c, a, norm=0)
+        ece_sweep(c, a, norm=0)
 
 
 def test_sweep_does_not_depend_on_the_order_of_ties():
     c, a = simulated(500, ties=20)
     order = np.random.default_rng(0).permutation(500)
-    assert sweep_calibration_error(c[order], a[order]) == pytest.approx(
-        sweep_calibration_error(c, a), abs=1e-12
-    )
-    assert sweep_calibration_error(c, a, norm=2) >= sweep_calibration_error(c, a) - 1e-12
+    assert ece_sweep(c[order], a[order]) == pytest.approx(ece_sweep(c, a), abs=1e-12)
+    assert ece_sweep(c, a, norm=2) >= ece_sweep(c, a) - 1e-12

@@ -13,7 +13,7 @@ from calibrant.metrics.binned import adaptive_calibration_error, expected_calibr
 from calibrant.metrics.canonical import (
     canonical_calibration_error,
     measure_skce,
-    squared_kernel_calibration_error,
+    skce,
 )
 from calibrant.metrics.classwise import (
     classwise_adaptive_calibration_error,
@@ -113,7 +113,7 @@ def test_sums_of_shards_and_order_of_classes_and_rows():
     for metric in (
         classwise_expected_calibration_error,
         classwise_adaptive_calibration_error,
-        squared_kernel_calibration_error,
+        skce,
         canonical_calibration_error,
     ):
         value = metric(p, y)
@@ -200,50 +200,48 @@ def test_skce_is_the_mean_over_pairs():
     distance = np.sqrt(((p[:, None] - p) ** 2).sum(axis=2))
     upper = np.triu_indices(40, 1)
     h = np.exp(-distance / np.median(distance[upper])) * (e @ e.T)
-    assert squared_kernel_calibration_error(p, y) == pytest.approx(h[upper].mean())
+    assert skce(p, y) == pytest.approx(h[upper].mean())
     h = np.exp(-distance / 0.3) * (e @ e.T)
-    assert squared_kernel_calibration_error(p, y, 0.3) == pytest.approx(h[upper].mean())
+    assert skce(p, y, 0.3) == pytest.approx(h[upper].mean())
 
 
 def test_skce_is_unbiased():
-    values = [squared_kernel_calibration_error(*drawn(60, seed=s, honest=True)) for s in range(300)]
+    values = [skce(*drawn(60, seed=s, honest=True)) for s in range(300)]
     assert abs(np.mean(values)) < 3 * np.std(values) / np.sqrt(300)
     assert min(values) < 0
-    off = [squared_kernel_calibration_error(*drawn(60, seed=s)) for s in range(300)]
+    off = [skce(*drawn(60, seed=s)) for s in range(300)]
     assert np.mean(off) > 3 * np.std(off) / np.sqrt(300)
 
 
 def test_blocks_of_pairs_estimate_the_same():
     p, y = drawn(2000)
-    whole = squared_kernel_calibration_error(p, y, 0.5, block_rows=2000)
-    assert squared_kernel_calibration_error(p, y, 0.5, block_rows=300) == pytest.approx(
-        whole, rel=0.2
-    )
+    whole = skce(p, y, 0.5, block_rows=2000)
+    assert skce(p, y, 0.5, block_rows=300) == pytest.approx(whole, rel=0.2)
 
 
 def test_measured_skce_is_the_function():
     p, y = drawn(300)
     predictions = Predictions.from_probs(p, y)
     found = measure_skce(predictions, 200, 0)
-    assert found.value == pytest.approx(squared_kernel_calibration_error(p, y))
+    assert found.value == pytest.approx(skce(p, y))
     assert found.honest is not None
     labels = honest_labels(predictions, 200, 0)
-    by_hand = [squared_kernel_calibration_error(p, row) for row in labels[:5]]
+    by_hand = [skce(p, row) for row in labels[:5]]
     assert found.honest[:5] == pytest.approx(by_hand)
     assert abs(found.honest.mean()) < 4 * found.honest.std() / np.sqrt(200)
     assert found.replicates.mean() == pytest.approx(found.value, abs=found.replicates.std() / 3)
-    others = [squared_kernel_calibration_error(*drawn(300, seed=s)) for s in range(100)]
+    others = [skce(*drawn(300, seed=s)) for s in range(100)]
     assert found.replicates.std() == pytest.approx(np.std(others), rel=0.4)
 
 
 def test_equal_rows_have_a_kernel_too():
     p, y = np.full((4, 2), 0.5), np.array([0, 0, 1, 1])
-    assert squared_kernel_calibration_error(p, y) == pytest.approx(-1 / 6)
+    assert skce(p, y) == pytest.approx(-1 / 6)
 
 
 def test_pairs_need_two_rows():
     one = np.array([[0.5, 0.5]]), np.array([0])
-    for metric in (squared_kernel_calibration_error, canonical_calibration_error):
+    for metric in (skce, canonical_calibration_error):
         with pytest.raises(InputError, match="2 rows"):
             metric(*one)
         with pytest.raises(InputError, match="bandwidth"):

@@ -13,9 +13,9 @@ from scipy.special import log_softmax, logsumexp, softmax
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.metrics.detection import aupr, auroc, fpr_at_tpr, ood_scores
 from calibrant.metrics.selective import (
-    area_under_risk_coverage,
+    aurc,
     coverage_at_risk,
-    excess_area_under_risk_coverage,
+    eaurc,
     risk_at_coverage,
     risk_coverage,
 )
@@ -140,18 +140,18 @@ def aurc_by_hand(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
 @given(rows())
 def test_aurc_is_its_definition(data: Rows):
     c, a = data
-    assert area_under_risk_coverage(c, a) == pytest.approx(aurc_by_hand(c, a), abs=1e-9)
+    assert aurc(c, a) == pytest.approx(aurc_by_hand(c, a), abs=1e-9)
     wrong = int((~a).sum())
     n = len(c)
     oracle = sum(max(0, k - (n - wrong)) / k for k in range(1, n + 1)) / n
-    found = excess_area_under_risk_coverage(c, a)
+    found = eaurc(c, a)
     assert found == pytest.approx(aurc_by_hand(c, a) - oracle, abs=1e-9)
 
 
 def test_an_ideal_ranking_has_no_excess():
     c, a = np.linspace(0, 1, 50), np.arange(50) >= 7
-    assert excess_area_under_risk_coverage(c, a) == pytest.approx(0.0, abs=1e-12)
-    constant = area_under_risk_coverage(np.full(50, 0.5), a)
+    assert eaurc(c, a) == pytest.approx(0.0, abs=1e-12)
+    constant = aurc(np.full(50, 0.5), a)
     assert constant == pytest.approx(7 / 50)
 
 
@@ -159,7 +159,7 @@ def test_the_limit_of_the_oracle():
     # The approximation r + (1 - r) log(1 - r), which other code subtracts, holds for many rows.
     c, a = np.linspace(0, 1, 20_000), np.arange(20_000) >= 5000
     r = 0.25
-    assert area_under_risk_coverage(c, a) == pytest.approx(r + (1 - r) * np.log(1 - r), abs=1e-4)
+    assert aurc(c, a) == pytest.approx(r + (1 - r) * np.log(1 - r), abs=1e-4)
 
 
 @given(rows(), st.floats(0.01, 1), st.floats(0, 1))

@@ -16,10 +16,10 @@ from scipy.optimize import linprog, minimize
 from calibrant.core.errors import BoundaryWarning, InputError, NotIdentifiedWarning
 from calibrant.metrics.bins import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
-from calibrant.metrics.cumulative import ks_calibration_error
-from calibrant.metrics.density import kde_calibration_error
-from calibrant.metrics.kernel import kernel_calibration_error
-from calibrant.metrics.mmce import maximum_mean_calibration_error
+from calibrant.metrics.cumulative import ks_error
+from calibrant.metrics.density import kde_ece
+from calibrant.metrics.kernel import smooth_ece
+from calibrant.metrics.mmce import mmce
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
@@ -117,14 +117,14 @@ def smece_by_quadrature(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
 )
 def test_smece_is_the_fixed_point_by_quadrature(data: Rows):
     # Cells of 1 / 4096 move a row by at most an eighth of a thousandth.
-    assert kernel_calibration_error(*data) == pytest.approx(smece_by_quadrature(*data), abs=5e-5)
+    assert smooth_ece(*data) == pytest.approx(smece_by_quadrature(*data), abs=5e-5)
 
 
 def test_smece_on_the_middles_of_cells_is_exact():
     rng = np.random.default_rng(0)
     c = (rng.integers(0, 4096, 20) + 0.5) / 4096
     a = rng.random(20) < 0.6
-    assert kernel_calibration_error(c, a) == pytest.approx(smece_by_quadrature(c, a), abs=1e-6)
+    assert smooth_ece(c, a) == pytest.approx(smece_by_quadrature(c, a), abs=1e-6)
 
 
 def test_mass_at_one_keeps_its_weight_in_smece():
@@ -132,10 +132,10 @@ def test_mass_at_one_keeps_its_weight_in_smece():
     rng = np.random.default_rng(1)
     c = np.ones(1000)
     a = rng.random(1000) < 0.9
-    assert kernel_calibration_error(c, a) == pytest.approx(1 - a.mean(), abs=1e-9)
+    assert smooth_ece(c, a) == pytest.approx(1 - a.mean(), abs=1e-9)
     c = np.concatenate([np.ones(900), np.full(100, 0.8)])
     a = np.concatenate([np.arange(900) < 810, np.arange(100) < 60])
-    assert kernel_calibration_error(c, a) == pytest.approx(c.mean() - a.mean(), abs=1e-9)
+    assert smooth_ece(c, a) == pytest.approx(c.mean() - a.mean(), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_mass_at_one_keeps_its_weight_in_smece():
 )
 def test_smece_of_real_networks(real_predictions: Callable[[str], Predictions], name: str, value):
     predictions = real_predictions(name)
-    found = kernel_calibration_error(predictions.probs, predictions.labels)
+    found = smooth_ece(predictions.probs, predictions.labels)
     assert found == pytest.approx(value, abs=5e-5)
 
 
 def test_smece_of_perfect_rows_is_nothing():
-    assert kernel_calibration_error(np.array([1.0, 0.0]), np.array([True, False])) < 1e-4
+    assert smooth_ece(np.array([1.0, 0.0]), np.array([True, False])) < 1e-4
 
 
 # --- KS error
@@ -163,12 +163,12 @@ def test_smece_of_perfect_rows_is_nothing():
 def test_ks_is_its_definition(data: Rows):
     c, a = data
     by_hand = max(abs((c - a)[c <= t].sum()) for t in c) / len(c)
-    assert ks_calibration_error(c, a) == pytest.approx(by_hand, abs=1e-12)
+    assert ks_error(c, a) == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_ks_of_one_sign_is_the_mean_gap():
     c, a = simulated(5000, power=4.0)
-    assert ks_calibration_error(c, a) == pytest.approx(c.mean() - a.mean(), abs=2e-3)
+    assert ks_error(c, a) == pytest.approx(c.mean() - a.mean(), abs=2e-3)
 
 
 # --- MMCE
@@ -180,17 +180,15 @@ def test_mmce_is_the_sum_over_pairs(data: Rows, width: float):
     e = a - c
     kernel = np.exp(-np.abs(c[:, None] - c) / width)
     square = e @ kernel @ e / len(c) ** 2
-    assert maximum_mean_calibration_error(c, a, width, squared=True) == pytest.approx(
-        square, abs=1e-12
-    )
-    root = maximum_mean_calibration_error(c, a, width)
+    assert mmce(c, a, width, squared=True) == pytest.approx(square, abs=1e-12)
+    root = mmce(c, a, width)
     assert root**2 == pytest.approx(square, abs=1e-12)
 
 
 def test_mmce_refuses_a_width_it_can_not_take():
     for width in (0.0, -1.0, np.nan):
         with pytest.raises(InputError, match="width"):
-            maximum_mean_calibration_error(np.array([0.5]), np.array([True]), width)
+            mmce(np.array([0.5]), np.array([True]), width)
 
 
 # --- KDE-ECE
@@ -216,23 +214,23 @@ def kde_by_quadrature(c: NDArray[np.float64], a: NDArray[np.bool_], h: float, no
 @pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning")
 def test_kde_ece_is_its_integral(norm: int):
     c, a = simulated(60)
-    found = kde_calibration_error(c, a, 0.05, norm)
+    found = kde_ece(c, a, 0.05, norm)
     assert found == pytest.approx(kde_by_quadrature(c, a, 0.05, norm), abs=5e-5)
 
 
 def test_kde_ece_has_the_papers_bandwidth():
     c, a = simulated(500)
     rule = c[a].std() * (2 * 500) ** -0.2
-    assert kde_calibration_error(c, a) == pytest.approx(kde_calibration_error(c, a, rule), abs=1e-6)
+    assert kde_ece(c, a) == pytest.approx(kde_ece(c, a, rule), abs=1e-6)
 
 
 def test_kde_ece_of_equal_confidences_is_their_gap():
     c, a = np.full(10, 0.7), np.arange(10) < 4
-    assert kde_calibration_error(c, a) == pytest.approx(0.3, abs=2e-4)
-    assert kde_calibration_error(c, np.zeros(10, bool)) == pytest.approx(0.7, abs=2e-4)
+    assert kde_ece(c, a) == pytest.approx(0.3, abs=2e-4)
+    assert kde_ece(c, np.zeros(10, bool)) == pytest.approx(0.7, abs=2e-4)
     for bad in ({"bandwidth": -1.0}, {"norm": 0}):
         with pytest.raises(InputError):
-            kde_calibration_error(c, a, **bad)
+            kde_ece(c, a, **bad)
 
 
 # --- slope and intercept
@@ -304,10 +302,10 @@ def test_extreme_confidences_do_not_break_the_fit():
     "metric",
     [
         smooth_calibration_error,
-        kernel_calibration_error,
-        ks_calibration_error,
-        maximum_mean_calibration_error,
-        kde_calibration_error,
+        smooth_ece,
+        ks_error,
+        mmce,
+        kde_ece,
     ],
 )
 def test_order_and_dtype_of_rows_do_not_matter(metric: object):

@@ -27,9 +27,7 @@ from calibrant.metrics.binned import BinSums as BinSums
 from calibrant.metrics.binned import adaptive_calibration_error as adaptive_calibration_error
 from calibrant.metrics.binned import expected_calibration_error as expected_calibration_error
 from calibrant.metrics.canonical import canonical_calibration_error as canonical_calibration_error
-from calibrant.metrics.canonical import (
-    squared_kernel_calibration_error as squared_kernel_calibration_error,
-)
+from calibrant.metrics.canonical import skce as skce
 from calibrant.metrics.classwise import (
     classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
 )
@@ -40,11 +38,11 @@ from calibrant.metrics.classwise import (
 )
 from calibrant.metrics.cox import calibration_in_the_large as calibration_in_the_large
 from calibrant.metrics.cox import calibration_slope_intercept as calibration_slope_intercept
-from calibrant.metrics.cumulative import ks_calibration_error as ks_calibration_error
+from calibrant.metrics.cumulative import ks_error as ks_error
 from calibrant.metrics.decomposition import ScoreDecomposition as ScoreDecomposition
 from calibrant.metrics.decomposition import corp_decomposition as corp_decomposition
 from calibrant.metrics.decomposition import murphy_decomposition as murphy_decomposition
-from calibrant.metrics.density import kde_calibration_error as kde_calibration_error
+from calibrant.metrics.density import kde_ece as kde_ece
 from calibrant.metrics.detection import aupr as aupr
 from calibrant.metrics.detection import auroc as auroc
 from calibrant.metrics.detection import fpr_at_tpr as fpr_at_tpr
@@ -58,8 +56,8 @@ from calibrant.metrics.gaps import maximum_calibration_error as maximum_calibrat
 from calibrant.metrics.gaps import overconfidence_error as overconfidence_error
 from calibrant.metrics.gaps import rms_calibration_error as rms_calibration_error
 from calibrant.metrics.gaps import underconfidence_error as underconfidence_error
-from calibrant.metrics.kernel import kernel_calibration_error as kernel_calibration_error
-from calibrant.metrics.mmce import maximum_mean_calibration_error as maximum_mean_calibration_error
+from calibrant.metrics.kernel import smooth_ece as smooth_ece
+from calibrant.metrics.mmce import mmce as mmce
 from calibrant.metrics.proper import accuracy as accuracy
 from calibrant.metrics.proper import brier_score as brier_score
 from calibrant.metrics.proper import negative_log_likelihood as negative_log_likelihood
@@ -68,16 +66,14 @@ from calibrant.metrics.refit import refinement_split as refinement_split
 from calibrant.metrics.registry import CORE_METRICS as CORE_METRICS
 from calibrant.metrics.registry import METRICS as METRICS
 from calibrant.metrics.selective import RiskCoverage as RiskCoverage
-from calibrant.metrics.selective import area_under_risk_coverage as area_under_risk_coverage
+from calibrant.metrics.selective import aurc as aurc
 from calibrant.metrics.selective import coverage_at_risk as coverage_at_risk
-from calibrant.metrics.selective import (
-    excess_area_under_risk_coverage as excess_area_under_risk_coverage,
-)
+from calibrant.metrics.selective import eaurc as eaurc
 from calibrant.metrics.selective import risk_at_coverage as risk_at_coverage
 from calibrant.metrics.selective import risk_coverage as risk_coverage
 from calibrant.metrics.smooth import smooth_calibration_error as smooth_calibration_error
 from calibrant.metrics.streaming import MetricSums as MetricSums
-from calibrant.metrics.sweep import sweep_calibration_error as sweep_calibration_error
+from calibrant.metrics.sweep import ece_sweep as ece_sweep
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
 from calibrant.posthoc.base import Calibrator as Calibrator
 from calibrant.posthoc.base import FitReport as FitReport

@@ -24,7 +24,7 @@ BLOCK_ROWS = 1000
 MOST_ROWS = 10_000
 
 
-def squared_kernel_calibration_error(
+def skce(
     probs: Array,
     labels: Array,
     bandwidth: float | None = None,
@@ -55,9 +55,9 @@ def squared_kernel_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> sure, torn = [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]
-        >>> cb.squared_kernel_calibration_error(sure, [1, 1], bandwidth=1)  # wrong, and alike
+        >>> cb.skce(sure, [1, 1], bandwidth=1)  # wrong, and alike
         2.0
-        >>> cb.squared_kernel_calibration_error(torn, [0, 1], bandwidth=1)  # off to both sides
+        >>> cb.skce(torn, [0, 1], bandwidth=1)  # off to both sides
         -0.5
     """
     predictions = Predictions.from_probs(probs, labels)
@@ -179,7 +179,7 @@ def canonical_calibration_error(
     p_j / h + 1). Conventions: leave-one-out, no root taken, biased upwards. K = 2 counts both
     classes. Of the 20 bandwidths h that the paper's code tries (1e-5 to 1), None takes the one that
     gives the rows of the first block the highest likelihood, each row predicted from the others.
-    More than `block_rows` rows are dealt into blocks as in `squared_kernel_calibration_error`; that
+    More than `block_rows` rows are dealt into blocks as in `skce`; that
     costs neighbours, so the value depends on the block size a little.
 
     Args:

@@ -8,7 +8,7 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.top_label import ResidualCurves, top_label
 
 
-def ks_calibration_error(scores: Array, labels: Array) -> float:
+def ks_error(scores: Array, labels: Array) -> float:
     """Return max_t |(1/N) sum over c_i <= t of (c_i - a_i)|, a fraction.
 
     There are no bins. Where all residuals have one sign the value is |mean confidence - accuracy|.
@@ -26,7 +26,7 @@ def ks_calibration_error(scores: Array, labels: Array) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.ks_calibration_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0])
+        >>> value = cb.ks_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0])
         >>> round(value, 3)  # up to .6 there are two rows, each said .4 too little: 2 * .4 / 4
         0.2
     """

@@ -13,9 +13,7 @@ CELLS = 4096
 RESAMPLING_CELLS = 512
 
 
-def kde_calibration_error(
-    scores: Array, labels: Array, bandwidth: float | None = None, norm: int = 1
-) -> float:
+def kde_ece(scores: Array, labels: Array, bandwidth: float | None = None, norm: int = 1) -> float:
     """Return KDE-ECE, int |t - acc(t)|^p density(t) dt, a fraction (for p = 1).
 
     acc and density are kernel estimates on [0, 1] with one triweight kernel, reflected at 0 and 1
@@ -45,7 +43,7 @@ def kde_calibration_error(
         >>> import calibrant as cb
         >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
         >>> rows = truth.predictions
-        >>> value = cb.kde_calibration_error(rows.scores, rows.predicted == rows.labels)
+        >>> value = cb.kde_ece(rows.scores, rows.predicted == rows.labels)
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """

@@ -14,14 +14,14 @@ HALVINGS = 24
 RESAMPLING_HALVINGS = 16
 
 
-def kernel_calibration_error(scores: Array, labels: Array) -> float:
+def smooth_ece(scores: Array, labels: Array) -> float:
     """Return smECE: int |r_s(t)| dt at the bandwidth s that equals its own value, a fraction.
 
     r_s is the residual density (1/N) sum_i (c_i - a_i) K_s(c_i, t) under a Gaussian kernel
     reflected at 0 and 1 with all its images. The integral falls with s, so there is one fixed point
     and no parameter to choose. Confidences are put on 4 096 cells; there the reflected kernel is
     applied by a cosine transform, which treats both ends exactly: confidences at 1 keep their whole
-    weight.
+    weight. The smooth calibration error, smCE, is another number: `smooth_calibration_error`.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
@@ -34,7 +34,7 @@ def kernel_calibration_error(scores: Array, labels: Array) -> float:
         >>> import calibrant as cb
         >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
         >>> rows = truth.predictions
-        >>> value = cb.kernel_calibration_error(rows.scores, rows.predicted == rows.labels)
+        >>> value = cb.smooth_ece(rows.scores, rows.predicted == rows.labels)
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """

@@ -13,7 +13,7 @@ KERNEL_WIDTH = 0.4
 SMALLEST_WIDTH = 0.002
 
 
-def maximum_mean_calibration_error(
+def mmce(
     scores: Array, labels: Array, width: float = KERNEL_WIDTH, *, squared: bool = False
 ) -> float:
     """Return the MMCE, sqrt((1/N^2) sum_ij e_i e_j exp(-|c_i - c_j| / width)), e = a - c.
@@ -39,9 +39,9 @@ def maximum_mean_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> confidence, right = [0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]
-        >>> round(cb.maximum_mean_calibration_error(confidence, right), 4)  # .9 - .75
+        >>> round(cb.mmce(confidence, right), 4)  # .9 - .75
         0.15
-        >>> round(cb.maximum_mean_calibration_error(confidence, right, squared=True), 4)
+        >>> round(cb.mmce(confidence, right, squared=True), 4)
         0.0225
     """
     square = squared_mmce_of_curves(top_label(scores, labels).curves(), width)[0]

@@ -63,7 +63,7 @@ def risk_coverage(scores: Array, labels: Array) -> RiskCoverage:
     return RiskCoverage(threshold, counted / curve.n, errors / counted)
 
 
-def area_under_risk_coverage(scores: Array, labels: Array) -> float:
+def aurc(scores: Array, labels: Array) -> float:
     """Return the AURC, (1/N) sum_k (errors among the k most confident) / k, a fraction.
 
     Often printed times 1 000. Other code integrates by trapezoids, or over distinct confidences
@@ -82,16 +82,16 @@ def area_under_risk_coverage(scores: Array, labels: Array) -> float:
     Examples:
         >>> import calibrant as cb
         >>> confidence = [0.9, 0.8, 0.7, 0.6]
-        >>> value = cb.area_under_risk_coverage(confidence, [1, 1, 0, 0])
+        >>> value = cb.aurc(confidence, [1, 1, 0, 0])
         >>> round(value, 3)  # (0 + 0 + 1/3 + 2/4) / 4
         0.208
-        >>> round(cb.area_under_risk_coverage(confidence, [0, 0, 1, 1]), 3)  # surest of its errors
+        >>> round(cb.aurc(confidence, [0, 0, 1, 1]), 3)  # surest of its errors
         0.792
     """
     return float(aurc_of_curves(top_label(scores, labels).curves())[0])
 
 
-def excess_area_under_risk_coverage(scores: Array, labels: Array) -> float:
+def eaurc(scores: Array, labels: Array) -> float:
     """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
 
     The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
@@ -110,9 +110,9 @@ def excess_area_under_risk_coverage(scores: Array, labels: Array) -> float:
     Examples:
         >>> import calibrant as cb
         >>> confidence = [0.9, 0.8, 0.7, 0.6]
-        >>> cb.excess_area_under_risk_coverage(confidence, [1, 1, 0, 0]) < 1e-9  # the best order
+        >>> cb.eaurc(confidence, [1, 1, 0, 0]) < 1e-9  # the best order
         True
-        >>> round(cb.excess_area_under_risk_coverage(confidence, [0, 0, 1, 1]), 3)
+        >>> round(cb.eaurc(confidence, [0, 0, 1, 1]), 3)
         0.583
     """
     return float(excess_aurc_of_curves(top_label(scores, labels).curves())[0])

@@ -23,6 +23,8 @@ def smooth_calibration_error(scores: Array, labels: Array) -> float:
     Exact up to 50 000 distinct confidences, for which the linear program over the sorted
     confidences is solved by dynamic programming; above that to 1e-5.
 
+    The smooth ECE, smECE, is another number: `smooth_ece`.
+
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.

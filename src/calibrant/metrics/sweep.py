@@ -15,7 +15,7 @@ TIE = 1e-10
 MOST_BINS = 1024
 
 
-def sweep_calibration_error(scores: Array, labels: Array, norm: int = 1) -> float:
+def ece_sweep(scores: Array, labels: Array, norm: int = 1) -> float:
     """Return ECE-sweep, a fraction.
 
     Convention: top label, equal-mass bins as in `adaptive_calibration_error`. The number of bins
@@ -38,9 +38,9 @@ def sweep_calibration_error(scores: Array, labels: Array, norm: int = 1) -> floa
     Examples:
         >>> import calibrant as cb
         >>> confidence = [0.6, 0.6, 0.9, 0.9]
-        >>> round(cb.sweep_calibration_error(confidence, [1, 0, 1, 1]), 3)  # two bins, each .1 off
+        >>> round(cb.ece_sweep(confidence, [1, 0, 1, 1]), 3)  # two bins, each .1 off
         0.1
-        >>> round(cb.sweep_calibration_error(confidence, [1, 1, 0, 1]), 3)  # falls: one bin
+        >>> round(cb.ece_sweep(confidence, [1, 1, 0, 1]), 3)  # falls: one bin
         0.0
     """
     if norm < 1:

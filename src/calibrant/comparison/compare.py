@@ -97,7 +97,11 @@ def compare(
         probs = calibrator.predict_proba(test_logits, test.features)
         applied = time.perf_counter()
         evaluation = evaluate(
-            Predictions.from_probs(probs, test.labels, source=test.source),
+            replace(
+                Predictions.from_probs(probs, test.labels, source=test.source),
+                weights=test.weights,
+                clusters=test.clusters,
+            ),
             metrics=measured,
             resamples=resamples,
             level=level,

@@ -11,7 +11,8 @@
 ========================  =======================================================================
 
 `label`, `labels` and `true_label` mean the same everywhere, and so do `pred_label` and
-`predicted`. Keys and columns with other names are ignored.
+`predicted`. An optional `weight` (N,) says how much each row counts. Keys and columns
+with other names are ignored.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def read_predictions(
     labels: StrPath | None = None,
     name: str | None = None,
     labelled: bool = True,
+    cluster: str | None = None,
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
@@ -73,6 +75,8 @@ def read_predictions(
         labels: for ``.npy`` only: the file of labels, if it isn't the sibling ``PREFIXlabels.npy``.
         name: what later messages and tables call these rows; the path by default.
         labelled: whether to refuse a file without labels. To apply a calibrator takes none.
+        cluster: name of the column of an npz, safetensors, CSV or parquet file that says which
+            cluster (a patient, a document) each row belongs to: whole numbers or text.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -102,6 +106,8 @@ def read_predictions(
         raise PredictionsError(f"{source}: a separate file of labels goes with .npy scores only")
     else:
         predictions = _READERS[extension](file, wanted, source)
+    if cluster is not None:
+        predictions = predictions.with_clusters(read_column(file, cluster), cluster)
     return predictions if name is None else replace(predictions, source=name)
 
 

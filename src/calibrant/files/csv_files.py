@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.core.checks import ROW_SUM_TOLERANCE, check_scores
 from calibrant.core.errors import PredictionsError
 from calibrant.files.columns import join, select_columns, split
-from calibrant.files.keys import SCORES, Arrays, Keys, Wanted, assemble, readable
+from calibrant.files.keys import SCORES, WEIGHT, Arrays, Keys, Wanted, assemble, readable
 from calibrant.predictions.predictions import Predictions
 
 # Rows become Python numbers this many at a time, to bound the memory.
@@ -91,7 +91,7 @@ def _columns(header: list[str], keys: Keys, places: dict[str, list[int]]) -> lis
             return f"a whole number from 0{top}", lambda x: x.is_integer() and 0 <= x < classes
         if key == SCORES["toplabel"]:
             return "a number from 0 to 1", lambda x: 0 <= x <= 1
-        if key == SCORES["probs"]:
+        if key in (SCORES["probs"], WEIGHT):
             return "a finite number of at least 0", lambda x: 0 <= x < math.inf
         return "a finite number", math.isfinite
 

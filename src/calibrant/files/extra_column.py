@@ -1,4 +1,4 @@
-"""One more column of a file of predictions: what its rows may be grouped by."""
+"""One more column of a file of predictions: what its rows may be grouped or clustered by."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def read_column(path: StrPath, name: str) -> NDArray[Any]:
     }
     if file.suffix.lower() not in readers:
         raise PredictionsError(
-            f"{source}: a column to group by can be read from {', '.join(readers)} only"
+            f"{source}: a column such as '{name}' can be read from {', '.join(readers)} only"
         )
     check_regular(file, source)
     with readable(f"column '{name}'", source):
         column: Any = readers[file.suffix.lower()](file, name)
     if column is None:
-        raise PredictionsError(f"{source}: there is no column '{name}' to group by")
+        raise PredictionsError(f"{source}: there is no column '{name}'")
     if not is_numpy(column):
         raise PredictionsError(f"{source}: '{name}' is no array; its name doesn't end in .npy")
     if column.ndim != 1:

@@ -22,6 +22,7 @@ LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
 HEAD = ("head_weight", "head_bias")
 REFERENCE = "reference_features"
+WEIGHT, CLUSTER = "weight", "cluster"
 # What is known of the network rather than of a row; tables, which hold rows, don't hold it.
 OF_THE_NETWORK = (*HEAD, REFERENCE)
 EXPECTED_KEYS = (
@@ -55,11 +56,12 @@ class Keys:
     features: str | None = None
     head: tuple[str, ...] = ()
     reference: str | None = None
+    weight: str | None = None
 
     @property
     def used(self) -> tuple[str, ...]:
         """Every key that is set."""
-        rows = (self.scores, self.labels, self.predicted, self.features)
+        rows = (self.scores, self.labels, self.predicted, self.features, self.weight)
         every = (*rows, *self.head, self.reference)
         return tuple(key for key in every if key is not None)
 
@@ -98,8 +100,9 @@ def select(
         return first(candidates) if needed else None
 
     scores = first(list(SCORES.values()) if wanted.kind is None else [SCORES[wanted.kind]])
+    weight = WEIGHT if WEIGHT in names else None
     if scores == SCORES["toplabel"]:
-        return Keys("toplabel", scores, truth(LABELS[::-1]), first(PREDICTED))
+        return Keys("toplabel", scores, truth(LABELS[::-1]), first(PREDICTED), weight=weight)
     head = tuple(key for key in HEAD if key in names)
     if len(head) == 1:
         (other,) = set(HEAD) - set(head)
@@ -114,6 +117,7 @@ def select(
         features="features" if "features" in names else None,
         head=head,
         reference=REFERENCE if REFERENCE in names else None,
+        weight=weight,
     )
 
 
@@ -134,8 +138,10 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
             return get(key)
 
     scores, labels = load(keys.scores), load(keys.labels)
+    weight = load(keys.weight)
     if keys.predicted is not None:
-        return Predictions.from_confidence(scores, load(keys.predicted), labels, source)
+        predicted = load(keys.predicted)
+        return Predictions.from_confidence(scores, predicted, labels, source, sample_weight=weight)
     build = Predictions.from_logits if keys.kind == "logits" else Predictions.from_probs
     return build(
         scores,
@@ -144,6 +150,7 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
         source,
         head=(load(HEAD[0]), load(HEAD[1])) if keys.head else None,
         reference=load(keys.reference),
+        sample_weight=weight,
     )
 
 
@@ -155,6 +162,7 @@ def to_keys(predictions: Predictions) -> Arrays:
     else:
         arrays = {p.kind: p.scores, "labels": p.known_labels, "features": p.features}
         arrays |= dict(zip(HEAD, p.head or (None, None), strict=True)) | {REFERENCE: p.reference}
+    arrays |= {WEIGHT: p.weights, CLUSTER: p.clusters}
     return {key: native(array) for key, array in arrays.items() if array is not None}
 
 

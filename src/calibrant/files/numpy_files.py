@@ -19,6 +19,7 @@ from calibrant.files.keys import (
     OF_THE_NETWORK,
     PREDICTED,
     SCORES,
+    WEIGHT,
     Arrays,
     Wanted,
     assemble,
@@ -27,7 +28,7 @@ from calibrant.files.keys import (
 )
 from calibrant.predictions.predictions import Predictions
 
-BESIDE_SCORES = (*LABELS, *PREDICTED, "features", *OF_THE_NETWORK)
+BESIDE_SCORES = (*LABELS, *PREDICTED, "features", WEIGHT, *OF_THE_NETWORK)
 EXPECTED_FILES = (
     "PREFIXlogits.npy or PREFIXprobs.npy beside PREFIXlabels.npy, or any name with its kind and "
     "file of labels given"
@@ -135,6 +136,7 @@ def npy_parts(arrays: Arrays, path: Path, source: str) -> dict[Path, Arrays]:
         raise InputError(f"{source}: the name must end in {scores}{path.suffix} to hold {scores}")
     prefix = path.stem.removesuffix(scores)
     beside: list[str] = [] if scores == SCORES["toplabel"] else ["features", *OF_THE_NETWORK]
+    beside.append(WEIGHT)
     if arrays.keys().isdisjoint(LABELS):
         beside.extend(LABELS)
     for key in [key for key in beside if key not in arrays]:

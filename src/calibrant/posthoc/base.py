@@ -225,7 +225,7 @@ class Calibrator(ClassifierOfLogits, ABC):
     def apply_predictions(self, predictions: Predictions) -> Predictions:
         """Return the same rows with calibrated probabilities for scores.
 
-        Labels, where there are any, and features stay; the last layer makes other scores than
+        Labels, weights and clusters, where there are any, and features stay; the last layer makes other scores than
         these, so it doesn't.
 
         Raises:
@@ -236,7 +236,8 @@ class Calibrator(ClassifierOfLogits, ABC):
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
         probs = self.predict_proba(predictions.logits, features)
-        return Predictions.from_probs(probs, predictions.known_labels, features, source)
+        after = Predictions.from_probs(probs, predictions.known_labels, features, source)
+        return replace(after, weights=predictions.weights, clusters=predictions.clusters)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None

@@ -13,17 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
     Array,
     FloatArray,
-    IntArray,
     as_array,
-    like,
     namespace,
     working_dtype,
 )
@@ -37,18 +33,18 @@ from calibrant.core.checks import (
     warn_of_probabilities,
 )
 from calibrant.core.errors import PredictionsError
-from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
+from calibrant.predictions.held import Rows, ScoreKind
+from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
-from calibrant.predictions.splitting import rows_of_first_part
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
-ScoreKind = Literal["logits", "probs", "toplabel"]
+__all__ = ["SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictions:
+class Predictions(Rows):
     """Scores of a classifier on N rows, mostly with true labels. Build with a `from_…` method.
 
     Attributes:
@@ -61,6 +57,9 @@ class Predictions:
         source: where the rows came from, named in every error message.
         head: the last layer, which makes the scores of the features, or None.
         reference: (M, D) features of other rows, such as training rows, or None.
+        weights: (N,) float64, at least 0: how much each row counts; None where all count alike.
+        clusters: (N,) int64 number of the cluster that each row belongs to, such as a patient or a
+            document, whose rows aren't independent; None where every row stands alone.
 
     Examples:
         >>> import calibrant as cb
@@ -72,15 +71,6 @@ class Predictions:
                [0.27, 0.73]])
     """
 
-    kind: ScoreKind
-    scores: Array
-    known_labels: IntArray | None
-    predicted: IntArray | None = None
-    features: Array | None = None
-    source: str = "predictions"
-    head: Head | None = None
-    reference: Array | None = None
-
     @classmethod
     def from_logits(
         cls,
@@ -91,6 +81,8 @@ class Predictions:
         *,
         head: tuple[Array, Array] | None = None,
         reference: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
     ) -> Predictions:
         """Wrap (N, K) logits.
 
@@ -101,16 +93,20 @@ class Predictions:
             source: what error messages call the rows.
             head: the last layer, (K, D) weight and (K,) bias (see `Head`).
             reference: (M, D) features of other rows, such as training rows.
+            sample_weight: (N,) how much each row counts, at least 0; None where all count alike.
+            clusters: (N,) names of the clusters, whole numbers or text: rows of one (a patient, a
+                document, an image) aren't independent of one another.
 
         Raises:
             PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
                 than two classes left; labels out of range or of a masked class; a last layer that
-                doesn't make these logits of these features.
+                doesn't make these logits of these features; weights that are negative or all 0.
         """
         logits = as_array(logits)
         check_scores(logits, "logits", source, masks=True)
         warn_of_probabilities(logits, source)
-        return cls("logits", logits, None, source=source)._with(labels, features, head, reference)
+        rows = cls("logits", logits, None, source=source)._weighing(sample_weight, clusters)
+        return rows._with(labels, features, head, reference)
 
     @classmethod
     def from_probs(
@@ -122,6 +118,8 @@ class Predictions:
         *,
         head: tuple[Array, Array] | None = None,
         reference: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
     ) -> Predictions:
         """Wrap (N, K) probabilities; for the rest see `from_logits`.
 
@@ -130,7 +128,8 @@ class Predictions:
         """
         probs = as_array(probs)
         check_scores(probs, "probs", source)
-        return cls("probs", probs, None, source=source)._with(labels, features, head, reference)
+        rows = cls("probs", probs, None, source=source)._weighing(sample_weight, clusters)
+        return rows._with(labels, features, head, reference)
 
     def _with(
         self,
@@ -162,27 +161,24 @@ class Predictions:
 
     @classmethod
     def from_confidence(
-        cls, confidence: Array, predicted: Array, labels: Array | None, source: str = "confidence"
+        cls,
+        confidence: Array,
+        predicted: Array,
+        labels: Array | None,
+        source: str = "confidence",
+        *,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
     ) -> Predictions:
-        """Wrap the top-label form: (N,) confidences in [0, 1], predicted and true labels."""
+        """Wrap the top-label form: (N,) confidences in [0, 1], predicted and true labels.
+
+        For `sample_weight` and `clusters` see `from_logits`.
+        """
         values = check_confidence(confidence, source)
         truth = None if labels is None else check_labels(labels, len(values), None, source)
         said = check_labels(predicted, len(values), None, source, key="predicted labels")
-        return cls("toplabel", values, truth, said, source=source)
-
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return int(self.scores.shape[0])
-
-    @property
-    def labels(self) -> IntArray:
-        """(N,) int64 true labels. Raises `PredictionsError` where they aren't known."""
-        if self.known_labels is None:
-            raise PredictionsError(
-                f"{self.source}: this needs the true label of every row, and there are no labels"
-            )
-        return self.known_labels
+        rows = cls("toplabel", values, truth, said, source=source)
+        return rows._weighing(sample_weight, clusters)
 
     @property
     def classes(self) -> int | None:
@@ -216,7 +212,14 @@ class Predictions:
         if instead is None and self.kind == "logits" and self.features is None and not self.head:
             return self
         scores = self.logits if instead is None else instead
-        return Predictions("logits", scores, self.known_labels, source=self.source)
+        return Predictions(
+            "logits",
+            scores,
+            self.known_labels,
+            source=self.source,
+            weights=self.weights,
+            clusters=self.clusters,
+        )
 
     @property
     def probs(self) -> Array:
@@ -238,7 +241,7 @@ class Predictions:
 
         Raises `PredictionsError` for the top-label form and where labels aren't known.
         """
-        return summarize(self.logits, self.labels, curve="dense")
+        return summarize(self.logits, self.labels, curve="dense", weights=self.weights)
 
     @cached_property
     def temperature(self) -> TemperatureFit:
@@ -255,44 +258,6 @@ class Predictions:
                 "confidence of the predicted label; give logits or probs of shape (N, K)"
             )
         return self.scores
-
-    def take(self, index: NDArray[Any]) -> Predictions:
-        """Return the rows of an index, in its order; whatever NumPy takes as an index will do."""
-        chosen: IntArray = np.arange(self.n)[index]
-
-        def rows(array: Array | None) -> Array | None:
-            if array is None:
-                return None
-            return namespace(array).take(array, like(chosen, array), axis=0)
-
-        return replace(
-            self,
-            scores=rows(self.scores),
-            known_labels=rows(self.known_labels),
-            predicted=rows(self.predicted),
-            features=rows(self.features),
-        )
-
-    def split(
-        self, size: int | float, seed: int = 0, *, stratify: bool = False
-    ) -> tuple[Predictions, Predictions]:
-        """Split at random into `size` rows and the others; no row is in both.
-
-        Args:
-            size: rows of the first part: a count, or a fraction strictly between 0 and 1.
-            seed: the same seed gives the same split.
-            stratify: give the first part its share of every true label, rounded up or down to
-                whole rows.
-
-        Raises:
-            PredictionsError: either part would be empty.
-        """
-        labels = self.labels if stratify else None
-        first = rows_of_first_part(self.n, size, seed, labels, self.source)
-        return self.take(np.flatnonzero(first)), self.take(np.flatnonzero(~first))
-
-    def __len__(self) -> int:
-        return self.n
 
     def __repr__(self) -> str:
         width = "" if self.classes is None else f" x {self.classes} classes"

@@ -32,6 +32,7 @@ from calibrant.core.arrays import (
 from calibrant.core.checks import check_labels, refuse_infinite
 from calibrant.core.errors import InputError
 from calibrant.core.masks import unmasked_mean
+from calibrant.core.weights import check_weights
 from calibrant.predictions.curves import (
     OCTAVES_ABOVE,
     ConfidenceCurve,
@@ -61,6 +62,7 @@ class RowSummary:
         predicted: index of the largest logit (the first one if tied).
         labels: true labels.
         classes: number of classes K.
+        weights: (N,) how much each row counts; None where all count alike.
 
     Examples:
         >>> import calibrant as cb
@@ -80,6 +82,7 @@ class RowSummary:
     predicted: IntArray
     labels: IntArray
     classes: int
+    weights: FloatArray | None = None
 
     @property
     def n(self) -> int:
@@ -117,6 +120,7 @@ class RowSummary:
             self.predicted[index],
             self.labels[index],
             self.classes,
+            None if self.weights is None else self.weights[index],
         )
 
     @classmethod
@@ -124,7 +128,8 @@ class RowSummary:
         """Join the summaries of shards, in order.
 
         Raises:
-            InputError: other numbers of classes, dense and tabulated curves, or different knots.
+            InputError: other numbers of classes or knots, other kinds of curves, or weights of
+                some shards only.
         """
         head = parts[0]
         if any(part.classes != head.classes for part in parts):
@@ -132,6 +137,9 @@ class RowSummary:
             raise InputError(f"summaries can't be joined: their numbers of classes are {classes}")
         if any(type(part.curve) is not type(head.curve) for part in parts):
             raise InputError("dense summaries can't be joined with tabulated ones")
+        weights = [part.weights for part in parts if part.weights is not None]
+        if 0 < len(weights) < len(parts):
+            raise InputError("summaries with weights can't be joined with ones that have none")
         return cls(
             type(head.curve).concatenate([part.curve for part in parts]),
             np.concatenate([part.top for part in parts]),
@@ -142,6 +150,7 @@ class RowSummary:
             np.concatenate([part.predicted for part in parts]),
             np.concatenate([part.labels for part in parts]),
             head.classes,
+            np.concatenate(weights) if weights else None,
         )
 
 
@@ -151,6 +160,7 @@ def summarize(
     *,
     curve: Literal["auto", "dense", "table"] = "auto",
     reference: float = 1.0,
+    weights: Array | None = None,
 ) -> RowSummary:
     """Summarise (N, K) `logits` of any array kind with (N,) `labels`, in bounded memory.
 
@@ -160,9 +170,10 @@ def summarize(
         curve: ``"dense"`` keeps the rows and is exact; ``"table"`` forgets them and is right to
             2e-5 in confidence over reference * [1/32, 16]; ``"auto"`` takes the cheaper one.
         reference: the beta around which to tabulate, say the inverse of a first temperature.
+        weights: (N,) how much each row counts, at least 0; None where all count alike.
 
     Raises:
-        PredictionsError: labels of the wrong length or range.
+        PredictionsError: labels or weights of the wrong length or range.
 
     Examples:
         >>> import calibrant as cb
@@ -175,6 +186,7 @@ def summarize(
     logits = as_array(logits)
     rows, classes = logits.shape
     truth = check_labels(labels, rows, classes, "logits")
+    counts = None if weights is None else check_weights(weights, rows, "logits")
     xp, dtype = namespace(logits), working_dtype(logits)
     top, margin, label_gap, mean_gap, unmasked = (np.empty(rows) for _ in range(5))
     predicted = np.empty(rows, dtype=np.int64)
@@ -191,20 +203,12 @@ def summarize(
 
     for_row_chunks(logits, work)
     if curve == "dense" or (curve == "auto" and classes <= DENSE_CLASSES):
-        confidence_curve: ConfidenceCurve = DenseCurve(logits, top)
+        made: ConfidenceCurve = DenseCurve(logits, top)
     else:
-        confidence_curve = TabulatedCurve.build(logits, top, reference)
+        made = TabulatedCurve.build(logits, top, reference)
     mean_gap = np.maximum(mean_gap, 0.0)  # rounding of the mean
     return RowSummary(
-        confidence_curve,
-        top,
-        margin,
-        label_gap,
-        mean_gap,
-        unmasked,
-        predicted,
-        truth,
-        int(classes),
+        made, top, margin, label_gap, mean_gap, unmasked, predicted, truth, int(classes), counts
     )
 
 

@@ -6,10 +6,16 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, IntArray
 from calibrant.core.errors import PredictionsError
+from calibrant.core.weights import codes_of
 
 
 def rows_of_first_part(
-    n: int, size: int | float, seed: int, labels: IntArray | None, source: str
+    n: int,
+    size: int | float,
+    seed: int,
+    labels: IntArray | None,
+    source: str,
+    clusters: IntArray | None = None,
 ) -> BoolArray:
     """Return (n,) whether a row belongs to the first part; see `Predictions.split`.
 
@@ -19,9 +25,11 @@ def rows_of_first_part(
         seed: the same seed gives the same split.
         labels: (n,) labels of which the first part gets its share; None for any rows.
         source: what error messages call the rows.
+        clusters: (n,) clusters to be kept whole; None where every row stands alone.
 
     Raises:
-        PredictionsError: either part would be empty, or the seed is negative.
+        PredictionsError: either part would be empty, the seed is negative, or both labels and
+            clusters are given.
     """
     if seed < 0:
         raise PredictionsError(f"{source}: seed must not be negative, but is {seed}")
@@ -37,12 +45,32 @@ def rows_of_first_part(
             f"{source}: can't split {n} rows into {count} and {n - count}; "
             f"ask for 1 to {n - 1} rows"
         )
+    if clusters is not None:
+        if labels is not None:
+            raise PredictionsError(
+                f"{source}: rows can't be split by shares of their labels and by whole clusters at "
+                "once; leave out either"
+            )
+        return _whole_clusters(clusters, count, seed, source)
     order = np.random.default_rng(seed).permutation(n)
     if labels is not None:
         order = order[_proportional_first(labels[order], count)]
     first = np.zeros(n, dtype=bool)
     first[order[:count]] = True
     return first
+
+
+def _whole_clusters(clusters: IntArray, count: int, seed: int, source: str) -> BoolArray:
+    """Return whether each row belongs to the first clusters, in random order, of `count` rows."""
+    codes, number = codes_of(clusters)
+    if number < 2:
+        raise PredictionsError(
+            f"{source}: all rows belong to one cluster, which can't be split; clusters stay whole"
+        )
+    order = np.random.default_rng(seed).permutation(number)
+    rows = np.cumsum(np.bincount(codes)[order])
+    taken = int(np.clip(np.searchsorted(rows, count, side="right"), 1, number - 1))
+    return np.isin(codes, order[:taken])
 
 
 def _proportional_first(labels: IntArray, count: int) -> IntArray:

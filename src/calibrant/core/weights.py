@@ -1,0 +1,126 @@
+"""Weights of rows, and rows that belong together: checks, means, and how many rows they amount to.
+
+A weight says how much a row counts. Rows of one cluster (a document, a patient, an image) aren't
+independent of one another. ``None`` for either means that rows count alike, or stand alone, and
+costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
+from calibrant.core.checks import as_numbers
+from calibrant.core.errors import PredictionsError
+
+
+def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -> FloatArray:
+    """Return `weights` as (rows,) float64.
+
+    Raises:
+        PredictionsError: another shape or length, a weight that is negative or not finite (the
+            message names the row), or none above zero.
+    """
+    values = as_numbers(_column(weights, rows, source, key), key, source).astype(np.float64)
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise PredictionsError(
+            f"{source}: '{key}' must be finite and not negative, but row {row} holds {values[row]}"
+        )
+    if not values.any():
+        raise PredictionsError(
+            f"{source}: '{key}' must be above 0 for at least one row, but all {rows} are 0"
+        )
+    return values
+
+
+def check_clusters(clusters: Array, rows: int, source: str, key: str = "cluster") -> IntArray:
+    """Return for each row the number of its cluster, (rows,) int64 from 0.
+
+    Args:
+        clusters: (rows,) names of clusters: whole numbers or text.
+        rows: how many there must be.
+        source: what error messages call the rows.
+        key: what they call the column.
+
+    Raises:
+        PredictionsError: another shape or length, a blank cell, or a fraction (the message names
+            the row).
+    """
+    values = _column(clusters, rows, source, key)
+    if values.dtype.kind == "O":
+        values = np.array(["" if name is None else str(name) for name in values.tolist()])
+    if values.dtype.kind == "f":
+        bad = ~np.isfinite(values) | (values != np.round(values))
+        if bad.any():
+            row = int(bad.argmax())
+            raise PredictionsError(
+                f"{source}: '{key}' must hold whole numbers or text, but row {row} holds "
+                f"{values[row]}"
+            )
+    elif values.dtype.kind in "US":
+        blank = np.char.strip(values) == np.zeros((), values.dtype)
+        if blank.any():
+            row = int(blank.argmax())
+            raise PredictionsError(f"{source}: '{key}' names no cluster in row {row}")
+    elif values.dtype.kind not in "iub":
+        raise PredictionsError(
+            f"{source}: '{key}' must hold whole numbers or text, not {values.dtype}"
+        )
+    _, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64)
+
+
+def _column(values: Array, rows: int, source: str, key: str) -> NDArray[Any]:
+    column = to_numpy(as_array(values))
+    if column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    if column.ndim != 1:
+        raise PredictionsError(
+            f"{source}: '{key}' must have shape (N,) with one entry a row, not {column.shape}"
+        )
+    if len(column) != rows:
+        raise PredictionsError(
+            f"{source}: '{key}' has {len(column)} entries, but there are {rows} rows of scores"
+        )
+    return column
+
+
+def mean(values: FloatArray, weights: FloatArray | None) -> float:
+    """Return the mean of (N,) values, weighted where there are weights."""
+    if weights is None:
+        return float(np.mean(values))
+    return float(weights @ values / weights.sum())
+
+
+def total(rows: int, weights: FloatArray | None) -> float:
+    """Return how many rows the weights amount to: their sum, or the number of rows."""
+    return float(rows) if weights is None else float(weights.sum())
+
+
+def effective_rows(
+    rows: int, weights: FloatArray | None, clusters: IntArray | None = None
+) -> float:
+    """Return how many rows of equal weight would make a mean as sure, (sum w)^2 / sum w^2 (Kish).
+
+    With clusters the weights are those of whole clusters, as if all rows of one said the same: the
+    least that the rows can be worth.
+    """
+    if clusters is not None:
+        counts: FloatArray = np.bincount(clusters, weights).astype(np.float64)
+    elif weights is not None:
+        counts = weights
+    else:
+        return float(rows)
+    shares = counts / counts.max()
+    return float(shares.sum() ** 2 / (shares @ shares))
+
+
+def codes_of(clusters: IntArray) -> tuple[IntArray, int]:
+    """Return the clusters numbered from 0 without gaps, and how many there are."""
+    names, codes = np.unique(clusters, return_inverse=True)
+    return codes.astype(np.int64), len(names)

@@ -225,8 +225,8 @@ class Calibrator(ClassifierOfLogits, ABC):
     def apply_predictions(self, predictions: Predictions) -> Predictions:
         """Return the same rows with calibrated probabilities for scores.
 
-        Labels, weights and clusters, where there are any, and features stay; the last layer makes other scores than
-        these, so it doesn't.
+        Labels, weights and clusters, where there are any, and features stay; the last layer makes
+        other scores than these, so it doesn't.
 
         Raises:
             PredictionsError: what `predict_proba` refuses, or top-label form.

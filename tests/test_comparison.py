@@ -94,7 +94,7 @@ def test_ranking_by_another_metric(sets):
     assert values == sorted(values, reverse=True)
     # The metric that ranks is measured even if it was not asked for.
     few = compare(["none"], metrics=["nll"], rank_by="smce", resamples=20, **sets)
-    assert set(few["none"].evaluation.results) == {"nll", "smce"}
+    assert set(few["none"].evaluation.results) == {"nll", "smce", "ece"}
     by_ks = compare(["none", "temperature"], rank_by="ks", resamples=20, **sets)
     assert set(by_ks["none"].evaluation.results) == {*CORE_METRICS, "ks"}
     values = [m.evaluation["ks"].value for m in by_ks.methods]

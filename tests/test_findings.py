@@ -158,7 +158,9 @@ def test_json_holds_the_sentences_that_are_printed(comparison: Comparison) -> No
         assert found.as_dict()["finding"] == findings.heading(found)
         assert found.headline().startswith(findings.heading(found).removesuffix("."))
     assert comparison.as_dict()["headline"] == comparison.headline()
-    assert " ".join(str(comparison).split()).startswith(comparison.headline())
+    said = " ".join(str(comparison).split())
+    use = f"Use {comparison.recommended}. {comparison.verdict.why} "
+    assert said.startswith(use + comparison.headline())
     assert [measured(s).as_dict()["state"] for s in (0, 0.1)] == ["honest", "overconfident"]
 
 

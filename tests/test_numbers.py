@@ -258,13 +258,18 @@ def test_the_table_and_json_of_a_comparison(sets):
     fit, test = sets
     found = compare(["none", "temperature", "vector"], fit=fit, test=test, resamples=40)
     document = found.as_dict()
-    lines = {line.split()[0].rstrip("*"): line for line in str(found).splitlines()[4:] if line}
+    _, text = str(found).split("\n---", maxsplit=1)
+    lines = {line.split()[0].rstrip("*"): line for line in text.split("\n\n")[0].splitlines()[1:]}
+    table = ("ece", "adaece", "smce", "nll", "brier")
     assert [entry["method"] for entry in document["methods"]] == [m.name for m in found.methods]
     values = {}
     for method in found.methods:
         p = np.asarray(method.calibrator.predict_proba(test.logits))
         plain = values[method.name] = Plain(p, test.labels)
         cells = lines[method.name].split()
+        marked = [cell.endswith("+") for cell in cells[1:6]]
+        assert marked == [method.name in document["may_be_best"][name] for name in table]
+        cells = [cell.rstrip("+") for cell in cells]
         shown = [plain.values[n] for n in ("ece", "adaece")]
         assert cells[1:3] == [printed("ece", value) for value in shown]
         assert cells[4:6] == [printed(n, plain.values[n]) for n in ("nll", "brier")]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.comparison.comparison import ComparedMethod, Comparison
+from calibrant.comparison.verdict import DECIDING
 from calibrant.core.arrays import namespace, to_numpy
 from calibrant.core.errors import CalibrantError, CalibrationWarning, InputError, NotApplicableError
 from calibrant.evaluation.evaluate import Evaluation, evaluate
@@ -41,8 +42,8 @@ def compare(
         methods: names or unfitted calibrators, or ``"all"``.
         fit: rows to fit on. They should share no row with `test`.
         test: rows to measure on.
-        metrics: as `evaluate` takes them.
-        rank_by: the metric to rank by.
+        metrics: as `evaluate` takes them; what the verdict rests on is measured in any case.
+        rank_by: the metric to rank by; the verdict doesn't depend on it.
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
         seed: of the resamples.
@@ -57,8 +58,8 @@ def compare(
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
         >>> found = cb.compare(["none", "smart"], fit=val, test=test, metrics=["ece"], resamples=99)
-        >>> found.best, found.tied_with_best  # nothing else is as good
-        ('smart', [])
+        >>> found.recommended, found.best, found.tied_with_best  # nothing else is as good
+        ('smart', 'smart', [])
     """
     if fit.classes != test.classes:
         raise InputError(
@@ -136,7 +137,7 @@ def compare(
 def _with_the_ranking(
     metrics: Sequence[str] | str | None, rank_by: str, test: Predictions
 ) -> list[str]:
-    """Return the names of the metrics to measure, that which ranks among them.
+    """Return the names of all metrics to measure, those that rank and decide among them.
 
     Raises `UnknownMethodError` or `InputError` before anything is fitted.
     """
@@ -149,7 +150,7 @@ def _with_the_ranking(
             f"not {test.n}"
         )
     names = [metric.name for metric in metrics_named(metrics)]
-    return names if rank_by in names else [*names, rank_by]
+    return list(dict.fromkeys([*names, rank_by, *DECIDING]))
 
 
 def _lacking(calibrator: Calibrator, fit: Predictions, test: Predictions) -> str | None:

@@ -8,8 +8,9 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+from calibrant.comparison.verdict import Verdict, decide
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.evaluate import Evaluation, MetricResult
 from calibrant.evaluation.findings import honest_would_show, ranking
 from calibrant.evaluation.numbers import in_percent, show
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
@@ -21,6 +22,8 @@ from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 UNCALIBRATED = Uncalibrated.method
 # What the printed table shows; everything is in `Comparison.as_dict`.
 TABLE_METRICS = ("ece", "adaece", "smce", "nll", "brier")
+# Beside the numbers of those that may be the best in a column.
+MAY_BE_BEST = "+"
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +144,24 @@ class Comparison:
             )
         return found
 
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Which method to use, and why; see `calibrant.comparison.verdict` for the rule."""
+        return decide(self.methods, self.methods[0].evaluation.level)
+
+    @property
+    def recommended(self) -> str:
+        """Name of the method to use."""
+        return self.verdict.recommended
+
+    @property
+    def may_be_best(self) -> dict[str, list[str]]:
+        """Metric to the names of the methods that may be the best in it, best first.
+
+        Each set holds the truly best of these methods with the level of the intervals.
+        """
+        return {metric: list(names) for metric, names in self.verdict.may_be_best.items()}
+
     @property
     def best(self) -> str:
         """Name of the method with the best value of `rank_by`."""
@@ -180,6 +201,9 @@ class Comparison:
                 for method in self.methods
             ],
             "rank_by": self.rank_by,
+            "recommended": self.recommended,
+            "why": self.verdict.why,
+            "may_be_best": self.may_be_best,
             "headline": self.headline(),
             "best": self.best,
             "tied_with_best": self.tied_with_best,
@@ -193,6 +217,7 @@ class Comparison:
 
     def __str__(self) -> str:
         parts = [
+            wrap(f"Use {self.recommended}. {self.verdict.why}") if len(self.methods) > 1 else "",
             wrap(self.headline()),
             f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
             f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
@@ -205,7 +230,8 @@ class Comparison:
 
     def _table(self) -> str:
         shown = [metric.name for metric in self._shown()]
-        titles = [metric.title for metric in self._shown()]
+        # A mark has a place of its own, so that the numbers align.
+        titles = [metric.title + " " for metric in self._shown()]
         rows: list[list[str]] = []
         for method in self.methods:
             mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
@@ -213,13 +239,19 @@ class Comparison:
             rows.append(
                 [
                     method.name + mark,
-                    *[show(result.metric, result.value) for result in measured],
+                    *[self._cell(result, method.name) for result in measured],
                     "yes" if method.keeps_accuracy else "no",
                     str(method.calibrator.n_parameters),
                     f"{method.fit_seconds:.2f}",
                 ]
             )
         return format_table(["method", *titles, "kept", "params", "fit s"], rows)
+
+    def _cell(self, result: MetricResult, method: str) -> str:
+        """Return a value, marked where the method may be the best in it."""
+        of_several = len(self.methods) > 1
+        marked = of_several and method in self.may_be_best.get(result.metric.name, ())
+        return show(result.metric, result.value) + (MAY_BE_BEST if marked else " ")
 
     def _shown(self) -> list[Metric]:
         """Return the metrics that the table shows: the ranking one and the usual ones."""
@@ -232,6 +264,8 @@ class Comparison:
     def _legend(self) -> str:
         best = self.methods[0].evaluation[self.rank_by]
         text = (
+            f"{MAY_BE_BEST} may be the best in this column (of these methods, the truly best is "
+            f"among those in {100 * self.methods[0].evaluation.level:g} % of cases). "
             f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
             "correction for all pairs). kept: whether every row kept its predicted class. "
             f"{in_percent(self._shown())}"

@@ -56,6 +56,12 @@ class Metric:
             return abs(value - self.ideal)
         return value if self.lower_is_better else -value
 
+    def costs(self, values: FloatArray) -> FloatArray:
+        """Return the costs of (R,) values."""
+        if self.ideal is not None:
+            return np.abs(values - self.ideal)
+        return values if self.lower_is_better else -values
+
 
 @dataclass(frozen=True, kw_only=True)
 class MeanMetric(Metric):

@@ -1,0 +1,158 @@
+"""The verdict of a comparison: the set of those that may be the best, and the rule on top of it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.cli.output import as_json
+from calibrant.comparison.compare import compare
+from calibrant.comparison.verdict import decide
+from calibrant.evaluation.best_set import may_be_best
+from calibrant.evaluation.evaluate import MetricResult
+from calibrant.metrics.registry import METRICS
+from calibrant.sample import load_sample
+
+LEVEL = 0.95
+METHODS = ["none", "temperature", "svs"]
+SETS = {"fit": load_sample("validation"), "test": load_sample("test")}
+
+
+def test_the_set_holds_the_truly_best_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    rows, methods, sets = 400, 6, 300
+    mixing = rng.normal(size=(methods, methods))
+    missed = np.zeros(2)
+    for _ in range(sets):
+        losses = rng.normal(size=(rows, methods)) @ mixing
+        drawn = rng.multinomial(rows, np.full(rows, 1 / rows), size=200)
+        for case, lead in enumerate((0.0, 0.1)):  # all are best; or the first is, by a little
+            shifted = losses.mean(axis=0) - lead * (np.arange(methods) == 0)
+            found = may_be_best(shifted, (drawn @ losses / rows).T, LEVEL)
+            missed[case] += not found[0]
+    share = missed / sets
+    error = np.sqrt(0.05 * 0.95 / sets)
+    assert share.max() < 0.05 + 3 * error
+    assert share[0] > 0.05 - 3 * error  # where all are equally good, it is no surer than it says
+
+
+def test_the_set_leaves_out_what_is_worse_beyond_noise():
+    noise = np.random.default_rng(1).normal(size=(4, 400))
+    found = may_be_best(np.array([0.0, 0.5, 20.0, 30.0]), noise, LEVEL)
+    assert found.tolist() == [True, True, False, False]
+
+
+def test_methods_that_agree_on_every_row_are_in_or_out_together():
+    noise = np.random.default_rng(2).normal(size=(2, 400))
+    twins = np.vstack([noise[0], noise[0] + 0.25, noise[1]])
+    assert may_be_best(np.array([1.0, 1.25, 1.1]), twins, LEVEL).tolist() == [True, False, True]
+    same = np.vstack([noise[0], noise[0], noise[1]])
+    assert may_be_best(np.array([1.0, 1.0, 1.1]), same, LEVEL).all()
+
+
+def of(name: str, *, kept: bool = True, parameters: int = 1, **values: float) -> Any:
+    """Return a compared method with these values, each with noise of .01 on 500 resamples."""
+    results = {}
+    for metric, value in values.items():
+        rng = np.random.default_rng(sum(map(ord, name + metric)))
+        drawn = value + 0.01 * rng.normal(size=500)
+        results[metric] = MetricResult(METRICS[metric], value, value, value, replicates=drawn)
+    return SimpleNamespace(
+        name=name,
+        keeps_accuracy=kept,
+        calibrator=SimpleNamespace(n_parameters=parameters),
+        evaluation=_Results(results),
+    )
+
+
+class _Results(SimpleNamespace):
+    def __init__(self, results: dict[str, MetricResult]) -> None:
+        super().__init__(results=results)
+
+    def __getitem__(self, name: str) -> MetricResult:
+        return self.results[name]
+
+
+def test_likelihood_decides_first_then_ece_then_kept_classes_then_simplicity():
+    sharp = of("sharp", nll=0.3, ece=0.2, parameters=90)
+    blunt = of("blunt", nll=0.9, ece=0.0, parameters=0)
+    assert decide([blunt, sharp], LEVEL).recommended == "sharp"
+    calm = of("calm", nll=0.3, ece=0.05, parameters=91)
+    assert decide([blunt, sharp, calm], LEVEL).recommended == "calm"
+    keeper = of("keeper", nll=0.305, ece=0.055, parameters=99)
+    turner = replace_kept(calm, kept=False)
+    assert decide([blunt, turner, keeper], LEVEL).recommended == "keeper"
+    small = of("small", nll=0.306, ece=0.056, parameters=3)
+    assert decide([blunt, turner, keeper, small], LEVEL).recommended == "small"
+
+
+def replace_kept(method: Any, *, kept: bool) -> Any:
+    return SimpleNamespace(**vars(method) | {"keeps_accuracy": kept})
+
+
+def test_the_reasons_name_what_was_kept_at_each_step():
+    methods = [
+        of("none", nll=0.9, ece=0.3, parameters=0),
+        of("turner", nll=0.3, ece=0.05, kept=False),
+        of("big", nll=0.3, ece=0.05, parameters=40),
+        of("small", nll=0.3, ece=0.05, parameters=2),
+    ]
+    verdict = decide(methods, LEVEL)
+    assert verdict.recommended == "small"
+    assert verdict.why == (
+        "3 of 4 (turner, big and small) may have the lowest NLL; of these all 3 may have the "
+        "lowest ECE. Of those that keep every predicted class, small has the fewest parameters (2)."
+    )
+
+
+def test_without_a_proper_score_the_calibration_error_decides():
+    verdict = decide([of("a", ece=0.4), of("b", ece=0.1, parameters=7)], LEVEL)
+    assert verdict.recommended == "b"
+    assert (
+        verdict.why
+        == "Only b may have the lowest ECE. It keeps every predicted class and has 7 parameters."
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return compare(METHODS, metrics=["smce"], resamples=60, **SETS)
+
+
+def test_the_verdict_does_not_hang_on_what_is_shown(found):
+    assert {"nll", "ece"} <= set(found["none"].evaluation.results)
+    again = compare(
+        METHODS,
+        metrics=["nll", "ece"],
+        rank_by="nll",
+        resamples=60,
+        **SETS,
+    )
+    assert again.recommended == found.recommended == "svs"
+    assert again.verdict.why == found.verdict.why
+
+
+def test_json_and_print_say_the_verdict(found):
+    document = json.loads(as_json(found.as_dict()))
+    assert document["recommended"] == "svs"
+    assert document["why"] == found.verdict.why
+    assert set(document["may_be_best"]) == set(found["none"].evaluation.results)
+    for names in document["may_be_best"].values():
+        assert names
+        assert set(names) <= set(METHODS)
+    text = str(found)
+    assert text.startswith("Use svs. ")
+    line = next(line for line in text.splitlines() if line.startswith("svs"))
+    nll = f"{found['svs'].evaluation['nll'].value:.4f}"
+    assert f"{nll}+" in line
+    worse = next(line for line in text.splitlines() if line.startswith("none"))
+    assert "+" not in worse
+
+
+def test_the_best_value_of_a_metric_is_always_in_its_set(found):
+    for metric, names in found.may_be_best.items():
+        assert names[0] == found.best_by(metric)

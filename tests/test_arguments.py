@@ -17,7 +17,7 @@ from calibrant.posthoc.registry import make_calibrator
         ("histogram", {"n_bins": 0}, "n_bins must be a whole number of at least 1, not 0"),
         ("histogram", {"n_bins": 2.5}, "n_bins must be a whole number of at least 1, not 2.5"),
         ("histogram", {"n_bins": True}, "n_bins must be a whole number"),
-        ("histogram", {"binning": "best"}, "one of equal-mass, equal-width, not 'best'"),
+        ("histogram", {"strategy": "best"}, "one of uniform, quantile, not 'best'"),
         ("vector", {"ridge": float("nan")}, "ridge must be a finite number of at least 0, not nan"),
         ("vector", {"ridge": "1"}, "ridge must be a finite number of at least 0, not '1'"),
         ("bbq", {"prior_strength": 0}, "prior_strength must be a finite number above 0, not 0"),

@@ -214,12 +214,12 @@ def test_what_a_method_lacks_is_said(run, sample_folder, folder, tmp_path):
 
 def test_fit_with_settings(run, folder, tmp_path):
     out = tmp_path / "h.safetensors"
-    arguments = ["--method", "histogram", "--set", "n_bins=4", "--set", "binning=equal-width"]
+    arguments = ["--method", "histogram", "--set", "n_bins=4", "--set", "strategy=uniform"]
     outcome = run("fit", folder / "val.npz", *arguments, "--out", out)
     assert outcome.code == 0
     assert "4 parameters, 0 iterations; keeps the predicted class" in outcome.out
     params = load(out).get_params()
-    settings = {"n_bins": 4, "binning": "equal-width"}
+    settings = {"n_bins": 4, "strategy": "uniform"}
     assert params == {"form": "top-label", "prior_strength": 2.0, **settings}
 
 

@@ -369,7 +369,7 @@ def confidences_and_proximities(drifting, kind, beta):
 def test_density_ratio_is_the_formula(drifting, kind, scaling, monkeypatch):
     monkeypatch.setattr(arrays, "CHUNK_ELEMENTS_CPU", 999)
     few = [part[:300] for part in drifting]
-    calibrator = ProximityDensityRatio(proximity=kind, scaling=scaling).fit(*few)
+    calibrator = ProximityDensityRatio(convention=kind, scaling=scaling).fit(*few)
     beta = TemperatureScaling().fit(*few[:2]).beta_ if scaling == "temperature" else 1.0
     c, d, right = confidences_and_proximities(few, kind, beta)
     points = np.stack([c, d], axis=1)

@@ -54,27 +54,26 @@ def offsets(ax: Axes) -> np.ndarray:
     return np.concatenate([np.asarray(each) for each in found])
 
 
-@pytest.mark.parametrize("kind", ["width", "mass"])
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 def test_reliability_diagram_draws_the_points_of_the_page(
-    comparison: cb.Comparison, ax: Axes, kind: Any
+    comparison: cb.Comparison, ax: Axes, strategy: Any
 ) -> None:
     evaluation = comparison["none"].evaluation
-    assert figures.reliability_diagram(evaluation, ax, kind=kind, label="none") is ax
-    make = series.equal_width_points if kind == "width" else series.equal_mass_points
-    points = make(evaluation.rows)
+    assert figures.reliability_diagram(evaluation, ax, strategy=strategy, label="none") is ax
+    points = series.binned_reliability(evaluation.rows, strategy=strategy)
     np.testing.assert_allclose(offsets(ax), np.stack([points.confidence, points.accuracy], axis=1))
     assert ax.get_legend_handles_labels()[1] == ["none"]
 
 
 def test_smooth_diagram_draws_one_band_a_piece(comparison: cb.Comparison, ax: Axes) -> None:
     evaluation = comparison["none"].evaluation
-    figures.reliability_diagram(evaluation, ax, kind="smooth", label="smooth")
+    figures.reliability_diagram(evaluation, ax, strategy="smooth", label="smooth")
     curve = series.smoothed_reliability(evaluation.rows)
     drawn = np.concatenate([line.get_xydata() for line in ax.lines[1:]])
     np.testing.assert_allclose(drawn, np.stack([curve.confidence, curve.accuracy], axis=1))
     assert ax.get_legend_handles_labels()[1] == ["smooth"]
-    with pytest.raises(InputError, match="kind"):
-        figures.reliability_diagram(evaluation, ax, kind="bins")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="strategy"):
+        figures.reliability_diagram(evaluation, ax, strategy="bins")  # type: ignore[arg-type]
 
 
 def test_histogram_bars_hold_all_rows(comparison: cb.Comparison, ax: Axes) -> None:

@@ -222,7 +222,7 @@ def test_the_gate_learns_by_the_loss_alone():
 
 def test_the_papers_gate_is_the_same_with_columns_swapped():
     code = known_gate(FeDLaS(5, alpha=0.05, theta=0.95))
-    paper = known_gate(FeDLaS(5, alpha=0.05, theta=0.95, sign_convention="paper"))
+    paper = known_gate(FeDLaS(5, alpha=0.05, theta=0.95, convention="paper"))
     with torch.no_grad():
         for parameter in paper.gate_network[2].parameters():
             parameter.copy_(parameter.flip(0))

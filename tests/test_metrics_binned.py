@@ -88,14 +88,14 @@ def test_a_confidence_of_one_shares_the_last_bin():
     # torchmetrics 1.9 puts it into a sixteenth bin and finds 0.525 (its issue 3510).
     c, a = np.array([0.95, 1.0]), np.array([True, False])
     assert expected_calibration_error(c, a) == pytest.approx(0.475)
-    assert expected_calibration_error(c, a, edges="left-closed") == pytest.approx(0.475)
-    assert expected_calibration_error(c, a, edges="torchmetrics") == pytest.approx(0.525)
+    assert expected_calibration_error(c, a, convention="left-closed") == pytest.approx(0.475)
+    assert expected_calibration_error(c, a, convention="torchmetrics") == pytest.approx(0.525)
 
 
 def test_a_value_on_an_edge_is_in_the_bin_below_it():
     c, a = np.array([0.2, 0.25]), np.array([True, False])
     assert expected_calibration_error(c, a, 5) == pytest.approx((0.8 + 0.25) / 2)
-    assert expected_calibration_error(c, a, 5, edges="left-closed") == pytest.approx(0.55 / 2)
+    assert expected_calibration_error(c, a, 5, convention="left-closed") == pytest.approx(0.55 / 2)
 
 
 def test_float32_values_are_compared_as_the_numbers_they_are():
@@ -122,12 +122,14 @@ def test_left_closed_bins_against_digitize():
     c, a = simulated(ties=30)
     for n_bins in (7, 15):
         index = np.clip(np.digitize(c, bin_edges(n_bins)) - 1, 0, n_bins)
-        for edges, at in (
+        for convention, at in (
             ("torchmetrics", index),
             ("left-closed", np.minimum(index, n_bins - 1)),
         ):
             by_hand = np.abs(np.bincount(at, c - a)).sum() / len(c)
-            assert expected_calibration_error(c, a, n_bins, edges=edges) == pytest.approx(by_hand)
+            assert expected_calibration_error(c, a, n_bins, convention=convention) == pytest.approx(
+                by_hand
+            )
 
 
 def test_a_rounding_error_above_one_is_one():
@@ -166,12 +168,12 @@ def test_unknown_options_are_refused():
     c, a = simulated(10)
     with pytest.raises(InputError, match="n_bins"):
         expected_calibration_error(c, a, 0)
-    with pytest.raises(InputError, match="edges"):
-        expected_calibration_error(c, a, edges="both")
-    with pytest.raises(InputError, match="edges"):
-        adaptive_calibration_error(c, a, edges="both")
-    with pytest.raises(InputError, match="edges"):
-        rms_calibration_error(c, a, edges="both")
+    with pytest.raises(InputError, match="convention"):
+        expected_calibration_error(c, a, convention="both")
+    with pytest.raises(InputError, match="convention"):
+        adaptive_calibration_error(c, a, convention="both")
+    with pytest.raises(InputError, match="strategy"):
+        rms_calibration_error(c, a, strategy="both")
 
 
 def test_the_bias_of_the_ece_is_what_the_docstring_says():
@@ -189,14 +191,14 @@ def test_the_bias_of_the_ece_is_what_the_docstring_says():
 # --- bin sums
 
 
-@given(rows(), rows(), st.sampled_from(["even", "logit"]))
-def test_sums_of_shards_are_those_of_the_whole(first: Rows, second: Rows, spacing: str):
-    parts = [BinSums.of(TopLabel.sort(*part), 12, spacing) for part in (first, second)]
+@given(rows(), rows(), st.sampled_from(["uniform", "logit"]))
+def test_sums_of_shards_are_those_of_the_whole(first: Rows, second: Rows, strategy: str):
+    parts = [BinSums.of(TopLabel.sort(*part), 12, strategy) for part in (first, second)]
     c, a = (np.concatenate(both) for both in zip(first, second, strict=True))
-    whole, merged = BinSums.of(TopLabel.sort(c, a), 12, spacing), parts[0] + parts[1]
+    whole, merged = BinSums.of(TopLabel.sort(c, a), 12, strategy), parts[0] + parts[1]
     for name in ("count", "confidence", "correct"):
         assert getattr(merged, name) == pytest.approx(getattr(whole, name))
-    if spacing == "even":
+    if strategy == "uniform":
         assert merged.expected_calibration_error() == pytest.approx(
             expected_calibration_error(c, a, 12), abs=1e-12
         )
@@ -208,11 +210,11 @@ def test_different_bins_can_not_be_added():
     for other in (BinSums.of(sorted_rows, 11), BinSums.of(sorted_rows, 10, "logit")):
         with pytest.raises(InputError, match="add"):
             _ = sums + other
-    by_rank = BinSums.of_ranks(sorted_rows.curves(), 10)
-    with pytest.raises(InputError, match="ranks"):
+    by_rank = BinSums.of_quantiles(sorted_rows.curves(), 10)
+    with pytest.raises(InputError, match="quantile"):
         _ = by_rank + by_rank
     with pytest.raises(InputError, match="edges"):
-        cell_edges(10, "ranks")
+        cell_edges(10, "quantile")
 
 
 def test_empty_bins_have_no_mean():
@@ -259,7 +261,7 @@ def test_focal_edges_leave_out_the_least_confident_rows():
     for lo, hi in pairwise(edges):
         inside = (c > lo) & (c <= hi)
         by_hand += abs((c[inside] - a[inside]).sum()) / 50
-    assert adaptive_calibration_error(c, a, edges="focal") == pytest.approx(by_hand)
+    assert adaptive_calibration_error(c, a, convention="focal") == pytest.approx(by_hand)
 
 
 @given(st.integers(0, 100), st.integers(1, 30))
@@ -283,7 +285,7 @@ def test_functions_of_gaps_are_their_definitions(data: Rows, n_bins: int):
     assert average_calibration_error(c, a, n_bins) == pytest.approx(np.abs(gaps).mean(), **near)
     large = np.abs(gaps[sizes >= 3]).max(initial=0.0)
     assert maximum_calibration_error(c, a, n_bins, n_min=3) == pytest.approx(large, **near)
-    procal = maximum_calibration_error(c, a, n_bins, weighting="procal")
+    procal = maximum_calibration_error(c, a, n_bins, convention="procal")
     assert procal == pytest.approx(np.abs(gaps * sizes / n).max(), **near)
     mean_square = (sizes * gaps**2).sum() / n
     assert rms_calibration_error(c, a, n_bins) ** 2 == pytest.approx(mean_square, abs=1e-9)
@@ -293,7 +295,7 @@ def test_functions_of_gaps_are_their_definitions(data: Rows, n_bins: int):
     assert over - under == pytest.approx(c.mean() - a.mean(), **near)
     said = np.array([c[i].mean() for i in parts])
     weighted = (sizes / n * said * np.maximum(gaps, 0)).sum()
-    found = overconfidence_error(c, a, n_bins, weighting="thulasidasan")
+    found = overconfidence_error(c, a, n_bins, convention="thulasidasan")
     assert found == pytest.approx(weighted, **near)
     square = sum(
         len(i) / n * ((c[i].mean() - a[i].mean()) ** 2 - a[i].var() / (len(i) - 1))
@@ -315,8 +317,10 @@ def test_equal_mass_gaps():
     c, a = simulated(300)
     parts = np.array_split(np.argsort(c), 15)
     gaps = np.array([c[i].mean() - a[i].mean() for i in parts])
-    assert maximum_calibration_error(c, a, edges="mass") == pytest.approx(np.abs(gaps).max())
-    assert rms_calibration_error(c, a, edges="mass") == pytest.approx(np.sqrt((gaps**2).mean()))
+    assert maximum_calibration_error(c, a, strategy="quantile") == pytest.approx(np.abs(gaps).max())
+    assert rms_calibration_error(c, a, strategy="quantile") == pytest.approx(
+        np.sqrt((gaps**2).mean())
+    )
 
 
 def test_debiasing_takes_off_the_noise_of_honest_rows():
@@ -355,8 +359,8 @@ def test_debiased_ece_is_what_random_draws_converge_to():
 def test_unknown_weightings_are_refused():
     c, a = simulated(20)
     for metric in (maximum_calibration_error, overconfidence_error):
-        with pytest.raises(InputError, match="weighting"):
-            metric(c, a, weighting="other")
+        with pytest.raises(InputError, match="convention"):
+            metric(c, a, convention="other")
 
 
 # --- ECE-sweep

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -77,17 +79,19 @@ def test_other_edges_by_name():
     p[:, 0] = 1 - p[:, 1:].sum(axis=1)
     p = np.abs(p) / np.abs(p).sum(axis=1, keepdims=True)
     p[0] = [1, 0, 0, 0]
-    for edges in ("left-closed", "torchmetrics", "right-closed"):
-        by_class = [expected_calibration_error(p[:, k], y == k, 14, edges=edges) for k in range(4)]
-        found = classwise_expected_calibration_error(p, y, 14, edges=edges)
+    for convention in ("left-closed", "torchmetrics", "right-closed"):
+        by_class = [
+            expected_calibration_error(p[:, k], y == k, 14, convention=convention) for k in range(4)
+        ]
+        found = classwise_expected_calibration_error(p, y, 14, convention=convention)
         assert found == pytest.approx(np.mean(by_class))
     # The code of Kull et al.: "15 bins" are 14 and one for p = 1.
     index = np.digitize(p, np.arange(15) / 14) - 1
     kull = [np.abs(np.bincount(index[:, k], p[:, k] - (y == k))).sum() / 300 for k in range(4)]
-    found = classwise_expected_calibration_error(p, y, 14, edges="torchmetrics")
+    found = classwise_expected_calibration_error(p, y, 14, convention="torchmetrics")
     assert found == pytest.approx(np.mean(kull))
-    with pytest.raises(InputError, match="edges"):
-        classwise_expected_calibration_error(p, y, edges="both")
+    with pytest.raises(InputError, match="convention"):
+        classwise_expected_calibration_error(p, y, convention="both")
     with pytest.raises(InputError, match="reduction"):
         classwise_expected_calibration_error(p, y, reduction="max")
 
@@ -123,12 +127,13 @@ def test_sums_of_shards_and_order_of_classes_and_rows():
         assert metric(p.astype(np.float32), y) == pytest.approx(value, rel=1e-3, abs=1e-5)
 
 
-@pytest.mark.parametrize("mass", [False, True])
-def test_measured_classwise_is_the_function(mass: bool):
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
+def test_measured_classwise_is_the_function(strategy: Any):
     p, y = drawn(500)
     p[:100] = [0.25, 0.25, 0.25, 0.25]
+    mass = strategy == "quantile"
     metric = classwise_adaptive_calibration_error if mass else classwise_expected_calibration_error
-    found = measure_classwise(Predictions.from_probs(p, y), 100, 0, mass=mass)
+    found = measure_classwise(Predictions.from_probs(p, y), 100, 0, strategy=strategy)
     assert found.value == pytest.approx(metric(p, y))
     assert found.honest is not None
     labels = honest_labels(Predictions.from_probs(p, y), 100, 0)
@@ -136,11 +141,12 @@ def test_measured_classwise_is_the_function(mass: bool):
     assert found.honest[:10] == pytest.approx(by_hand)
 
 
-@pytest.mark.parametrize("mass", [False, True])
-def test_few_rows_are_resampled_one_by_one(mass: bool):
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
+def test_few_rows_are_resampled_one_by_one(strategy: Any):
     p, y = drawn(60)
-    found = measure_classwise(Predictions.from_probs(p, y), 400, 0, mass=mass)
+    found = measure_classwise(Predictions.from_probs(p, y), 400, 0, strategy=strategy)
     rng = np.random.default_rng(1)
+    mass = strategy == "quantile"
     metric = classwise_adaptive_calibration_error if mass else classwise_expected_calibration_error
     exact = [metric(p[i], y[i]) for i in rng.integers(60, size=(200, 60))]
     assert found.replicates.mean() == pytest.approx(np.mean(exact), rel=0.1 if mass else 0.03)

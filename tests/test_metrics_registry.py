@@ -233,12 +233,12 @@ def test_value_and_floor_are_one_statistic(metric: CurveMetric, piled: bool):
 # --- streaming
 
 
-def streamed(spacing: str, cells: int) -> tuple[TopLabel, ResidualCurves]:
+def streamed(strategy: str, cells: int) -> tuple[TopLabel, ResidualCurves]:
     """Return rows, and the curve of the sums of three shards of them."""
     rows = simulated(6000)
     order = np.random.default_rng(1).permutation(6000)
     parts = [
-        BinSums.of(TopLabel.sort(rows.confidence[i], rows.correct[i]), cells, spacing)
+        BinSums.of(TopLabel.sort(rows.confidence[i], rows.correct[i]), cells, strategy)
         for i in np.array_split(order, 3)
     ]
     return rows, (parts[0] + parts[1] + parts[2]).curves()
@@ -251,7 +251,7 @@ EXACT_ON_THE_GRID = (
 
 @pytest.mark.parametrize("name", EXACT_ON_THE_GRID)
 def test_sums_over_aligned_cells_lose_nothing(name: str):
-    rows, curve = streamed("even", GRID_CELLS)
+    rows, curve = streamed("uniform", GRID_CELLS)
     assert METRICS[name].of_curve(curve) == pytest.approx(METRICS[name].value(rows), abs=1e-10)
 
 
@@ -266,7 +266,7 @@ def test_every_curve_metric_can_be_streamed(metric: CurveMetric):
 
 def test_the_grid_is_off_by_less_than_promised():
     for cells in (30, 300):
-        rows, curve = streamed("even", cells)
+        rows, curve = streamed("uniform", cells)
         width = 1 / cells
         off = {n: METRICS[n].of_curve(curve) - METRICS[n].value(rows) for n in ("smce", "ks")}
         assert abs(off["smce"]) <= width
@@ -314,9 +314,9 @@ def test_a_shard_of_confidences_takes_away_what_it_can_not_give():
 
 def test_one_row_streams_too():
     for c in (0.0, 0.5, 1.0):
-        for spacing in ("even", "logit"):
+        for strategy in ("uniform", "logit"):
             rows = TopLabel.sort(np.array([c]), np.array([True]))
-            curve = BinSums.of(rows, 100, spacing).curves()
+            curve = BinSums.of(rows, 100, strategy).curves()
             assert METRICS["ece"].of_curve(curve) == pytest.approx(1 - c)
             assert METRICS["smce"].of_curve(curve) == pytest.approx(abs(1 - c))
 

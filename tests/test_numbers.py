@@ -321,7 +321,7 @@ def test_the_page_counts_the_bins_that_it_draws(page, plain: Plain):
     width = [(plain.c > b / 15) & (plain.c <= (b + 1) / 15) for b in range(15)]
     order = np.argsort(plain.c)
     mass = [np.isin(np.arange(plain.n), part) for part in np.array_split(order, 15)]
-    for name, bins in (("width", width), ("mass", mass)):
+    for name, bins in (("uniform", width), ("quantile", mass)):
         drawn, used = method["bins"][name], [inside for inside in bins if inside.any()]
         assert drawn["count"] == [inside.sum() for inside in used]
         for key, of in (("confidence", plain.c), ("accuracy", plain.right)):

@@ -45,7 +45,7 @@ ARGUMENTS = {
     "probit-top-rest": st.fixed_dictionaries({"knots": st.integers(2, 20)}),
     "consistency": st.fixed_dictionaries({"criterion": st.sampled_from(["ece", "nll"])}),
     "histogram": st.fixed_dictionaries(
-        {"n_bins": st.integers(1, 20), "binning": st.sampled_from(["equal-mass", "equal-width"])}
+        {"n_bins": st.integers(1, 20), "strategy": st.sampled_from(["quantile", "uniform"])}
     ),
     "bbq": st.fixed_dictionaries(
         {"prior_strength": st.floats(0.1, 10), "elbow": st.sampled_from([0.0, 0.001, 1.0])}
@@ -62,7 +62,7 @@ ARGUMENTS = {
         {"partitions": st.integers(1, 4), "groups": st.integers(2, 3), "penalty": st.floats(0, 1)}
     ),
     "procal-dr": st.fixed_dictionaries(
-        {"neighbours": st.integers(1, 50), "proximity": st.sampled_from(["paper", "released"])}
+        {"neighbours": st.integers(1, 50), "convention": st.sampled_from(["paper", "released"])}
     ),
     "procal-bms": st.fixed_dictionaries(
         {"reference_rows": st.integers(2, 30), "strength": st.floats(0, 1)}

@@ -161,7 +161,7 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("vector", {"ridge": float("nan")}),
         ("vector", {"max_iterations": 0}),
         ("histogram", {"n_bins": 0}),
-        ("histogram", {"binning": "fair"}),
+        ("histogram", {"strategy": "fair"}),
         ("bbq", {"prior_strength": 0}),
         ("bbq", {"elbow": -1}),
         ("scaling-binning", {"n_bins": 0}),
@@ -189,7 +189,7 @@ def test_wrong_shapes_are_refused(method, overconfident):
         ("group", {"penalty": -1}),
         ("procal-dr", {"neighbours": 0}),
         ("procal-dr", {"reference_rows": 1}),
-        ("procal-dr", {"proximity": "code"}),
+        ("procal-dr", {"convention": "code"}),
         ("procal-bms", {"proximity_bins": 0}),
         ("procal-bms", {"strength": 1.5}),
         ("feature-clipping", {"scaling": "vector"}),
@@ -221,9 +221,9 @@ def test_methods_by_name():
 
 
 def test_settings_as_text():
-    assert parse_arguments("histogram", ["n_bins=7", "binning=equal-width"]) == {
+    assert parse_arguments("histogram", ["n_bins=7", "strategy=uniform"]) == {
         "n_bins": 7,
-        "binning": "equal-width",
+        "strategy": "uniform",
     }
     assert parse_arguments("vector", ["ridge=1e-3"]) == {"ridge": 1e-3}
     for text, value in (("true", True), ("True", True), ("false", False), ("FALSE", False)):
@@ -479,7 +479,7 @@ def test_blocks_that_shrinking_tilts_are_pooled_by_their_rows():
 
 
 @pytest.mark.parametrize(
-    "kind", [HistogramBinning, lambda: HistogramBinning(binning="equal-width"), IsotonicRegression]
+    "kind", [HistogramBinning, lambda: HistogramBinning(strategy="uniform"), IsotonicRegression]
 )
 @pytest.mark.parametrize("strength", [0.3, 2.0, 50.0])
 def test_shrinking_leaves_the_mean_confidence_at_the_accuracy(kind, strength):
@@ -519,7 +519,7 @@ def test_few_rows_do_not_bias_the_confidence(labelled_logits):
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_lower_bin():
-    calibrator = HistogramBinning(n_bins=4, binning="equal-width")
+    calibrator = HistogramBinning(n_bins=4, strategy="uniform")
     calibrator.n_classes_ = 2
     calibrator._fit_map(np.array([0.3, 0.5, 0.6, 0.75, 0.8]), np.array([0, 0, 1.0, 1, 1]))
     # (1/4, 1/2] holds two wrong rows, (1/2, 3/4] two right ones, (3/4, 1] one right one. With two
@@ -544,11 +544,11 @@ def test_isotonic_regression_does_not_fall(labelled_logits):
     np.testing.assert_allclose(confidence.mean(), hits.mean(), atol=0.01)
 
 
-@pytest.mark.parametrize("binning", ["equal-width", "equal-mass"])
+@pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 @pytest.mark.parametrize("n_bins", [1, 4, 15])
-def test_histogram_values_are_the_accuracies_of_the_bins(binning, n_bins, labelled_logits):
+def test_histogram_values_are_the_accuracies_of_the_bins(strategy, n_bins, labelled_logits):
     logits, labels = labelled_logits(1000, 3, seed=14)
-    calibrator = fitted("histogram", logits, labels, n_bins=n_bins, binning=binning)
+    calibrator = fitted("histogram", logits, labels, n_bins=n_bins, strategy=strategy)
     confidence, hits = softmax(logits).max(axis=1), logits.argmax(axis=1) == labels
     edges = calibrator.edges_
     assert (edges[0], edges[-1]) == (0.0, 1.0)
@@ -567,7 +567,7 @@ def test_histogram_values_are_the_accuracies_of_the_bins(binning, n_bins, labell
         else:
             assert calibrator.values_[b] == (edges[b] + edges[b + 1]) / 2
     assert sum(sizes) == 1000
-    if binning == "equal-mass":
+    if strategy == "quantile":
         assert max(sizes) - min(sizes) <= 1
     else:
         np.testing.assert_allclose(edges, np.linspace(0, 1, n_bins + 1))
@@ -585,8 +585,8 @@ def test_equal_mass_bins_do_not_part_ties():
 
 
 def test_more_bins_than_rows():
-    for binning in ("equal-mass", "equal-width"):
-        calibrator = fitted("histogram", [[1.0, 0.0], [0.0, 2.0]], [0, 1], binning=binning)
+    for strategy in ("quantile", "uniform"):
+        calibrator = fitted("histogram", [[1.0, 0.0], [0.0, 2.0]], [0, 1], strategy=strategy)
         probs = calibrator.predict_proba(np.array([[1.0, 0.0], [0.0, 9.0]]))
         np.testing.assert_allclose(probs.sum(axis=1), 1)
 

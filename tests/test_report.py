@@ -20,7 +20,7 @@ from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.report import write_comparison_report, write_evaluation_report
 from calibrant.report.method_title import method_title
 from calibrant.report.pages import comparison_words
-from calibrant.report.series import equal_width_points, risk_coverage
+from calibrant.report.series import binned_reliability, risk_coverage
 
 MAX_BYTES = 500_000
 METHODS = ["none", "temperature", "isotonic", "smart"]
@@ -162,8 +162,8 @@ def test_page_holds_the_numbers_of_the_comparison(page: Path, comparison: cb.Com
         risk = risk_coverage(method.evaluation.rows)
         assert entry["risk"]["accepted"] == risk.accepted.tolist()
         np.testing.assert_allclose(
-            entry["bins"]["width"]["accuracy"],
-            equal_width_points(method.evaluation.rows).accuracy,
+            entry["bins"]["uniform"]["accuracy"],
+            binned_reliability(method.evaluation.rows).accuracy,
             rtol=1e-4,
         )
     best_nll = min(comparison.methods, key=lambda m: m.evaluation["nll"].value).name
@@ -284,7 +284,7 @@ try {
   const strict = byId("threshold").value;
   fire("threshold", byId("threshold").max, "input");
   seen.all = byId("accept-words").textContent;
-  for (const kind of ["mass", "smooth"]) {
+  for (const kind of ["quantile", "smooth"]) {
     const radio = document.querySelector(`input[value="${kind}"]`);
     radio.checked = true;
     radio.dispatchEvent(new Event("change"));
@@ -355,7 +355,7 @@ def test_page_works_in_a_browser(
     assert seen["by_nll"].splitlines()[1].split(",")[0] == by_nll[0].name
     assert "100.0" in seen["all"]
     assert "of inputs at an error of" in seen["words"]
-    assert seen["mass"] == 30
+    assert seen["quantile"] == 30
     assert seen["smooth"] >= 2
     assert seen["note"].startswith("isotonic doesn")
     assert seen["single"] == 1

@@ -18,9 +18,8 @@ from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.document import short
 from calibrant.report.margins import margin_groups, margin_temperature
 from calibrant.report.series import (
+    binned_reliability,
     confidence_histogram,
-    equal_mass_points,
-    equal_width_points,
     risk_coverage,
     smoothed_reliability,
     wilson_interval,
@@ -56,9 +55,9 @@ def test_wilson_inverts_the_score_test() -> None:
     assert np.isnan(wilson_interval(np.zeros(1), np.zeros(1))[0])
 
 
-def test_equal_width_points_are_the_bins_of_the_ece() -> None:
+def test_uniform_points_are_the_bins_of_the_ece() -> None:
     rows = draw_rows()
-    points = equal_width_points(rows)
+    points = binned_reliability(rows)
     for i, upper in enumerate(np.arange(1, 16) / 15):
         inside = (rows.confidence > upper - 1 / 15 + 1e-12) & (rows.confidence <= upper + 1e-12)
         if inside.any():
@@ -71,21 +70,24 @@ def test_equal_width_points_are_the_bins_of_the_ece() -> None:
     assert (points.accuracy <= points.high).all()
 
 
-def test_equal_mass_points_are_the_bins_of_adaece() -> None:
+def test_quantile_points_are_the_bins_of_adaece() -> None:
     rows = draw_rows(1003)
-    points = equal_mass_points(rows, 10)
+    points = binned_reliability(rows, 10, strategy="quantile")
     parts = np.array_split(np.arange(rows.n), 10)
     np.testing.assert_allclose(points.count, [len(part) for part in parts])
     np.testing.assert_allclose(points.confidence, [rows.confidence[p].mean() for p in parts])
     np.testing.assert_allclose(points.accuracy, [rows.correct[p].mean() for p in parts], atol=1e-12)
-    assert len(equal_mass_points(draw_rows(3), 10).count) == 3
+    assert len(binned_reliability(draw_rows(3), 10, strategy="quantile").count) == 3
 
 
-def test_equal_mass_points_ignore_the_order_of_ties() -> None:
+def test_quantile_points_ignore_the_order_of_ties() -> None:
     rows = draw_rows(500, ties=True)
     other = np.random.default_rng(1).permutation(rows.n)
     shuffled = TopLabel.sort(rows.confidence[other], rows.correct[other])
-    one, two = equal_mass_points(rows), equal_mass_points(shuffled)
+    one, two = (
+        binned_reliability(rows, strategy="quantile"),
+        binned_reliability(shuffled, strategy="quantile"),
+    )
     np.testing.assert_allclose(one.accuracy, two.accuracy, atol=1e-12)
 
 

@@ -8,7 +8,15 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, bin_index, equal_mass_cuts
+from calibrant.metrics.bins import (
+    DEFAULT_BINS,
+    BinSums,
+    EdgeConvention,
+    bin_edges,
+    bin_index,
+    equal_mass_cuts,
+    unknown_edges,
+)
 from calibrant.metrics.top_label import (
     ResidualCurves,
     TopLabel,
@@ -32,7 +40,7 @@ def expected_calibration_error(
     scores: Array,
     labels: Array,
     n_bins: int = DEFAULT_BINS,
-    edges: Literal["right-closed", "left-closed", "torchmetrics"] = "right-closed",
+    convention: EdgeConvention = "right-closed",
 ) -> float:
     """Return the ECE, sum_b (n_b / N) |mean confidence - accuracy|, a fraction.
 
@@ -40,18 +48,19 @@ def expected_calibration_error(
     and confidences compared in float64. The value is biased upwards: a perfectly calibrated model
     shows about sqrt(2 / pi) sum_b sqrt(V_b) / N, V_b = sum of c (1 - c) in bin b.
 
-    ``edges="left-closed"`` has bins [lo, hi) of which the last is closed; ``edges="torchmetrics"``
-    repeats that library's code (1.9): bins [lo, hi) and one more for a confidence of exactly 1.
+    ``convention="left-closed"`` has bins [lo, hi) of which the last is closed. That of
+    ``"torchmetrics"`` is that library's code (1.9): bins [lo, hi) and one more for a confidence of
+    exactly 1.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: see above.
+        convention: see above.
 
     Raises:
         PredictionsError: unusable arrays.
-        InputError: fewer than one bin, or unknown `edges`.
+        InputError: fewer than one bin, or an unknown `convention`.
 
     References:
         Naeini, Cooper, Hauskrecht, AAAI 2015. Guo, Pleiss, Sun, Weinberger, ICML 2017.
@@ -63,26 +72,24 @@ def expected_calibration_error(
         0.15
     """
     confidence, correct = confidence_and_correct(scores, labels)
-    if edges == "right-closed":  # sums over bins need no sorted rows
+    if convention == "right-closed":  # sums over bins need no sorted rows
         index = bin_index(confidence, bin_edges(n_bins))
         residual = np.bincount(index, np.minimum(confidence, 1.0) - correct)
         return float(np.abs(residual).sum() / len(confidence))
     rows = TopLabel.sort(confidence, correct)
     return float(
-        np.abs(rows.curves().between(_left_closed_cuts(rows, n_bins, edges))).sum() / rows.n
+        np.abs(rows.curves().between(_left_closed_cuts(rows, n_bins, convention))).sum() / rows.n
     )
 
 
-def _left_closed_cuts(rows: TopLabel, n_bins: int, edges: str) -> IntArray:
+def _left_closed_cuts(rows: TopLabel, n_bins: int, convention: str) -> IntArray:
     cuts = np.searchsorted(rows.confidence, bin_edges(n_bins), side="left")
-    if edges == "left-closed":
+    if convention == "left-closed":
         cuts[-1] = rows.n
         return cuts
-    if edges == "torchmetrics":
+    if convention == "torchmetrics":
         return np.append(cuts, rows.n)
-    raise InputError(
-        f"edges must be 'right-closed', 'left-closed' or 'torchmetrics', not '{edges}'"
-    )
+    raise unknown_edges(convention)
 
 
 def ece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
@@ -94,14 +101,14 @@ def adaptive_calibration_error(
     scores: Array,
     labels: Array,
     n_bins: int = DEFAULT_BINS,
-    edges: Literal["ranks", "focal"] = "ranks",
+    convention: Literal["ranks", "focal"] = "ranks",
 ) -> float:
     """Return AdaECE, the ECE over bins that hold equally many rows, a fraction.
 
     Convention: top label, bins by rank whose sizes differ by at most one, L1 norm. Rows of equal
     confidence have no order: a cut through them takes its share of their mean residual, so the
-    value doesn't depend on the order of the rows. ``edges="focal"`` repeats the widely copied code
-    of the focal-loss calibration paper: edges interpolated between sorted confidences and bins
+    value doesn't depend on the order of the rows. ``convention="focal"`` repeats the widely copied
+    code of the focal-loss calibration paper: edges interpolated between sorted confidences and bins
     (lo, hi], which leaves out the least confident row and all that tie with it.
 
     Two other numbers are called ACE: see `average_calibration_error` and
@@ -111,11 +118,11 @@ def adaptive_calibration_error(
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: see above.
+        convention: see above.
 
     Raises:
         PredictionsError: unusable arrays.
-        InputError: fewer than one bin, or unknown `edges`.
+        InputError: fewer than one bin, or an unknown `convention`.
 
     References:
         Nguyen & O'Connor, EMNLP 2015. Mukhoti et al., NeurIPS 2020.
@@ -130,10 +137,10 @@ def adaptive_calibration_error(
         0.1
     """
     rows = top_label(scores, labels)
-    if edges == "focal":
+    if convention == "focal":
         return _focal_adaptive_calibration_error(rows, n_bins)
-    if edges != "ranks":
-        raise InputError(f"edges must be 'ranks' or 'focal', not '{edges}'")
+    if convention != "ranks":
+        raise InputError(f"convention must be 'ranks' or 'focal', not '{convention}'")
     return float(adaece_of_curves(rows.curves(), n_bins)[0])
 
 

@@ -10,7 +10,7 @@ confidence, so each row moves by less than the width of a cell. What that may ch
 - smCE: at most the width; MMCE squared: at most the width / 0.4;
 - KS error: never above the true value, nor below by more than the largest (1/N) sum of |c - a|
   over one cell;
-- slope and intercept: about a hundredth of their standard errors with ``spacing="logit"``, 5 000
+- slope and intercept: about a hundredth of their standard errors with ``strategy="logit"``, 5 000
   of whose cells are 0.011 wide;
 - what depends on the order of rows (AdaECE, ECE-sweep, AURC, isotonic fits): rows of a cell tie.
   Where confidences crowd at 1, cells in logit c keep apart what even ones don't.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +37,21 @@ LOGIT_CELLS_END = 1e-12
 # Confidences beyond this are taken as it when logits are asked for.
 LOGIT_CLIP = 1e-7
 
-Spacing = Literal["even", "logit", "ranks"]
+Strategy = Literal["uniform", "quantile"]
+EdgeConvention = Literal["right-closed", "left-closed", "torchmetrics"]
+Cells = Literal["uniform", "logit"]
 
 
 def bin_edges(n_bins: int) -> FloatArray:
     """Return the B + 1 edges of equal-width bins, each the float64 nearest to b / B."""
     _check_count(n_bins)
     return np.arange(n_bins + 1) / n_bins
+
+
+def unknown_edges(convention: str) -> InputError:
+    """Return the error about a convention of edges that there isn't."""
+    known = ", ".join(f"'{name}'" for name in get_args(EdgeConvention))
+    return InputError(f"convention must be one of {known}, not '{convention}'")
 
 
 def logit(confidence: FloatArray) -> FloatArray:
@@ -57,12 +65,12 @@ def _check_count(n_bins: int) -> None:
         raise InputError(f"n_bins must be at least 1, not {n_bins}")
 
 
-def cell_edges(n_bins: int, spacing: Spacing) -> FloatArray:
+def cell_edges(n_bins: int, strategy: Strategy | Cells) -> FloatArray:
     """Return the B + 1 edges from 0 to 1, evenly spaced in c or in logit c."""
-    if spacing == "even":
+    if strategy == "uniform":
         return bin_edges(n_bins)
-    if spacing != "logit":
-        raise InputError(f"bins spaced by '{spacing}' have no edges of their own")
+    if strategy != "logit":
+        raise InputError(f"bins made by '{strategy}' have no edges of their own")
     _check_count(n_bins)
     end = -math.log(LOGIT_CELLS_END)
     edges = 1 / (1 + np.exp(-np.linspace(-end, end, n_bins + 1)))
@@ -91,8 +99,9 @@ class BinSums:
         count: (B,) rows in the bin.
         confidence: (B,) sum of their confidences.
         correct: (B,) how many of them are right.
-        spacing: how the edges lie: ``"even"`` in confidence, even in ``"logit"`` confidence, or at
-            ``"ranks"`` of equal mass, which depend on the rows, so that such sums can't be added.
+        strategy: how the bins were made: of equal width in confidence (``"uniform"``) or in its
+            logit (``"logit"``), or of equal mass (``"quantile"``). The last kind depends on the
+            rows, so that such sums can't be added.
 
     Examples:
         >>> import calibrant as cb
@@ -105,34 +114,30 @@ class BinSums:
     count: FloatArray
     confidence: FloatArray
     correct: FloatArray
-    spacing: Spacing = "even"
+    strategy: Strategy | Cells = "uniform"
 
     @classmethod
-    def of(
-        cls, rows: TopLabel, n_bins: int = DEFAULT_BINS, spacing: Literal["even", "logit"] = "even"
-    ) -> BinSums:
+    def of(cls, rows: TopLabel, n_bins: int = DEFAULT_BINS, strategy: Cells = "uniform") -> BinSums:
         """Sum rows into bins. A confidence of 0 counts in the first bin."""
-        index = bin_index(rows.confidence, cell_edges(n_bins, spacing))
+        index = bin_index(rows.confidence, cell_edges(n_bins, strategy))
         return cls(
             np.bincount(index, minlength=n_bins).astype(np.float64),
             np.bincount(index, rows.confidence, n_bins).astype(np.float64),
             np.bincount(index, rows.correct, n_bins).astype(np.float64),
-            spacing,
+            strategy,
         )
 
     @classmethod
-    def of_curves(
-        cls, curves: ResidualCurves, n_bins: int, spacing: Literal["even", "logit"] = "even"
-    ) -> BinSums:
+    def of_curves(cls, curves: ResidualCurves, n_bins: int, strategy: Cells = "uniform") -> BinSums:
         """Return the (R, B) sums of residual curves."""
-        cuts = curves.cuts(cell_edges(n_bins, spacing))
+        cuts = curves.cuts(cell_edges(n_bins, strategy))
         count, confidence = (
             np.diff(sums[:, cuts], axis=1) for sums in (curves.weights, curves.confidence)
         )
-        return cls._broadcast(count, confidence, curves.between(cuts), spacing)
+        return cls._broadcast(count, confidence, curves.between(cuts), strategy)
 
     @classmethod
-    def of_ranks(cls, curves: ResidualCurves, n_bins: int) -> BinSums:
+    def of_quantiles(cls, curves: ResidualCurves, n_bins: int) -> BinSums:
         """Return the (R, B) sums over bins of equal mass, whose sizes differ by at most one."""
         ranks = equal_mass_cuts(curves.n, n_bins)
         crossing = curves.crossing(ranks)
@@ -140,18 +145,18 @@ class BinSums:
             np.diff(crossing.of(sums), axis=1) for sums in (curves.confidence, curves.residual)
         )
         count = np.diff(ranks).astype(np.float64)
-        return cls._broadcast(count, confidence, gap, "ranks")
+        return cls._broadcast(count, confidence, gap, "quantile")
 
     @classmethod
     def _broadcast(
-        cls, count: FloatArray, confidence: FloatArray, gap: FloatArray, spacing: Spacing
+        cls, count: FloatArray, confidence: FloatArray, gap: FloatArray, strategy: Strategy | Cells
     ) -> BinSums:
         shape = gap.shape
         return cls(
             np.broadcast_to(count, shape),
             np.broadcast_to(confidence, shape),
             confidence - gap,
-            spacing,
+            strategy,
         )
 
     def __add__(self, other: BinSums) -> BinSums:
@@ -160,16 +165,20 @@ class BinSums:
         Raises:
             InputError: the bins differ.
         """
-        if self.n_bins != other.n_bins or self.spacing != other.spacing or self.spacing == "ranks":
+        if (
+            self.n_bins != other.n_bins
+            or self.strategy != other.strategy
+            or self.strategy == "quantile"
+        ):
             raise InputError(
-                f"can't add sums over {self.n_bins} bins ({self.spacing}) to sums over "
-                f"{other.n_bins} ({other.spacing})"
+                f"can't add sums over {self.n_bins} bins ({self.strategy}) to sums over "
+                f"{other.n_bins} ({other.strategy})"
             )
         return BinSums(
             self.count + other.count,
             self.confidence + other.confidence,
             self.correct + other.correct,
-            self.spacing,
+            self.strategy,
         )
 
     @property
@@ -212,7 +221,7 @@ class BinSums:
         text says how far it may be off.
         """
         used = self.count > 0
-        edges = cell_edges(self.n_bins, self.spacing)
+        edges = cell_edges(self.n_bins, self.strategy)
         lowest = np.nextafter(edges[:-1], 1.0)
         lowest[0] = 0.0
         # Rounding must not move the mean of a bin into the next.

@@ -13,7 +13,15 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges, equal_mass_cuts
+from calibrant.metrics.bins import (
+    DEFAULT_BINS,
+    BinSums,
+    EdgeConvention,
+    Strategy,
+    bin_edges,
+    equal_mass_cuts,
+    unknown_edges,
+)
 from calibrant.metrics.full_rows import (
     HONEST_DRAWS,
     Measured,
@@ -26,7 +34,6 @@ from calibrant.metrics.full_rows import (
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 
-Edges = Literal["right-closed", "left-closed", "torchmetrics"]
 Reduction = Literal["mean", "sum"]
 # Resampled sums are worked on in batches of about this many numbers: 32 MB.
 BATCH_NUMBERS = 1 << 22
@@ -38,7 +45,7 @@ def classwise_expected_calibration_error(
     n_bins: int = DEFAULT_BINS,
     *,
     threshold: float | None = None,
-    edges: Edges = "right-closed",
+    convention: EdgeConvention = "right-closed",
     reduction: Reduction = "mean",
 ) -> float:
     """Return the classwise ECE, the mean over classes of sum_b (n_kb / n_k) |gap_kb|, a fraction.
@@ -47,16 +54,16 @@ def classwise_expected_calibration_error(
     the first; n_k = N. With `threshold`, class k counts only the rows where p_k exceeds it, and n_k
     is their number (a class without any counts as 0).
 
-    Other conventions, by name: `edges` as in `expected_calibration_error` (the code of Kull et al.
-    is ``n_bins=14, edges="torchmetrics"``, though it is called 15 bins there); ``reduction="sum"``
-    doesn't divide by K, as some copies forget to.
+    Other conventions, by name: those of `expected_calibration_error` (the code of Kull et al. is
+    ``n_bins=14, convention="torchmetrics"``, though it is called 15 bins there). And
+    ``reduction="sum"`` doesn't divide by K, as some copies forget to.
 
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
         n_bins: number of bins.
         threshold: see above; 1e-3 and 1 / K are usual.
-        edges: see above.
+        convention: see above.
         reduction: see above.
 
     Raises:
@@ -76,7 +83,7 @@ def classwise_expected_calibration_error(
         >>> round(cb.classwise_expected_calibration_error(probs, labels, reduction="sum"), 3)
         0.6
     """
-    sums = classwise_bin_sums(probs, labels, n_bins, threshold=threshold, edges=edges)
+    sums = classwise_bin_sums(probs, labels, n_bins, threshold=threshold, convention=convention)
     return classwise_error(sums, reduction)
 
 
@@ -86,7 +93,7 @@ def classwise_bin_sums(
     n_bins: int = DEFAULT_BINS,
     *,
     threshold: float | None = None,
-    edges: Edges = "right-closed",
+    convention: EdgeConvention = "right-closed",
 ) -> BinSums:
     """Return the (K, B) bin sums of every class; those of shards add up to those of the whole.
 
@@ -104,19 +111,17 @@ def classwise_bin_sums(
     predictions = Predictions.from_probs(probs, labels)
     bounds = bin_edges(n_bins)
     classes = int(predictions.scores.shape[1])
-    width = n_bins + 1 if edges == "torchmetrics" else n_bins
+    width = n_bins + 1 if convention == "torchmetrics" else n_bins
     count, total, hits = (np.zeros(classes * width) for _ in range(3))
     for part, chunk in prob_chunks(predictions):
-        if edges == "right-closed":
+        if convention == "right-closed":
             index = np.searchsorted(bounds[1:-1], chunk, side="left")
-        elif edges == "left-closed":
+        elif convention == "left-closed":
             index = np.searchsorted(bounds[1:-1], chunk, side="right")
-        elif edges == "torchmetrics":
+        elif convention == "torchmetrics":
             index = np.searchsorted(bounds[1:], chunk, side="right")
         else:
-            raise InputError(
-                f"edges must be 'right-closed', 'left-closed' or 'torchmetrics', not '{edges}'"
-            )
+            raise unknown_edges(convention)
         truth = np.arange(len(chunk)), predictions.labels[part]
         used = np.ones(chunk.shape, dtype=bool) if threshold is None else chunk > threshold
         index += np.arange(classes) * width
@@ -221,10 +226,10 @@ class _Cuts(NamedTuple):
         return np.diff(low + self.share * (high - low), axis=1)
 
 
-def _cuts_of(column: FloatArray, n_bins: int, mass: bool) -> _Cuts:
+def _cuts_of(column: FloatArray, n_bins: int, strategy: Strategy) -> _Cuts:
     rows = TopLabel.sort(column, np.zeros(len(column)))
     curves = rows.curves()
-    if mass:
+    if strategy == "quantile":
         crossing = curves.crossing(equal_mass_cuts(rows.n, n_bins))
         below, above, share = crossing.below[0], crossing.above[0], crossing.share[0]
     else:
@@ -237,7 +242,7 @@ def _cuts_of(column: FloatArray, n_bins: int, mass: bool) -> _Cuts:
 
 
 def measure_classwise(
-    predictions: Predictions, resamples: int, seed: int, *, mass: bool = False
+    predictions: Predictions, resamples: int, seed: int, *, strategy: Strategy = "uniform"
 ) -> Measured:
     """Return the classwise ECE with block-bootstrap replicates and values on honest labels.
 
@@ -255,7 +260,7 @@ def measure_classwise(
     none = np.zeros(n, dtype=np.int64)
     for k, (draw, row) in enumerate(drawn):
         column = probs[:, k].astype(np.float64)
-        cuts = _cuts_of(column, DEFAULT_BINS, mass)
+        cuts = _cuts_of(column, DEFAULT_BINS, strategy)
         gap = column - (predictions.labels == k)
         residual[:, k] = cuts.bin_totals(block, everyone, gap, blocks)
         expected = cuts.bin_totals(none, everyone, column, 1)

@@ -12,24 +12,22 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.top_label import ResidualCurves, top_label
 
-Bins = Literal["width", "mass"]
 
-
-def sums_of_curves(curves: ResidualCurves, n_bins: int, edges: Bins) -> BinSums:
+def sums_of_curves(curves: ResidualCurves, n_bins: int, strategy: Strategy) -> BinSums:
     """Return (R, B) sums over bins of equal width or of equal mass."""
-    if edges == "width":
+    if strategy == "uniform":
         return BinSums.of_curves(curves, n_bins)
-    if edges != "mass":
-        raise InputError(f"edges must be 'width' or 'mass', not '{edges}'")
-    return BinSums.of_ranks(curves, n_bins)
+    if strategy != "quantile":
+        raise InputError(f"strategy must be 'uniform' or 'quantile', not '{strategy}'")
+    return BinSums.of_quantiles(curves, n_bins)
 
 
-def _sums(scores: Array, labels: Array, n_bins: int, edges: Bins) -> BinSums:
-    sums = sums_of_curves(top_label(scores, labels).curves(), n_bins, edges)
-    return BinSums(sums.count[0], sums.confidence[0], sums.correct[0], sums.spacing)
+def _sums(scores: Array, labels: Array, n_bins: int, strategy: Strategy) -> BinSums:
+    sums = sums_of_curves(top_label(scores, labels).curves(), n_bins, strategy)
+    return BinSums(sums.count[0], sums.confidence[0], sums.correct[0], sums.strategy)
 
 
 def _gaps(sums: BinSums) -> FloatArray:
@@ -43,24 +41,24 @@ def maximum_calibration_error(
     labels: Array,
     n_bins: int = DEFAULT_BINS,
     *,
-    edges: Bins = "width",
+    strategy: Strategy = "uniform",
     n_min: int = 1,
-    weighting: Literal["none", "procal"] = "none",
+    convention: Literal["plain", "procal"] = "plain",
 ) -> float:
     """Return the MCE, the largest |mean confidence - accuracy| of a bin, a fraction.
 
     Convention: top label, bins (lo, hi], over the bins that hold at least `n_min` rows; 0 if there
     are none. A bin of one row has a gap of up to 1, so the MCE of many bins is mostly noise, and
     the bootstrap, which isn't made for a maximum, gives it too narrow an interval.
-    ``weighting="procal"`` repeats that method's code, which weighs the gaps by n_b / N first.
+    ``convention="procal"`` repeats that method's code, which weighs the gaps by n_b / N first.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: bins of equal ``"width"`` or of equal ``"mass"``.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
         n_min: fewest rows of a bin that counts.
-        weighting: see above.
+        convention: see above.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -77,11 +75,11 @@ def maximum_calibration_error(
         >>> round(cb.maximum_calibration_error(confidence, right, n_min=2), 3)
         0.2
     """
-    sums = _sums(scores, labels, n_bins, edges)
-    if weighting == "procal":
+    sums = _sums(scores, labels, n_bins, strategy)
+    if convention == "procal":
         return float(np.abs(sums.residual).max() / sums.total)
-    if weighting != "none":
-        raise InputError(f"weighting must be 'none' or 'procal', not '{weighting}'")
+    if convention != "plain":
+        raise InputError(f"convention must be 'plain' or 'procal', not '{convention}'")
     return float(largest_gap(sums, n_min))
 
 
@@ -91,7 +89,7 @@ def largest_gap(sums: BinSums, n_min: int = 1) -> FloatArray:
 
 
 def average_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
 ) -> float:
     """Return the average calibration error, the plain mean of |gap| over non-empty bins.
 
@@ -103,7 +101,7 @@ def average_calibration_error(
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: bins of equal ``"width"`` or of equal ``"mass"``.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -120,7 +118,7 @@ def average_calibration_error(
         >>> round(cb.expected_calibration_error(confidence, right), 3)  # .9 * .2 + .1 * .3
         0.21
     """
-    return float(average_gap(_sums(scores, labels, n_bins, edges)))
+    return float(average_gap(_sums(scores, labels, n_bins, strategy)))
 
 
 def average_gap(sums: BinSums) -> FloatArray:
@@ -129,7 +127,7 @@ def average_gap(sums: BinSums) -> FloatArray:
 
 
 def rms_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
 ) -> float:
     """Return the root of sum_b (n_b / N) gap_b^2, a fraction; never below the ECE.
 
@@ -140,7 +138,7 @@ def rms_calibration_error(
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: bins of equal ``"width"`` or of equal ``"mass"``.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -157,7 +155,7 @@ def rms_calibration_error(
         >>> round(cb.expected_calibration_error(confidence, right), 3)  # (.4 + .1) / 2
         0.25
     """
-    return float(np.sqrt(mean_square_gap(_sums(scores, labels, n_bins, edges))))
+    return float(np.sqrt(mean_square_gap(_sums(scores, labels, n_bins, strategy))))
 
 
 def mean_square_gap(sums: BinSums) -> FloatArray:
@@ -166,7 +164,7 @@ def mean_square_gap(sums: BinSums) -> FloatArray:
 
 
 def debiased_rms_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
 ) -> float:
     """Return the RMS calibration error with the noise of the bin accuracies taken off, a fraction.
 
@@ -180,7 +178,7 @@ def debiased_rms_calibration_error(
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: bins of equal ``"width"`` or of equal ``"mass"``.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -198,7 +196,7 @@ def debiased_rms_calibration_error(
         >>> cb.debiased_rms_calibration_error(confidence, right)  # noise alone would show more
         0.0
     """
-    square = debiased_mean_square_gap(_sums(scores, labels, n_bins, edges))
+    square = debiased_mean_square_gap(_sums(scores, labels, n_bins, strategy))
     return float(np.sqrt(np.maximum(square, 0.0)))
 
 
@@ -218,7 +216,7 @@ def _accuracy_variance(sums: BinSums) -> FloatArray:
 
 
 def debiased_expected_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, edges: Bins = "width"
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
 ) -> float:
     """Return the ECE less an estimate of its own bias, max(0, 2 ECE - E ECE*), a fraction.
 
@@ -230,7 +228,7 @@ def debiased_expected_calibration_error(
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of bins.
-        edges: bins of equal ``"width"`` or of equal ``"mass"``.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -247,7 +245,7 @@ def debiased_expected_calibration_error(
         >>> round(cb.debiased_expected_calibration_error(confidence * 100, right * 100), 2)
         0.15
     """
-    return float(debiased_mean_gap(_sums(scores, labels, n_bins, edges)))
+    return float(debiased_mean_gap(_sums(scores, labels, n_bins, strategy)))
 
 
 def debiased_mean_gap(sums: BinSums) -> FloatArray:
@@ -269,20 +267,20 @@ def overconfidence_error(
     labels: Array,
     n_bins: int = DEFAULT_BINS,
     *,
-    weighting: Literal["none", "thulasidasan"] = "none",
+    convention: Literal["plain", "thulasidasan"] = "plain",
 ) -> float:
     """Return the part of the ECE from bins that say too much, sum_b (n_b / N) max(gap_b, 0).
 
     With `underconfidence_error` it adds up to the ECE; their difference is mean confidence less
     accuracy. Opposite gaps within one bin cancel, so both are lower bounds.
-    ``weighting="thulasidasan"`` multiplies each gap by the bin's mean confidence, which is that
+    ``convention="thulasidasan"`` multiplies each gap by the bin's mean confidence, which is that
     paper's overconfidence error.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
         n_bins: number of equal-width bins (lo, hi].
-        weighting: see above.
+        convention: see above.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -299,12 +297,12 @@ def overconfidence_error(
         >>> round(cb.underconfidence_error(confidence, right), 3)  # half the rows, 1 - .6 too low
         0.2
     """
-    sums = _sums(scores, labels, n_bins, "width")
-    if weighting == "thulasidasan":
+    sums = _sums(scores, labels, n_bins, "uniform")
+    if convention == "thulasidasan":
         weight = np.nan_to_num(sums.mean_confidence)
         return float((weight * np.maximum(sums.residual, 0.0)).sum() / sums.total)
-    if weighting != "none":
-        raise InputError(f"weighting must be 'none' or 'thulasidasan', not '{weighting}'")
+    if convention != "plain":
+        raise InputError(f"convention must be 'plain' or 'thulasidasan', not '{convention}'")
     return float(over_gap(sums))
 
 
@@ -332,7 +330,7 @@ def underconfidence_error(scores: Array, labels: Array, n_bins: int = DEFAULT_BI
         >>> round(cb.underconfidence_error([0.7, 0.7, 0.7, 0.7], [1, 1, 1, 1]), 3)
         0.3
     """
-    return float(under_gap(_sums(scores, labels, n_bins, "width")))
+    return float(under_gap(_sums(scores, labels, n_bins, "uniform")))
 
 
 def under_gap(sums: BinSums) -> FloatArray:

@@ -250,7 +250,7 @@ METRICS: dict[str, Metric] = {
             title="classwise AdaECE",
             definition="mean over K classes, 15 equal-mass bins of p_k, L1 (Nixon's ACE)",
             needs_rows=True,
-            measure=partial(measure_classwise, mass=True),
+            measure=partial(measure_classwise, strategy="quantile"),
         ),
         RowsMetric(
             name="skce",

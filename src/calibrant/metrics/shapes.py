@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.metrics.bins import Cells
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.parts import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
@@ -88,7 +88,7 @@ class CurveMetric(Metric):
 
     of_curves: Callable[[ResidualCurves], FloatArray]
     exact: Callable[[ResidualCurves], float] | None = None
-    grid: Literal["even", "logit"] = "even"
+    grid: Cells = "uniform"
     has_floor: bool = True
 
     def value(self, rows: TopLabel) -> float:

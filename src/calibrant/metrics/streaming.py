@@ -31,7 +31,7 @@ class MetricSums:
         n: number of rows.
         totals: by mean metric, the sum of its numbers; without those that need full rows if any
             shard had only confidences.
-        even: bin sums over cells of equal width in confidence.
+        uniform: bin sums over cells of equal width in confidence.
         logit: bin sums over cells of equal width in logit confidence.
 
     Examples:
@@ -46,7 +46,7 @@ class MetricSums:
 
     n: int
     totals: dict[str, float]
-    even: BinSums
+    uniform: BinSums
     logit: BinSums
 
     @classmethod
@@ -62,7 +62,7 @@ class MetricSums:
         return cls(
             rows.n,
             totals,
-            BinSums.of(rows, GRID_CELLS, "even"),
+            BinSums.of(rows, GRID_CELLS, "uniform"),
             BinSums.of(rows, LOGIT_CELLS, "logit"),
         )
 
@@ -72,7 +72,7 @@ class MetricSums:
         return MetricSums(
             self.n + other.n,
             totals,
-            self.even + other.even,
+            self.uniform + other.uniform,
             self.logit + other.logit,
         )
 
@@ -91,7 +91,7 @@ class MetricSums:
         """
         metric = metrics_named([name])[0]
         if isinstance(metric, CurveMetric):
-            grid = self.even if metric.grid == "even" else self.logit
+            grid = self.uniform if metric.grid == "uniform" else self.logit
             return metric.of_curve(grid.curves())
         if name not in self.totals:
             raise InputError(f"'{name}' doesn't follow from these sums: it needs the rows")

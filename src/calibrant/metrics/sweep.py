@@ -50,11 +50,11 @@ def ece_sweep(scores: Array, labels: Array, norm: int = 1) -> float:
 
 def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:
     """Return the (R,) ECE-sweeps of residual curves."""
-    value = _norm(BinSums.of_ranks(curves, 1), norm)
+    value = _norm(BinSums.of_quantiles(curves, 1), norm)
     sweeping = np.arange(len(value))
     part = curves
     for n_bins in range(2, min(curves.n, MOST_BINS) + 1):
-        sums = BinSums.of_ranks(part, n_bins)
+        sums = BinSums.of_quantiles(part, n_bins)
         ascending = (np.diff(sums.accuracy, axis=1) >= -TIE).all(axis=1)
         if not ascending.any():
             break

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.evaluation import findings
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
 from calibrant.evaluation.numbers import show
+from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.per_row import RowTemperature
@@ -35,9 +36,8 @@ from calibrant.report.render import typeset
 from calibrant.report.series import (
     HISTOGRAM_BINS,
     Reliability,
+    binned_reliability,
     confidence_histogram,
-    equal_mass_points,
-    equal_width_points,
     risk_coverage,
     smoothed_reliability,
 )
@@ -226,8 +226,8 @@ def _method(
         "confidence": histogram.confidence,
         "accuracy": histogram.accuracy,
         "bins": {
-            "width": _points(equal_width_points(rows, level=level)),
-            "mass": _points(equal_mass_points(rows, level=level)),
+            strategy: _points(binned_reliability(rows, level=level, strategy=strategy))
+            for strategy in get_args(Strategy)
         },
         "smooth": {
             # The curve is left out where rows are too few: at both ends, or between two clusters.

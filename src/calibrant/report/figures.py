@@ -6,7 +6,7 @@ settings. matplotlib is imported when a figure is drawn.
 
     fig, (left, right) = plt.subplots(1, 2, layout="constrained")
     figures.reliability_diagram(before, left)
-    figures.reliability_diagram(after, right, kind="smooth")
+    figures.reliability_diagram(after, right, strategy="smooth")
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def reliability_diagram(
     evaluation: Evaluation,
     ax: Axes | None = None,
     *,
-    kind: Literal["width", "mass", "smooth"] = "width",
+    strategy: Literal["uniform", "quantile", "smooth"] = "uniform",
     n_bins: int = DEFAULT_BINS,
     color: str = AFTER,
     label: str | None = None,
@@ -51,21 +51,21 @@ def reliability_diagram(
     Args:
         evaluation: what to draw.
         ax: where.
-        kind: ``"width"`` for equal-width bins, ``"mass"`` for bins of equally many rows, or
-            ``"smooth"``.
+        strategy: ``"uniform"`` for equal-width bins, ``"quantile"`` for bins of equally many
+            rows, or ``"smooth"`` for a curve without bins.
         n_bins: how many.
         color: of the points or the curve.
         label: for a legend.
         hollow: draw empty points and a dashed curve, to tell two series apart without colour.
 
     Raises:
-        InputError: no such kind.
+        InputError: no such strategy.
     """
-    if kind not in ("width", "mass", "smooth"):
-        raise InputError(f"kind must be 'width', 'mass' or 'smooth', not {kind!r}")
+    if strategy not in ("uniform", "quantile", "smooth"):
+        raise InputError(f"strategy must be 'uniform', 'quantile' or 'smooth', not {strategy!r}")
     ax = _axes(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (1, 3)), zorder=1)
-    if kind == "smooth":
+    if strategy == "smooth":
         curve = series.smoothed_reliability(evaluation.rows, level=evaluation.level)
         for piece in _pieces(curve.confidence):
             x = curve.confidence[piece]
@@ -76,8 +76,10 @@ def reliability_diagram(
             ax.plot(x, curve.accuracy[piece], style, color=color, label=label)
             label = None
     else:
-        make = series.equal_width_points if kind == "width" else series.equal_mass_points
-        _points(ax, make(evaluation.rows, n_bins, evaluation.level), color, label, hollow)
+        points = series.binned_reliability(
+            evaluation.rows, n_bins, evaluation.level, strategy=strategy
+        )
+        _points(ax, points, color, label, hollow)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="Confidence", ylabel="Accuracy")
     return ax
 

@@ -19,7 +19,7 @@ from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.scoring import RowScores
-from calibrant.report.series import Reliability, equal_mass_points, wilson_interval
+from calibrant.report.series import Reliability, binned_reliability, wilson_interval
 
 DEFAULT_GROUPS = 4
 POINTS_PER_GROUP = 6
@@ -98,7 +98,7 @@ def margin_groups(
                 float(rows.correct.mean()),
                 float(low[0]),
                 float(high[0]),
-                equal_mass_points(rows, n_bins, level),
+                binned_reliability(rows, n_bins, level, strategy="quantile"),
             )
         )
     return found

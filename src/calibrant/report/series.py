@@ -15,7 +15,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, bin_edges
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges
 from calibrant.metrics.top_label import TopLabel
 
 CURVE_POINTS = 200
@@ -84,25 +84,26 @@ class Reliability:
         )
 
 
-def equal_width_points(
-    rows: TopLabel, n_bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
+def binned_reliability(
+    rows: TopLabel,
+    n_bins: int = DEFAULT_BINS,
+    level: float = DEFAULT_LEVEL,
+    *,
+    strategy: Strategy = "uniform",
 ) -> Reliability:
-    """Return the reliability of `n_bins` equal-width bins (lo, hi], those of the ECE."""
-    return Reliability.of_sums(BinSums.of(rows, n_bins), level)
+    """Return the reliability of `n_bins` bins.
 
-
-def equal_mass_points(
-    rows: TopLabel, n_bins: int = DEFAULT_BINS, level: float = DEFAULT_LEVEL
-) -> Reliability:
-    """Return the reliability of `n_bins` groups of equally many rows, those of AdaECE.
-
-    Rows of equal confidence have no order: a cut through them takes its share of all of them.
+    ``"uniform"`` bins (lo, hi] are of equal width, those of the ECE; ``"quantile"`` bins hold
+    equally many rows, those of AdaECE. Rows of equal confidence have no order: a cut through them
+    takes its share of all of them.
     """
-    sums = BinSums.of_ranks(rows.curves(), min(n_bins, rows.n))
+    if strategy == "uniform":
+        return Reliability.of_sums(BinSums.of(rows, n_bins), level)
+    sums = BinSums.of_quantiles(rows.curves(), min(n_bins, rows.n))
     count = sums.count[0]
     # Differences of running sums may miss 0 and the count by rounding.
     correct = np.clip(sums.correct[0], 0.0, count)
-    return Reliability.of_sums(BinSums(count, sums.confidence[0], correct, "ranks"), level)
+    return Reliability.of_sums(BinSums(count, sums.confidence[0], correct, "quantile"), level)
 
 
 @dataclass(frozen=True, eq=False)

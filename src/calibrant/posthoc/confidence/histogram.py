@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, get_args
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.metrics.bins import bin_edges, equal_mass_cuts
+from calibrant.metrics.bins import Strategy, bin_edges, equal_mass_cuts
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.shapes import Steps
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk
@@ -27,8 +27,8 @@ class HistogramBinning(ShrunkMap):
 
     Args:
         n_bins: number of bins; fewer are used where rows or distinct confidences are fewer.
-        binning: ``"equal-mass"`` puts as many rows in each bin, cut midway between neighbours;
-            ``"equal-width"`` takes (b / B, (b + 1) / B]. An empty bin keeps its middle.
+        strategy: ``"quantile"`` puts as many rows in each bin, cut midway between neighbours;
+            ``"uniform"`` takes (b / B, (b + 1) / B]. An empty bin keeps its middle.
         form: ``"top-label"`` maps the confidence of the predicted class and keeps it;
             ``"one-vs-rest"`` maps the probability of every class, see `MapOfEitherForm`. There
             equal-mass bins lose accuracy as classes grow: the few rows of a class share one bin.
@@ -55,9 +55,7 @@ class HistogramBinning(ShrunkMap):
     method: ClassVar[str] = "histogram"
 
     n_bins: int = argument(15, at_least=1)
-    binning: Literal["equal-mass", "equal-width"] = argument(
-        "equal-mass", choices=("equal-mass", "equal-width")
-    )
+    strategy: Strategy = argument("quantile", choices=get_args(Strategy))
 
     edges_: FloatArray = learnt("e")
     values_: FloatArray = learnt("v", at_least=0, at_most=1)
@@ -70,7 +68,7 @@ class HistogramBinning(ShrunkMap):
     def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
         self.edges_ = (
             bin_edges(self.n_bins)
-            if self.binning == "equal-width"
+            if self.strategy == "uniform"
             else equal_mass_edges(confidence, self.n_bins)
         )
         index = self._bin_of(confidence)

@@ -32,7 +32,8 @@ class BinMeanShift(ProximityMap):
     Args:
         neighbours: k, for the proximity.
         reference_rows: how many reference rows to keep at most.
-        proximity: "paper", exp(-mean distance), or "released", mean exp(-distance^2).
+        convention: of the proximity: "paper", exp(-mean distance), or "released", mean
+            exp(-distance^2).
         scaling: "temperature" maps the confidence after temperature scaling, "none" the network's.
         proximity_bins, confidence_bins: how many; fewer where values are tied or rows are few.
         strength: the share of the shift that is made; the paper's is 1 / 2.

@@ -38,7 +38,8 @@ class ProximityDensityRatio(ProximityMap):
     Args:
         neighbours: k, for the proximity.
         reference_rows: how many reference rows to keep at most.
-        proximity: "paper", exp(-mean distance), or "released", mean exp(-distance^2).
+        convention: of the proximity: "paper", exp(-mean distance), or "released", mean
+            exp(-distance^2).
         scaling: "temperature" maps the confidence after temperature scaling, "none" the network's.
 
     Attributes:

@@ -30,10 +30,10 @@ from calibrant.posthoc.pieces import TopAndOthers, as_type, below_top, parted, s
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import fit_temperature, warn_of
 
-ProximityKind = Literal["paper", "released"]
+ProximityConvention = Literal["paper", "released"]
 
 
-def proximity_of(xp: Any, distances: Array, kind: ProximityKind) -> Array:
+def proximity_of(xp: Any, distances: Array, kind: ProximityConvention) -> Array:
     """Return (n,) proximities in (0, 1] from (n, k) distances to the nearest neighbours.
 
     Args:
@@ -60,7 +60,7 @@ class ProximityMap(NeighbourCalibrator):
 
     keeps_prediction: ClassVar[bool] = True
 
-    proximity: ProximityKind = argument("paper", choices=("paper", "released"))
+    convention: ProximityConvention = argument("paper", choices=("paper", "released"))
     scaling: Literal["temperature", "none"] = argument(
         "temperature", choices=("temperature", "none")
     )
@@ -96,7 +96,7 @@ class ProximityMap(NeighbourCalibrator):
             notes += warn_of(fit.warning)
         confidence = rows.confidence(self.beta_)
         (distances,) = self._distances(predictions.features, references.own)
-        proximity = proximity_of(xnp, distances, self.proximity)
+        proximity = proximity_of(xnp, distances, self.convention)
         correct = rows.correct.astype(np.float64)
         self._fit_map(confidence, proximity, correct)
         loss = float(np.mean((self.map_confidence(confidence, proximity) - correct) ** 2))
@@ -120,7 +120,7 @@ class ProximityMap(NeighbourCalibrator):
         self, xp: Any, row: TopAndOthers, features: Array | None, learnt: Mapping[str, Array]
     ) -> Array:
         near = self.distances_of(xp, features, learnt, slice(None))
-        return self.mapped(xp, row.confidence, proximity_of(xp, near, self.proximity), learnt)
+        return self.mapped(xp, row.confidence, proximity_of(xp, near, self.convention), learnt)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None

@@ -87,7 +87,7 @@ function ribbon(xs, curve, x, y) {
 }
 
 // A reliability diagram with its confidence histogram below, on one horizontal axis.
-function reliabilityChart(method, kind, role, grid, width) {
+function reliabilityChart(method, strategy, role, grid, width) {
   const side = width - 52;
   const area = { left: 42, right: 42 + side, top: 28, bottom: 28 + side };
   const foot = { top: area.bottom + 46, bottom: area.bottom + 128 };
@@ -98,8 +98,8 @@ function reliabilityChart(method, kind, role, grid, width) {
   out += text(area.left - 28, 12, "Share that is right", 'class="strong"');
   out += text(area.left + 8, area.top + 18, "underconfident");
   out += text(area.right - 8, area.bottom - 10, "overconfident", 'text-anchor="end"');
-  const drawn = kind === "smooth"
-    ? ribbon(grid, method.smooth, x, y) : dots(method.bins[kind], x, y, 8, kind === "width");
+  const drawn = strategy === "smooth"
+    ? ribbon(grid, method.smooth, x, y) : dots(method.bins[strategy], x, y, 8, strategy === "uniform");
   out += `<g class="${role}">${drawn}</g>`;
 
   const { count, correct } = method.histogram;

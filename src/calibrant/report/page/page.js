@@ -4,7 +4,7 @@ const doc = JSON.parse(document.getElementById("data").textContent);
 const byName = Object.fromEntries(doc.methods.map((method) => [method.name, method]));
 const byId = (id) => document.getElementById(id);
 const state = {
-  after: doc.after, before: doc.before, points: "width", metric: doc.rank_by,
+  after: doc.after, before: doc.before, points: "uniform", metric: doc.rank_by,
   target: null, point: 0, sort: { key: "gap", descending: true },
 };
 const POINTS_NOTES = {

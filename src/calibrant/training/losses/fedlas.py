@@ -66,7 +66,7 @@ class FeDLaS(CalibrationLoss):
             "constant" (g = 1) or "random" (standard normal g).
         norm: p of the L_p norm, infinity included.
         gate: "learnt", or for ablations "positive", "negative" or "random" (1 or -1 at even odds).
-        sign_convention: "code": psi is the sign of softmax_1 - softmax_0 of the gate's two outputs,
+        convention: "code": psi is the sign of softmax_1 - softmax_0 of the gate's two outputs,
             0 at 0. "paper": that of softmax_0 - softmax_1, -1 at 0. Both train alike; only loaded
             weights and exact ties tell.
         epsilon: 1e-3 in the code, 0 in the paper.
@@ -98,7 +98,7 @@ class FeDLaS(CalibrationLoss):
         indicator: Indicator = "feature-norm",
         norm: float = 1.0,
         gate: Gate = "learnt",
-        sign_convention: Literal["code", "paper"] = "code",
+        convention: Literal["code", "paper"] = "code",
         epsilon: float = 1e-3,
         initial_mean: float = 20.0,
         initial_std: float = 100.0,
@@ -123,7 +123,7 @@ class FeDLaS(CalibrationLoss):
         self.indicator: Indicator = choice("indicator", indicator, Indicator.__args__)
         self.norm = norm if norm == float("inf") else number("norm", norm, above=0)
         self.gate: Gate = choice("gate", gate, Gate.__args__)
-        self.sign_convention = choice("sign_convention", sign_convention, ("code", "paper"))
+        self.convention = choice("convention", convention, ("code", "paper"))
         self.epsilon = number("epsilon", epsilon, at_least=0)
         self.accumulation_steps = whole("accumulation_steps", accumulation_steps, at_least=1)
         self.synchronise = synchronise
@@ -187,7 +187,7 @@ class FeDLaS(CalibrationLoss):
         weights: Tensor = self.gate_network[0].weight  # pyright: ignore
         outputs = self.gate_network(logits.to(weights.dtype)).to(logits.dtype)
         decision = torch.tanh((outputs[:, 1] - outputs[:, 0]) / 2)
-        if self.sign_convention == "paper":
+        if self.convention == "paper":
             decision = -decision
             sign = torch.where(decision > 0, 1.0, -1.0).to(decision.dtype)
         else:

@@ -28,6 +28,7 @@ from calibrant.evaluation.best_set import may_be_best
 
 if TYPE_CHECKING:
     from calibrant.comparison.comparison import ComparedMethod
+    from calibrant.evaluation.evaluate import MetricResult
 
 # The first of these that was measured decides before the calibration error does.
 PROPER_SCORES = ("nll", "brier")
@@ -59,7 +60,7 @@ def best_sets(methods: Sequence[ComparedMethod], level: float) -> dict[str, list
         methods: with evaluations on the same resamples.
         level: probability that a set holds the truly best of these methods.
     """
-    every = [method.evaluation.results for method in methods]
+    every: list[dict[str, MetricResult]] = [m.evaluation.results for m in methods]
     shared = [name for name in every[0] if all(name in results for results in every)]
     return {name: _best_set(methods, name, level) for name in shared}
 

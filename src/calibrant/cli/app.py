@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from calibrant._version import __version__
+from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
 from calibrant.cli.head import head
 from calibrant.cli.options import (
@@ -222,5 +223,5 @@ def apply(
     emit(f"{fitted.method} applied to {rows} of {file}, written to {out}", document, json)
 
 
-for command in (compare, train, head, demo):
+for command in (compare, train, head, methods, metrics, demo):
     app.command()(command)

@@ -70,7 +70,7 @@ def _best_set(methods: Sequence[ComparedMethod], metric: str, level: float) -> l
     costs = np.array([result.cost for result in results])
     drawn = np.stack([result.metric.costs(result.replicates) for result in results])
     may = may_be_best(costs, drawn, level)
-    order = np.argsort(costs, kind="stable").tolist()
+    order: list[int] = np.argsort(costs, kind="stable").tolist()
     return [methods[i].name for i in order if may[i]]
 
 

@@ -1,0 +1,138 @@
+"""What `calibrant methods` and `calibrant metrics` say: of everything, and what the code says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.cli import main
+from calibrant.core.docstrings import Docstring
+from calibrant.core.errors import UnknownMethodError
+from calibrant.metrics import catalogue as of_metrics
+from calibrant.metrics.registry import METRICS
+from calibrant.posthoc import catalogue as of_methods
+from calibrant.posthoc.registry import METHODS
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_method_says_what_a_person_should_know(name: str) -> None:
+    found = of_methods.described(name)
+    assert found.facts is not None, "add it to calibrant.posthoc.catalogue.FACTS"
+    assert found.formula.endswith((".", ":", ","))
+    assert found.arguments.keys() == METHODS[name]().get_params().keys()
+    for key, (default, meaning) in found.arguments.items():
+        assert default == METHODS[name]().get_params()[key]
+        assert meaning, f"the docstring of {name} doesn't say what {key} is"
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_every_metric_says_what_a_person_should_know(name: str) -> None:
+    found = of_metrics.described(name)
+    assert found.facts is not None, "add it to calibrant.metrics.catalogue.FACTS"
+    assert found.formula
+    assert getattr(cb, found.facts.function.__name__) is found.facts.function
+
+
+def test_the_facts_are_of_methods_and_metrics_that_exist() -> None:
+    assert set(of_methods.FACTS) == set(METHODS)
+    assert set(of_metrics.FACTS) == set(METRICS)
+
+
+def test_a_metric_is_the_function_that_its_entry_names() -> None:
+    sample = cb.load_sample("test").take(np.arange(400))
+    probs, labels = np.asarray(sample.probs), sample.labels
+    measured = cb.evaluate(sample, metrics="all", resamples=5)
+    odd = {"slope", "intercept", "brier_calibration", "brier_refinement"}
+    odd |= {"nll_calibration", "nll_refinement"}  # parts of what their function returns
+    for name, facts in of_metrics.FACTS.items():
+        if name not in odd:
+            assert facts.function(probs, labels) == pytest.approx(measured[name].value, abs=2e-6)
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def call(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Said(int(ended.value.code or 0), *capsys.readouterr())
+
+    return call
+
+
+def test_the_command_lists_and_explains(run: Callable[..., Said]) -> None:
+    said = run("methods")
+    assert said.code == 0
+    for name in METHODS:
+        assert f"\n  {name} " in said.out
+    document = json.loads(run("methods", "--json", "-").out)
+    assert [entry["name"] for entry in document["methods"]] == list(METHODS)
+    smart = run("methods", "smart").out
+    for word in (
+        "49",
+        "charbonnier",
+        "cost of a fit",
+        "when it fails",
+        "source",
+        "likelihood_weight",
+    ):
+        assert word in smart
+    assert max(map(len, smart.splitlines())) <= 80
+    metrics = run("metrics")
+    for name in METRICS:
+        assert f"  {name} " in metrics.out
+    assert "calibrant.expected_calibration_error" in run("metrics", "ece").out
+    wrong = run("methods", "smrt")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "did you mean 'smart'?" in wrong.err
+    assert run("metrics", "ecee").code == 2
+
+
+def test_a_chain_and_an_unknown_name() -> None:
+    assert "svs__ridge" in of_methods.described("svs+top-rest").arguments
+    with pytest.raises(UnknownMethodError, match="did you mean 'smart'"):
+        of_methods.described("smrt")
+
+
+def test_a_docstring_in_parts() -> None:
+    def thing() -> None:
+        """Do this
+        and that.
+
+        More of it.
+
+            =  =
+            a  b
+
+        Args:
+            one, two: numbers
+                of rows.
+            three: another.
+
+        References:
+            Somebody,
+            2020.
+        """
+
+    text = Docstring.of(thing)
+    assert text.summary == "Do this and that."
+    assert text.paragraphs == ("More of it.", "    =  =\n    a  b")
+    assert text.items("Args") == {
+        "one": "numbers of rows.",
+        "two": "numbers of rows.",
+        "three": "another.",
+    }
+    assert text.sentences("References") == ["Somebody, 2020."]
+    assert text.sentences("Raises") == []

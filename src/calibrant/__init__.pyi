@@ -105,6 +105,10 @@ from calibrant.posthoc.linear import StructuredMatrixScaling as StructuredMatrix
 from calibrant.posthoc.linear import StructuredVectorScaling as StructuredVectorScaling
 from calibrant.posthoc.linear import VectorScaling as VectorScaling
 from calibrant.posthoc.loading import load as load
+from calibrant.posthoc.log_odds import AffineScaling as AffineScaling
+from calibrant.posthoc.log_odds import BetaCalibration as BetaCalibration
+from calibrant.posthoc.log_odds import PlattScaling as PlattScaling
+from calibrant.posthoc.log_odds import QuadraticScaling as QuadraticScaling
 from calibrant.posthoc.noise.consistency import ConsistencyCalibration as ConsistencyCalibration
 from calibrant.posthoc.noise.probit import ProbitScaling as ProbitScaling
 from calibrant.posthoc.registry import make_calibrator as make_calibrator

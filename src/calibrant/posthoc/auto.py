@@ -38,6 +38,9 @@ FALLBACK = "temperature"
 DEFAULT_CANDIDATES = (
     "temperature, probit, top-rest, probit+top-rest, svs+top-rest, probit+svs+top-rest"
 )
+# Of one event: which way do its log odds bend, and does a map without a formula do better?
+CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
+USUAL = "usual"
 # With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
 FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
 # Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
@@ -59,8 +62,8 @@ class _OfSteps:
 
     def __get__(self, instance: AutoCalibrator | None, owner: type) -> bool:
         steps = None if instance is None else vars(instance).get("steps_")
-        if steps is None:
-            return self.before
+        if steps is None or (instance is not None and instance.form_ == "toplabel"):
+            return self.before or steps is not None
         return all(getattr(step, self.name) for step in steps.values())
 
 
@@ -90,7 +93,9 @@ class AutoCalibrator(Calibrator):
 
     Args:
         candidates: names separated by commas, with their default arguments. Methods that refuse the
-            rows, or need more than logits, are left out and named in the report.
+            rows, or need more than logits, are left out and named in the report. ``"usual"`` stands
+            for the six, or of binary predictions and of the top-label form for temperature, platt,
+            beta, quadratic and venn-abers.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.
@@ -120,9 +125,10 @@ class AutoCalibrator(Calibrator):
     method: ClassVar[str] = "auto"
     keeps_prediction: ClassVar[bool] = cast(bool, _OfSteps(False))
     fits_masked: ClassVar[bool] = True
+    fits_top_label: ClassVar[bool] = True
     part_names: ClassVar[tuple[str, ...]] = ("steps_",)
 
-    candidates: str = DEFAULT_CANDIDATES
+    candidates: str = USUAL
     rule: Rule = argument("average", choices=("average", "lowest", "simplest"))
     score: Score = argument("nll", choices=("nll", "brier"))
     same_prediction: bool = argument(False)
@@ -209,7 +215,9 @@ class AutoCalibrator(Calibrator):
     def _chains(self) -> tuple[list[str], dict[str, str]]:
         """Return the chains that take part, and why others that were named don't."""
         chains, left_out = [FALLBACK], dict[str, str]()
-        for text in str(self.candidates).split(","):
+        usual = DEFAULT_CANDIDATES if self.form_ == "rows" else CANDIDATES_OF_EVENTS
+        named = usual if self.candidates == USUAL else str(self.candidates)
+        for text in named.split(","):
             steps = [name.strip() for name in text.split("+") if name.strip()]
             name = "+".join(steps)
             if self.method in steps:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,12 @@ from calibrant.posthoc.estimator import ClassifierOfLogits
 from calibrant.posthoc.saving import save
 from calibrant.predictions.predictions import Predictions
 
+FittedForm = Literal["rows", "binary", "toplabel"]
+FORMS: dict[FittedForm, str] = {
+    "rows": "scores of all classes",
+    "binary": "one score a row",
+    "toplabel": "the confidence of the predicted label alone",
+}
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
@@ -56,12 +62,16 @@ class Calibrator(ClassifierOfLogits, ABC):
             needs as well, and "head", the last layer. See `NEEDS`.
         fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
             keeps probability 0 and changes nothing for the others.
+        fits_top_label: whether it can be fitted to the top-label form, which has no scores of the
+            other classes: to "is the predicted label right?" by its confidence.
         part_names: learnt attributes that are fitted calibrators themselves; a file holds them with
             their own method and arguments.
 
     Attributes:
         n_classes_: number of classes K it was fitted for.
         classes_: (K,) their numbers, from 0; what `predict` can return.
+        form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
+            positive class, or the confidence in a ``"toplabel"``.
         fit_report_: what the fit did.
 
     Examples:
@@ -80,8 +90,10 @@ class Calibrator(ClassifierOfLogits, ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
     part_names: ClassVar[tuple[str, ...]] = ()
+    fits_top_label: ClassVar[bool] = False
 
     n_classes_: int = field(init=False, repr=False)
+    form_: FittedForm = field(default="rows", init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
 
     def fit(
@@ -137,10 +149,10 @@ class Calibrator(ClassifierOfLogits, ABC):
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
-        rows = predictions.as_logits()
+        rows = predictions.as_event().as_logits()
         if not self.fits_masked:
             self._refuse_masks(rows.scores)
-        self.n_classes_ = int(rows.scores.shape[1])
+        self.n_classes_, self.form_ = int(rows.scores.shape[1]), fitted_form(predictions)
         return rows
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
@@ -150,12 +162,24 @@ class Calibrator(ClassifierOfLogits, ABC):
             predictions: the rows.
             to_apply: ask about `predict_proba`, which needs less.
         """
+        if predictions.kind == "toplabel" and not self.fits_top_label:
+            return (
+                f"it needs a score for every class, and {predictions.source} has only the "
+                "confidence of the predicted label"
+            )
         held: dict[str, Any] = {"features": predictions.features, "head": predictions.head}
         for need in self.needs:
             if held[need] is None and (need == "features" or not to_apply):
                 what, keys = NEEDS[need]
                 return f"it needs {what}, and {predictions.source} has no {keys}"
-        if to_apply and "features" in self.needs and hasattr(self, "fit_report_"):
+        form = fitted_form(predictions)
+        fitted = hasattr(self, "fit_report_")
+        if to_apply and fitted and form != self.form_ and "toplabel" in (form, self.form_):
+            return (
+                f"it was fitted to {FORMS[self.form_]}, and {predictions.source} holds "
+                f"{FORMS[form]}"
+            )
+        if to_apply and "features" in self.needs and fitted:
             found, width = int(held["features"].shape[1]), self.feature_width
             if width is not None and found != width:
                 return (
@@ -229,15 +253,13 @@ class Calibrator(ClassifierOfLogits, ABC):
         other scores than these, so it doesn't.
 
         Raises:
-            PredictionsError: what `predict_proba` refuses, or top-label form.
+            PredictionsError: what `predict_proba` refuses, or another form than it was fitted to.
         """
-        source, features = predictions.source, predictions.features
         reason = self.lacks(predictions, to_apply=True)
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
-        probs = self.predict_proba(predictions.logits, features)
-        after = Predictions.from_probs(probs, predictions.known_labels, features, source)
-        return replace(after, weights=predictions.weights, clusters=predictions.clusters)
+        probs = self.predict_proba(predictions.as_event().logits, predictions.features)
+        return predictions.recalibrated(probs)
 
     def predict_confidence(
         self, logits: Array, features: Array | None = None
@@ -302,7 +324,7 @@ class Calibrator(ClassifierOfLogits, ABC):
     @classmethod
     def state_names(cls) -> tuple[str, ...]:
         """Return the names of the learnt attributes that a file must hold as arrays."""
-        kept = {"n_classes_", "fit_report_", *cls.part_names}
+        kept = {"n_classes_", "form_", "fit_report_", *cls.part_names}
         return tuple(f.name for f in fields(cls) if not f.init and f.name not in kept)
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -336,3 +358,10 @@ class Calibrator(ClassifierOfLogits, ABC):
             setattr(self, name, value.item() if value.ndim == 0 else value)
         self.n_classes_, self.fit_report_ = classes, report
         return self
+
+
+def fitted_form(predictions: Predictions) -> FittedForm:
+    """Return what a calibrator that is fitted to `predictions` is about."""
+    if predictions.kind == "toplabel":
+        return "toplabel"
+    return "binary" if predictions.binary else "rows"

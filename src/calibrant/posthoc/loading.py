@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import check_arguments
 from calibrant.core.errors import CalibratorFileError
 from calibrant.files.atomic import StrPath
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import FORMS, Calibrator, FitReport, FittedForm
 from calibrant.posthoc.learnt import misfit
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saving import FORMAT
@@ -61,8 +61,11 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         report = cast(dict[str, Any], json.loads(header["fit_report"]))
         report["notes"] = tuple(report["notes"])
         classes, fit_report = int(header["classes"]), FitReport(**report)
+        form = header.get("form", "rows")  # files of version 0.1 don't say, and know no other
         if classes < 2:
             raise ValueError(f"{classes} classes")
+        if form not in FORMS or (form != "rows" and classes != 2):
+            raise ValueError(f"form '{form}' of {classes} classes")
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
         headers = cast(dict[str, dict[str, str]], json.loads(header.get("parts", "{}")))
@@ -102,6 +105,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
             )
         parts[name] = _rebuilt(inner, of_part, source)
     try:
+        calibrator.form_ = cast(FittedForm, form)
         calibrator.restore_parts(parts)
         return calibrator.restore(own, classes, fit_report)
     except Exception as error:  # a plug-in's may make more of arrays than to keep them

@@ -38,6 +38,12 @@ from calibrant.posthoc.linear import (
     StructuredVectorScaling,
     VectorScaling,
 )
+from calibrant.posthoc.log_odds import (
+    AffineScaling,
+    BetaCalibration,
+    PlattScaling,
+    QuadraticScaling,
+)
 from calibrant.posthoc.noise.consistency import ConsistencyCalibration
 from calibrant.posthoc.noise.probit import ProbitScaling
 from calibrant.posthoc.plug_ins import plugged_in
@@ -68,6 +74,10 @@ BUILT_IN: dict[str, type[Calibrator]] = {
         StructuredMatrixScaling,
         MatrixScaling,
         DirichletCalibration,
+        PlattScaling,
+        AffineScaling,
+        QuadraticScaling,
+        BetaCalibration,
         IsotonicRegression,
         HistogramBinning,
         BayesianBinning,

@@ -25,6 +25,11 @@ class Saveable(Protocol):
     n_classes_: int
 
     @property
+    def form_(self) -> str:
+        """What it was fitted to."""
+        ...
+
+    @property
     def fit_report_(self) -> Any:
         """What the fit did."""
         ...
@@ -63,6 +68,7 @@ def _described(calibrator: Saveable) -> dict[str, str]:
     described = {
         "method": calibrator.method,
         "classes": str(calibrator.n_classes_),
+        "form": calibrator.form_,
         # NumPy's numbers are fine as arguments, and no numbers to `json`.
         "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),

@@ -31,6 +31,8 @@ class Rows:
     reference: Array | None = None
     weights: FloatArray | None = None
     clusters: IntArray | None = None
+    binary: bool = False
+    class_names: tuple[str, ...] | None = None
 
     @property
     def n(self) -> int:

@@ -7,6 +7,8 @@ guessed from the numbers:
   the row can't be;
 - ``"probs"``: (N, K) rows that sum to 1;
 - ``"toplabel"``: (N,) confidence in one predicted label per row.
+
+Binary predictions, one score a row, are held as two classes and marked (`predictions.binary`).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ from calibrant.core.checks import (
     warn_of_probabilities,
 )
 from calibrant.core.errors import PredictionsError
-from calibrant.predictions.held import Rows, ScoreKind
+from calibrant.predictions.forms import Forms
+from calibrant.predictions.held import ScoreKind
 from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
@@ -44,7 +47,7 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictions(Rows):
+class Predictions(Forms):
     """Scores of a classifier on N rows, mostly with true labels. Build with a `from_…` method.
 
     Attributes:
@@ -60,6 +63,8 @@ class Predictions(Rows):
         weights: (N,) float64, at least 0: how much each row counts; None where all count alike.
         clusters: (N,) int64 number of the cluster that each row belongs to, such as a patient or a
             document, whose rows aren't independent; None where every row stands alone.
+        binary: whether it is about one event, class 1 of two: what `from_binary` makes.
+        class_names: of the classes, or None.
 
     Examples:
         >>> import calibrant as cb
@@ -219,6 +224,7 @@ class Predictions(Rows):
             source=self.source,
             weights=self.weights,
             clusters=self.clusters,
+            binary=self.binary,
         )
 
     @property
@@ -260,5 +266,6 @@ class Predictions(Rows):
         return self.scores
 
     def __repr__(self) -> str:
-        width = "" if self.classes is None else f" x {self.classes} classes"
-        return f"<Predictions {self.source!r}: {self.n} rows{width}, {self.kind}>"
+        width = "" if self.classes is None or self.binary else f" x {self.classes} classes"
+        of = f" of {self.class_names[1]!r}" if self.binary and self.class_names else ""
+        return f"<Predictions {self.source!r}: {self.n} rows{width}, {self.form}{of}>"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import array_api_compat.numpy as xnp
 import numpy as np
@@ -19,16 +19,36 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.shapes import Lines, Steps
-from calibrant.posthoc.pieces import TopAndOthers, as_type, largest, parted, sums
+from calibrant.posthoc.pieces import (
+    TopAndOthers,
+    as_type,
+    largest,
+    parted,
+    sigmoid,
+    sums,
+)
 from calibrant.predictions.predictions import Predictions
 
 # The other classes stay below the predicted one by this share of it, well above float32 rounding.
 SEPARATION = 1e-6
 
 
+# Among the numbers of a map, says that it is one of the second class's probability.
+OF_CLASS_1 = "of_class_1"
+
+
+class _KeepsTopLabel:
+    """True of a class, and of what maps the confidence; false of maps of one event."""
+
+    def __get__(self, instance: ConfidenceMap | None, owner: type) -> bool:
+        return instance is None or instance.form_ != "binary"
+
+
 @dataclass(eq=False)
 class ConfidenceMap(Calibrator):
     """Family: c' = map(c), with c the largest probability of softmax(z).
+
+    Fitted to binary predictions it is p' = map(p), with p the probability of the positive class.
 
     Pooling rows can end in a bin with no error, or with errors only. A probability of exactly 1 or
     0 would make the likelihood of a later exception infinite. So all values are mixed with 1 / K at
@@ -37,8 +57,9 @@ class ConfidenceMap(Calibrator):
     way, up to one row in N + 1.
     """
 
-    keeps_prediction: ClassVar[bool] = True
+    keeps_prediction: ClassVar[bool] = cast(bool, _KeepsTopLabel())
     fits_masked: ClassVar[bool] = True
+    fits_top_label: ClassVar[bool] = True
 
     @abstractmethod
     def shape(self) -> Steps | Lines:
@@ -46,7 +67,12 @@ class ConfidenceMap(Calibrator):
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the numbers of the map's shape."""
-        return self.shape()._asdict()
+        return self.shape()._asdict() | ({OF_CLASS_1: np.array(1.0)} if self.of_event else {})
+
+    @property
+    def of_event(self) -> bool:
+        """Whether it maps the probability of one event, class 1 of two."""
+        return self.form_ != "rows"
 
     def mapped(self, xp: Any, confidence: Array, learnt: Mapping[str, Array]) -> Array:
         """Return the (n,) recalibrated ones of (n,) float64 confidences; see `transform`."""
@@ -61,9 +87,13 @@ class ConfidenceMap(Calibrator):
         """Learn the map from confidences in ascending order and their 0/1 correctness."""
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        label, confidence = _raw_confidence(predictions.scores)
+        if self.of_event:
+            confidence, correct = _of_class_1(predictions.scores), predictions.labels == 1
+        else:
+            label, confidence = _raw_confidence(predictions.scores)
+            correct = label == predictions.labels
         order = np.argsort(confidence, kind="stable")
-        correct = (label == predictions.labels).astype(np.float64)
+        correct = correct.astype(np.float64)
         return self._fit_map(confidence[order], correct[order])
 
     def transform(
@@ -75,7 +105,11 @@ class ConfidenceMap(Calibrator):
         *,
         masks: bool = True,
     ) -> Array:
-        """Return rows rebuilt around c'."""
+        """Return rows rebuilt around c', or [1 - p', p']."""
+        if OF_CLASS_1 in learnt:
+            before = _class_1(xp, logits, None, {}, masks=masks)
+            after = xp.clip(self.mapped(xp, before, learnt), 0.0, 1.0)
+            return as_type(xp, xp.stack([1 - after, after], axis=1), logits)
         row = parted(xp, logits)
         sure = self.mapped(xp, row.confidence, learnt)
         return rebuilt(xp, logits, row, sure, masks)
@@ -87,11 +121,19 @@ class ConfidenceMap(Calibrator):
 
         Unlike those of `predict_proba`, they may lie below 1 / K.
         """
+        if self.of_event:
+            return super().predict_confidence(logits, features)
         label, confidence = self.raw_confidence(logits)
         return label, self.map_confidence(confidence)
 
     def raw_confidence(self, logits: Array) -> tuple[IntArray, FloatArray]:
-        """Return the (N,) predicted labels and the (N,) confidences before the map."""
+        """Return the (N,) predicted labels and the (N,) confidences before the map.
+
+        Of a map of one event, the probability of that event, whatever is predicted.
+        """
+        if self.of_event:
+            probability = _of_class_1(self._checked(logits))
+            return (probability > 0.5).astype(np.int64), probability
         return _raw_confidence(self._checked(logits))
 
 
@@ -107,6 +149,18 @@ def _raw_confidence(logits: Array) -> tuple[IntArray, FloatArray]:
 
     found = to_numpy(apply_map(of, logits, None, {}))
     return found[:, 0].astype(np.int64), found[:, 1]
+
+
+def _of_class_1(logits: Array) -> FloatArray:
+    """Return the (N,) probabilities of class 1 of two as `transform` sees them."""
+    return to_numpy(apply_map(_class_1, logits, None, {}))
+
+
+def _class_1(
+    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
+) -> Array:
+    wide = xp.astype(logits, xp.float64)
+    return sigmoid(xp, wide[:, 1] - wide[:, 0])
 
 
 def rebuilt(xp: Any, logits: Array, row: TopAndOthers, confidence: Array, masks: bool) -> Array:

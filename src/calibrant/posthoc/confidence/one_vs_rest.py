@@ -32,7 +32,9 @@ class _KeepsTopLabel:
     """True of a class, whose default is the top-label form; of an instance what its form says."""
 
     def __get__(self, instance: MapOfEitherForm | None, owner: type) -> bool:
-        return instance is None or instance.form == "top-label"
+        if instance is None or instance.form_ == "toplabel":
+            return True
+        return instance.form == "top-label" and instance.form_ == "rows"
 
 
 @dataclass(eq=False)
@@ -82,7 +84,7 @@ class MapOfEitherForm(ConfidenceMap):
 
     def _map(self) -> Self:
         part = replace(self, form="top-label")
-        part.n_classes_ = self.n_classes_
+        part.n_classes_, part.form_ = self.n_classes_, "rows"
         return part
 
     def _fit(self, predictions: Predictions) -> FitReport:
@@ -91,6 +93,8 @@ class MapOfEitherForm(ConfidenceMap):
             self._join([self])
         else:
             report = self._fit_classes(predictions)
+        if self.of_event and self.form == "top-label":
+            return report
         return replace(report, notes=(*report.notes, NOTES[self.form]))
 
     def _fit_classes(self, predictions: Predictions) -> FitReport:

@@ -33,7 +33,9 @@ class _KeepsBeyondTwoClasses:
     """False of a class; true of what was fitted to more than two classes."""
 
     def __get__(self, instance: LogOddsMap | None, owner: type) -> bool:
-        return instance is not None and vars(instance).get("n_classes_", 2) > 2
+        if instance is None:
+            return False
+        return instance.form_ == "toplabel" or vars(instance).get("n_classes_", 2) > 2
 
 
 @dataclass(eq=False)
@@ -46,6 +48,7 @@ class LogOddsMap(Calibrator):
 
     keeps_prediction: ClassVar[bool] = cast(bool, _KeepsBeyondTwoClasses())
     fits_masked: ClassVar[bool] = True
+    fits_top_label: ClassVar[bool] = True
 
     weights_: FloatArray = learnt("p")
 
@@ -61,7 +64,7 @@ class LogOddsMap(Calibrator):
     def _fit(self, predictions: Predictions) -> FitReport:
         log_odds = event_log_odds(predictions.scores)
         columns = np.stack(self.basis(xnp, log_odds), axis=1)
-        return self._fit_columns(columns, event_outcomes(predictions), None)
+        return self._fit_columns(columns, event_outcomes(predictions), predictions.weights)
 
     def _fit_columns(
         self, columns: FloatArray, outcome: FloatArray, weight: FloatArray | None

@@ -27,6 +27,7 @@ class Uncalibrated(Calibrator):
     method: ClassVar[str] = "none"
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
+    fits_top_label: ClassVar[bool] = True
 
     @property
     def n_parameters(self) -> int:

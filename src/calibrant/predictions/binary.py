@@ -1,0 +1,173 @@
+"""One score a row: the probability, or the log odds, that a row is of the positive class.
+
+Inside it is two classes, 0 for the negative and 1 for the positive one: a probability p as the row
+[1 - p, p], log odds z as the logits [0, z]. Neither loses a digit of p or z, next to 0 and 1 either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import Array, IntArray, as_array, namespace, to_numpy, working_dtype
+from calibrant.core.checks import check_finite, check_labels
+from calibrant.core.errors import InputError, LooksLikeProbabilitiesWarning, PredictionsError
+from calibrant.core.errors import warn_caller
+
+BinaryKind = Literal["prob", "logit"]
+BINARY_KINDS: tuple[BinaryKind, ...] = ("prob", "logit")
+ClassNames = tuple[str, ...]
+# A message lists no more labels than this.
+LISTED = 5
+
+
+def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
+    """Return (N, 2) probabilities or logits of (N,) or (N, 1) scores, checked.
+
+    Raises:
+        PredictionsError: another shape, NaN, infinity, or what the kind can't be.
+    """
+    if kind not in BINARY_KINDS:
+        raise InputError(f"kind must be one of {', '.join(BINARY_KINDS)}, not {kind!r}")
+    values = as_array(scores)
+    shape = tuple(getattr(values, "shape", ()))
+    if len(shape) == 2 and shape[1] == 1:
+        values, shape = values[:, 0], shape[:1]
+    if len(shape) != 1 or shape[0] == 0:
+        raise PredictionsError(f"{source}: {_of_shape(kind, shape)}")
+    xp = namespace(values)
+    if not xp.isdtype(values.dtype, ("real floating", "integral")):
+        raise PredictionsError(f"{source}: '{kind}' must hold real numbers, not {values.dtype}")
+    wide = xp.astype(values, working_dtype(values), copy=False)
+    check_finite(wide[:, None], kind, source, 0)
+    outside = (wide < 0) | (wide > 1)
+    if kind == "logit":
+        if not bool(xp.any(outside)) and bool(xp.any((wide > 0) & (wide < 1))):
+            warn_caller(
+                LooksLikeProbabilitiesWarning(
+                    f"{source}: every 'logit' lies in [0, 1], as probabilities do; if they are "
+                    "some, name them 'prob' (kind='prob')"
+                )
+            )
+        return xp.stack([xp.zeros_like(wide), wide], axis=1)
+    if bool(xp.any(outside)):
+        row = int(to_numpy(outside).argmax())
+        raise PredictionsError(
+            f"{source}: 'prob' must lie in [0, 1], but row {row} holds {float(wide[row])}; name it "
+            "'logit' (kind='logit') if these are log odds"
+        )
+    return xp.stack([1 - wide, wide], axis=1)
+
+
+def _of_shape(kind: BinaryKind, shape: tuple[int, ...]) -> str:
+    """Return why scores of this shape aren't one score a row, and what they look like."""
+    wanted = f"'{kind}' must have shape (N,) or (N, 1), one score a row, not {shape}"
+    if len(shape) == 2 and shape[0] > 0 and shape[1] > 1:
+        many = "probs" if kind == "prob" else "logits"
+        return (
+            f"{wanted}; a column for each of {shape[1]} classes goes by '{many}' "
+            f"(Predictions.from_{many}), one for each of {shape[1]} labels, of which several may be "
+            "true, by kind 'many-labels' (ManyLabels)"
+        )
+    return wanted
+
+
+def binary_labels(
+    labels: Array,
+    rows: int,
+    source: str,
+    positive: Any = None,
+    class_names: Sequence[str] | None = None,
+) -> tuple[IntArray, ClassNames | None]:
+    """Return (N,) labels, 1 for the positive class, and the names of both, if they have any.
+
+    Args:
+        labels: (N,) or (N, 1): 0 and 1, truth values, or the names of two classes.
+        rows: N.
+        source: begins the error message.
+        positive: which label is the positive class; needed where labels are names.
+        class_names: of the negative and of the positive class.
+
+    Raises:
+        PredictionsError: other labels, more than two of them, or names without a `positive` one.
+    """
+    names = two_names(class_names, positive, source)
+    values = to_numpy(as_array(labels))
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.shape != (rows,):
+        raise PredictionsError(
+            f"{source}: the labels of binary predictions must have shape ({rows},), one for each "
+            f"score, not {values.shape}"
+        )
+    if values.dtype.kind == "b":
+        values = values.astype(np.int64)
+    if positive is None and (names is None or values.dtype.kind in "iuf"):
+        return _zeros_and_ones(values, source), names
+    words = np.array([_word(value) for value in values.tolist()])
+    found = sorted(set(words.tolist()))
+    said = _word(positive) if positive is not None else names[1]  # type: ignore[index]
+    others = [name for name in found if name != said]
+    listed = ", ".join(map(repr, found[:LISTED])) + (", ..." if len(found) > LISTED else "")
+    if len(others) > 1 or (names is not None and not set(found) <= set(names)):
+        expected = "two classes" if names is None else f"the classes {names[0]!r} and {names[1]!r}"
+        raise PredictionsError(f"{source}: labels must be of {expected}, but there are {listed}")
+    if names is None and said not in found:
+        raise PredictionsError(
+            f"{source}: no row is labelled {said!r}, which is to be the positive class; there are "
+            f"{listed}"
+        )
+    if names is None and others:
+        names = (others[0], said)
+    return (words == said).astype(np.int64), names
+
+
+def two_names(
+    class_names: Sequence[str] | None, positive: Any, source: str
+) -> tuple[str, str] | None:
+    """Return the names of the negative and of the positive class, or None if there are none."""
+    if class_names is None:
+        return None
+    names = tuple(str(name) for name in class_names)
+    if len(names) != 2 or names[0] == names[1]:
+        raise PredictionsError(
+            f"{source}: class_names of binary predictions must be two names, that of the negative "
+            f"class and that of the positive one, not {list(names)}"
+        )
+    if positive is None or _word(positive) == names[1]:
+        return names[0], names[1]
+    if _word(positive) == names[0]:
+        return names[1], names[0]
+    raise PredictionsError(f"{source}: the positive class {positive!r} is none of {list(names)}")
+
+
+def _word(label: Any) -> str:
+    """Return what a label is called: whole numbers as such, however they are stored."""
+    if isinstance(label, bool):
+        return str(int(label))
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return str(label)
+
+
+def _zeros_and_ones(values: NDArray[Any], source: str) -> IntArray:
+    if values.dtype.kind in "US" or values.dtype.kind == "O":
+        some = sorted({_word(value) for value in values.tolist()})
+        listed = ", ".join(map(repr, some[:LISTED])) + (", ..." if len(some) > LISTED else "")
+        raise PredictionsError(
+            f"{source}: labels are names ({listed}); say which of them is the positive class "
+            "(positive=..., on the command line --positive NAME)"
+        )
+    if values.dtype.kind in "iu" or values.dtype.kind == "f":
+        bad = (values != 0) & (values != 1)
+        if bad.any():
+            row = int(bad.argmax())
+            raise PredictionsError(
+                f"{source}: labels of binary predictions must be 0 or 1, but row {row} holds "
+                f"{_word(values[row].item())}; if there are two other labels, say which is the "
+                "positive class (positive=..., on the command line --positive NAME)"
+            )
+    return check_labels(values, len(values), 2, source)

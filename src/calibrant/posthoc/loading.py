@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import check_arguments
 from calibrant.core.errors import CalibratorFileError
 from calibrant.files.atomic import StrPath
-from calibrant.posthoc.base import FORMS, Calibrator, FitReport, FittedForm
+from calibrant.posthoc.base import FORMS, Calibrator, FitReport
 from calibrant.posthoc.learnt import misfit
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saving import FORMAT
@@ -105,7 +105,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
             )
         parts[name] = _rebuilt(inner, of_part, source)
     try:
-        calibrator.form_ = cast(FittedForm, form)
+        calibrator.form_ = form
         calibrator.restore_parts(parts)
         return calibrator.restore(own, classes, fit_report)
     except Exception as error:  # a plug-in's may make more of arrays than to keep them

@@ -1,7 +1,7 @@
 """One score a row: the probability, or the log odds, that a row is of the positive class.
 
 Inside it is two classes, 0 for the negative and 1 for the positive one: a probability p as the row
-[1 - p, p], log odds z as the logits [0, z]. Neither loses a digit of p or z, next to 0 and 1 either.
+[1 - p, p], log odds z as the logits [0, z]. Neither loses a digit of p or z, next to 0 and 1 too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, IntArray, as_array, namespace, to_numpy, working_dtype
 from calibrant.core.checks import check_finite, check_labels
-from calibrant.core.errors import InputError, LooksLikeProbabilitiesWarning, PredictionsError
-from calibrant.core.errors import warn_caller
+from calibrant.core.errors import (
+    InputError,
+    LooksLikeProbabilitiesWarning,
+    PredictionsError,
+    warn_caller,
+)
 
 BinaryKind = Literal["prob", "logit"]
 BINARY_KINDS: tuple[BinaryKind, ...] = ("prob", "logit")
@@ -69,8 +73,8 @@ def _of_shape(kind: BinaryKind, shape: tuple[int, ...]) -> str:
         many = "probs" if kind == "prob" else "logits"
         return (
             f"{wanted}; a column for each of {shape[1]} classes goes by '{many}' "
-            f"(Predictions.from_{many}), one for each of {shape[1]} labels, of which several may be "
-            "true, by kind 'many-labels' (ManyLabels)"
+            f"(Predictions.from_{many}), and one for each of {shape[1]} labels, several of which "
+            "may be true, by kind 'many-labels' (ManyLabels)"
         )
     return wanted
 
@@ -107,8 +111,8 @@ def binary_labels(
         values = values.astype(np.int64)
     if positive is None and (names is None or values.dtype.kind in "iuf"):
         return _zeros_and_ones(values, source), names
-    words = np.array([_word(value) for value in values.tolist()])
-    found = sorted(set(words.tolist()))
+    words = [_word(value) for value in values.tolist()]
+    found = sorted(set(words))
     said = _word(positive) if positive is not None else names[1]  # type: ignore[index]
     others = [name for name in found if name != said]
     listed = ", ".join(map(repr, found[:LISTED])) + (", ..." if len(found) > LISTED else "")
@@ -122,7 +126,7 @@ def binary_labels(
         )
     if names is None and others:
         names = (others[0], said)
-    return (words == said).astype(np.int64), names
+    return np.array([word == said for word in words], dtype=np.int64), names
 
 
 def two_names(

@@ -14,8 +14,10 @@ from calibrant.core.fit_report import FitReport
 # Holds all coefficients to 0 with the weight of a millionth of a row: it changes no fit that
 # exists, and keeps finite those that have no optimum, so that they can be told from others.
 RIDGE = 1e-6
-# A fit has no optimum of its own if e times the ridge would move the log odds of a row this far.
+# A fit has no optimum of its own if e times more ridge would move the log odds of a row this far.
 MOST_MOVED = 1e-2
+# A column that is smaller throughout says nothing, such as the log of probabilities of almost 1.
+SMALLEST_SCALE = 1e-9
 MAX_STEPS, HALVINGS = 100, 50
 TOLERANCE = 1e-12
 
@@ -58,7 +60,7 @@ def fit_event(
     count = np.ones(len(outcome)) if weight is None else weight
     target = smoothed_targets(outcome, count) if smoothed else outcome
     scale = np.sqrt(np.average(columns**2, axis=0, weights=count))
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = np.maximum(scale, SMALLEST_SCALE)
     design = columns / scale
     w, steps, converged = np.zeros(design.shape[1]), 0, False
 
@@ -75,14 +77,14 @@ def fit_event(
         if converged or steps == MAX_STEPS:
             break
         step = np.linalg.solve(hessian, gradient)
-        size = 1.0
+        size, before = 1.0, value
         for _ in range(HALVINGS):
-            trial = objective(w - size * step)
+            value = objective(w - size * step)
             # A step that gains nothing in floating point is as good as one that gains.
-            if trial <= value + 1e-13 * abs(value):
+            if value <= before + 1e-13 * abs(before):
                 break
             size /= 2
-        w, value, steps = w - size * step, trial, steps + 1
+        w, steps = w - size * step, steps + 1
         converged = float(np.abs(design @ step).max()) < TOLERANCE * (1 + float(np.abs(w).max()))
         converged = converged or float(gradient @ step) < 1e-15 * (1 + abs(value))
     moved = design @ np.linalg.solve(hessian, RIDGE * w)

@@ -7,7 +7,7 @@ Inside it is two classes, 0 for the negative and 1 for the positive one: a proba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,7 +93,8 @@ def binary_labels(
         rows: N.
         source: begins the error message.
         positive: which label is the positive class; needed where labels are names.
-        class_names: of the negative and of the positive class.
+        class_names: of the negative and of the positive class, or of classes 0 and 1 where
+            `positive` says which of them it is.
 
     Raises:
         PredictionsError: other labels, more than two of them, or names without a `positive` one.
@@ -109,11 +110,15 @@ def binary_labels(
         )
     if values.dtype.kind == "b":
         values = values.astype(np.int64)
-    if positive is None and (names is None or values.dtype.kind in "iuf"):
-        return _zeros_and_ones(values, source), names
-    words = [_word(value) for value in values.tolist()]
+    numbers = values.dtype.kind in "iuf"
+    if names is not None and class_names is not None and numbers:
+        truth = _zeros_and_ones(values, source)
+        return (truth if names[1] == str(class_names[1]) else 1 - truth), names
+    if positive is None and names is None:
+        return _zeros_and_ones(values, source), None
+    words = [_word(value) for value in cast("list[object]", values.tolist())]
     found = sorted(set(words))
-    said = _word(positive) if positive is not None else names[1]  # type: ignore[index]
+    said = names[1] if positive is None and names is not None else _word(positive)
     others = [name for name in found if name != said]
     listed = ", ".join(map(repr, found[:LISTED])) + (", ..." if len(found) > LISTED else "")
     if len(others) > 1 or (names is not None and not set(found) <= set(names)):

@@ -30,6 +30,7 @@ ROOMS = (
     "comparison",
     "training",
     "report",
+    "sklearn",
     "cli",
     "studies",
     "__main__",

@@ -66,12 +66,14 @@ def test_every_public_name_is_there():
         value = getattr(calibrant, name)
         if name != "__version__":
             assert value.__doc__, name
-    assert set(dir(calibrant)) == {*calibrant.__all__, "training"}
+    assert set(dir(calibrant)) == {*calibrant.__all__, "training", "sklearn"}
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         calibrant.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("package", ["calibrant", "calibrant.training", "calibrant.report"])
+@pytest.mark.parametrize(
+    "package", ["calibrant", "calibrant.training", "calibrant.report", "calibrant.sklearn"]
+)
 def test_every_name_of_the_stub_is_the_object_at_its_home(package):
     face = importlib.import_module(package)
     homes = stub_names(Path(face.__file__).with_suffix(".pyi"))

@@ -15,5 +15,5 @@ from calibrant._version import __version__ as __version__
 from calibrant.core.lazy import public_face
 
 __getattr__, __dir__, _names = public_face(__name__, __file__)
-# `calibrant.training` needs torch, so a star doesn't ask for it.
-__all__ = [name for name in _names if name != "training"]  # pyright: ignore[reportUnsupportedDunderAll]
+# These need torch and scikit-learn, so a star doesn't ask for them.
+__all__ = [name for name in _names if name not in ("training", "sklearn")]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -12,7 +12,7 @@ settings. matplotlib is imported when a figure is drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.evaluation.evaluate import Evaluation
 from calibrant.metrics.bins import DEFAULT_BINS
+from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import margins, series
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # Blue and vermilion of Okabe and Ito: told apart by everyone, and by their lightness in print.
 AFTER, BEFORE, QUIET = "#0072B2", "#D55E00", "#767676"
+Strategy = Literal["uniform", "quantile", "smooth"]
 PALETTE = (AFTER, BEFORE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 
 # matplotlib passes most settings on as untyped keywords.
@@ -40,7 +42,7 @@ def reliability_diagram(
     evaluation: Evaluation,
     ax: Axes | None = None,
     *,
-    strategy: Literal["uniform", "quantile", "smooth"] = "uniform",
+    strategy: Strategy = "uniform",
     n_bins: int = DEFAULT_BINS,
     color: str = AFTER,
     label: str | None = None,
@@ -61,12 +63,36 @@ def reliability_diagram(
     Raises:
         InputError: no such strategy.
     """
-    if strategy not in ("uniform", "quantile", "smooth"):
+    return reliability_of_rows(
+        evaluation.rows,
+        ax,
+        level=evaluation.level,
+        strategy=strategy,
+        n_bins=n_bins,
+        color=color,
+        label=label,
+        hollow=hollow,
+    )
+
+
+def reliability_of_rows(
+    rows: TopLabel,
+    ax: Axes | None = None,
+    *,
+    level: float,
+    strategy: Strategy = "uniform",
+    n_bins: int = DEFAULT_BINS,
+    color: str = AFTER,
+    label: str | None = None,
+    hollow: bool = False,
+) -> Axes:
+    """Draw what `reliability_diagram` draws, of sorted rows; intervals have coverage `level`."""
+    if strategy not in get_args(Strategy):
         raise InputError(f"strategy must be 'uniform', 'quantile' or 'smooth', not {strategy!r}")
     ax = _axes(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (1, 3)), zorder=1)
     if strategy == "smooth":
-        curve = series.smoothed_reliability(evaluation.rows, level=evaluation.level)
+        curve = series.smoothed_reliability(rows, level=level)
         for piece in _pieces(curve.confidence):
             x = curve.confidence[piece]
             ax.fill_between(
@@ -76,9 +102,7 @@ def reliability_diagram(
             ax.plot(x, curve.accuracy[piece], style, color=color, label=label)
             label = None
     else:
-        points = series.binned_reliability(
-            evaluation.rows, n_bins, evaluation.level, strategy=strategy
-        )
+        points = series.binned_reliability(rows, n_bins, level, strategy=strategy)
         _points(ax, points, color, label, hollow)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="Confidence", ylabel="Accuracy")
     return ax

@@ -19,7 +19,7 @@ import calibrant as cb
 from calibrant.core.lazy import stub_names
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("calibrant", "calibrant.training", "calibrant.report")
+PACKAGES = ("calibrant", "calibrant.training", "calibrant.report", "calibrant.sklearn")
 # Tables and texts, which have no docstring.
 VALUES = {"__version__", "METRICS", "CORE_METRICS", "LOSSES"}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

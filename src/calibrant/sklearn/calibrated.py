@@ -71,8 +71,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         >>> from calibrant.sklearn import Calibrated
         >>> X, y = load_iris(return_X_y=True)
         >>> model = Calibrated(GaussianNB(), method="temperature").fit(X, y)
-        >>> model.predict_proba(X[:1]).sum(), len(model.estimators_), model.calibrator_.method
-        (1.0, 5, 'temperature')
+        >>> print(round(model.predict_proba(X[:1]).sum(), 6), len(model.estimators_))
+        1.0 5
     """
 
     def __init__(

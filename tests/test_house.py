@@ -31,6 +31,7 @@ ROOMS = (
     "training",
     "report",
     "sklearn",
+    "monitor",
     "cli",
     "studies",
     "__main__",

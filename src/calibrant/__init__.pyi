@@ -75,6 +75,7 @@ from calibrant.metrics.selective import risk_coverage as risk_coverage
 from calibrant.metrics.smooth import smooth_calibration_error as smooth_calibration_error
 from calibrant.metrics.streaming import MetricSums as MetricSums
 from calibrant.metrics.sweep import ece_sweep as ece_sweep
+from calibrant.monitor.monitor import Monitor as Monitor
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
 from calibrant.posthoc.base import Calibrator as Calibrator
 from calibrant.posthoc.base import FitReport as FitReport

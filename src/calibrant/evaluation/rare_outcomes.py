@@ -58,8 +58,23 @@ class Gap(NamedTuple):
         gap = float(residual.mean())
         residual -= gap
         spread = float(residual @ residual) / rows.n
-        tilt = 1 - 2 * float(rows.correct.mean())
-        k = NormalDist().inv_cdf((1 + level) / 2) ** 2 / rows.n
+        return cls.of_moments(gap, spread, float(rows.correct.mean()), rows.n, level)
+
+    @classmethod
+    def of_moments(
+        cls, gap: float, spread: float, accuracy: float, n: int, level: float = DEFAULT_LEVEL
+    ) -> Self:
+        """Return the gap of n rows of which only sums are known; see `of`.
+
+        Args:
+            gap: mean residual.
+            spread: variance of the residuals.
+            accuracy: share of right rows.
+            n: number of rows.
+            level: nominal coverage.
+        """
+        tilt = 1 - 2 * accuracy
+        k = NormalDist().inv_cdf((1 + level) / 2) ** 2 / n
         # Of d = gap - g: (1 + k) d^2 - k tilt d - k s^2 = 0.
         middle = k * tilt / (2 * (1 + k))
         half = (middle**2 + k * spread / (1 + k)) ** 0.5

@@ -1,0 +1,262 @@
+"""Watch a stream of confidences and outcomes; see `Monitor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.arrays import Array
+from calibrant.core.errors import InputError
+from calibrant.files.atomic import StrPath
+from calibrant.metrics.top_label import confidence_and_correct
+from calibrant.monitor import state, words
+from calibrant.monitor.counted import Counted
+from calibrant.monitor.diagnosis import Diagnosis
+from calibrant.monitor.inputs import as_ids, as_names, as_rows, check_lengths
+from calibrant.monitor.two_tests import Alarm
+from calibrant.monitor.unlabelled import Unlabelled
+from calibrant.monitor.windows import Window
+
+SETTINGS = (
+    "tolerance",
+    "alpha",
+    "average_run_length",
+    "window",
+    "latest",
+    "n_groups",
+    "most_waiting",
+)
+
+
+@dataclass(eq=False)
+class Monitor:
+    """Notice when the confidence of a deployed model stops being honest.
+
+    Feed it confidences and outcomes as they come. Two tests run along, both of the hypothesis that
+    a row of confidence p is right with a probability of p +- `tolerance`, whatever came before:
+
+    - **level**: has it ever been off? Alarm with probability at most `alpha`, ever, if not.
+    - **change**: has it gone off? A false alarm after `average_run_length` rows on average, or
+      later; within n rows with probability at most n / `average_run_length`.
+
+    Both may be looked at after every row. Formulas: `calibrant.monitor.evidence`.
+
+    Args:
+        tolerance: how far a probability may be from what was said, a fraction; 0 is allowed, but
+            no calibrator is that exact.
+        alpha: probability of a false alarm of the level test.
+        average_run_length: rows to a false alarm of the change test, c.
+        window: rows of the shortest windows.
+        latest: rows kept, to say what is wrong and what a refit would give.
+        n_groups: how many groups there will be, if known: their evidence then weighs the same.
+            Otherwise those that show up later weigh less.
+        most_waiting: predictions that may wait for their outcome; also ids that are remembered.
+
+    Attributes:
+        rows: how many rows with outcomes were counted.
+        alarms: the alarms that rose, by test: ``"level"``, ``"change"``.
+        unlabelled: the rows without outcome.
+        inputs: how much of which input was counted, for whoever reads them.
+
+    Raises:
+        InputError: an argument out of its limits.
+
+    References:
+        Henzi, Puke, Dimitriadis, Ziegel, arXiv 2203.00426. Shin, Ramdas, Rinaldo, NEJSDS.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> rng = np.random.default_rng(0)
+        >>> said = rng.uniform(0.5, 1.0, 6_000)
+        >>> right = rng.random(6_000) < said - 0.2 * (np.arange(6_000) >= 4_000)  # goes off
+        >>> level, change = cb.Monitor().update(said, right)
+        >>> 4_000 < change.row < 4_500, change.since.low <= 4_000 <= change.since.high
+        (True, True)
+    """
+
+    tolerance: float = argument(0.02, at_least=0, below=0.5)
+    alpha: float = argument(0.05, above=0, below=1)
+    average_run_length: float = argument(1e5, above=1, at_most=1e100)
+    window: int = argument(1000, at_least=50)
+    latest: int = argument(5000, at_least=200)
+    n_groups: int | None = None
+    most_waiting: int = argument(100_000, at_least=1)
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+        if self.n_groups is not None and self.n_groups < 1:
+            raise InputError(f"n_groups must be at least 1, not {self.n_groups}")
+        self._counted = Counted.start(self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in SETTINGS}
+
+    @property
+    def rows(self) -> int:
+        """How many rows with outcomes were counted."""
+        return self._counted.windows.rows
+
+    @property
+    def alarms(self) -> dict[str, Alarm]:
+        """The alarms that rose, by test."""
+        return dict(self._counted.tests.alarms)
+
+    @property
+    def unlabelled(self) -> Unlabelled:
+        """The rows without outcome: how many there are, and the accuracy to expect of them."""
+        return self._counted.unlabelled
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """How much of which input was counted: whoever reads inputs may note it here."""
+        return self._counted.inputs
+
+    @property
+    def log_e(self) -> float:
+        """Evidence of the level test, log E in nats; an alarm rises at log(1 / alpha)."""
+        return self._counted.tests.log_level
+
+    @property
+    def log_r(self) -> float:
+        """Evidence of the change test, log R in nats; an alarm rises at log c."""
+        return self._counted.tests.log_mass
+
+    def update(
+        self, confidence: Array, correct: Array | None = None, groups: Any = None
+    ) -> tuple[Alarm, ...]:
+        """Count rows, and return the alarms that rose at one of them.
+
+        Args:
+            confidence: (n,) probabilities of the predicted classes, or of class 1; a single one;
+                or (n, K) probabilities.
+            correct: (n,) whether the prediction was right, or class 1 the true one; with (n, K)
+                probabilities the true classes. None where nobody knows.
+            groups: (n,) names of groups, or one for all rows; always or never.
+
+        Raises:
+            PredictionsError: unusable arrays; nothing is counted then.
+            InputError: groups for some rows only, or more of them than `n_groups`.
+        """
+        said = as_rows(confidence)
+        if correct is None:
+            nothing = np.zeros(len(said), dtype=np.int64)
+            self.unlabelled.add(np.clip(confidence_and_correct(said, nothing)[0], 0.0, 1.0))
+            return ()
+        values, right = confidence_and_correct(said, as_rows(correct))
+        names = as_names(groups, len(values))
+        return self._counted.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), names)
+
+    def predict(
+        self,
+        ids: Any,
+        confidence: Array,
+        predicted: Array | None = None,
+        groups: Any = None,
+    ) -> tuple[Alarm, ...]:
+        """Take predictions whose outcomes come later, or came before; see `learn`.
+
+        Args:
+            ids: (n,) names or numbers, or a single one, that tell rows apart; one that was there
+                before is left out.
+            confidence: (n,) probabilities of the predicted classes.
+            predicted: (n,) predicted classes, if outcomes will be true labels.
+            groups: (n,) names of groups, or one for all rows; always or never.
+
+        Raises:
+            PredictionsError: unusable arrays.
+        """
+        keys, said = as_ids(ids), as_rows(confidence)
+        said = confidence_and_correct(said, np.zeros(len(said), dtype=np.int64))[0]
+        names: list[Any] = [*(as_names(groups, len(said)) or [None] * len(said))]
+        classes: list[Any] = [None] * len(said)
+        if predicted is not None:
+            classes = [int(label) for label in as_rows(predicted).tolist()]
+        check_lengths(keys, said, classes)
+        return self._counted.predict(keys, np.clip(said, 0.0, 1.0), classes, names)
+
+    def learn(self, ids: Any, outcomes: Array) -> tuple[Alarm, ...]:
+        """Take outcomes, in any order, and count each row that has its prediction, once.
+
+        A row counts when both are there. So the guarantees want a delay that doesn't hang on the
+        outcome: if errors are known sooner than successes, the rows counted are no fair sample.
+
+        Args:
+            ids: (n,) names or numbers, or a single one.
+            outcomes: (n,) true labels where predictions came with their classes; else 1 for right,
+                0 for wrong.
+        """
+        keys, known = as_ids(ids), [int(outcome) for outcome in as_rows(outcomes).tolist()]
+        check_lengths(keys, known)
+        return self._counted.learn(keys, known)
+
+    def windows(self) -> list[Window]:
+        """Return calibration over the windows of the stream, the last of which may be growing."""
+        return [Window.of_sums(first, sums) for first, sums in self._counted.windows.stretches()]
+
+    def diagnosis(self) -> Diagnosis | None:
+        """Return what is wrong since the change, or over the latest rows; None without rows."""
+        alarm = self.alarms.get("change") or self.alarms.get("level")
+        since = None if alarm is None else alarm.since.row
+        return self._counted.latest.diagnosis(self.rows, since)
+
+    def as_dict(self, details: bool = False) -> dict[str, Any]:
+        """Return what was found as JSON takes it; fractions, rows counted from 0.
+
+        Args:
+            details: whether to add "details": the alarms in full, the diagnosis, groups, and rows
+                without outcome.
+        """
+        return words.document(self, details=details)
+
+    def __str__(self) -> str:
+        return words.text(self)
+
+    def groups(self) -> list[words.GroupFound]:
+        """Return what each group shows, in the order in which they came."""
+        return words.groups_found(self._counted.tests)
+
+    def save(self, path: StrPath) -> None:
+        """Write the state to a file, whole or not at all.
+
+        Raises:
+            InputError: the folder doesn't exist, or there is no room.
+        """
+        header, arrays = self._counted.pack()
+        state.write_state(path, header | {"settings": self._settings()}, arrays)
+
+    @classmethod
+    def load(cls, path: StrPath) -> Monitor:
+        """Return the monitor that `save` wrote.
+
+        Raises:
+            CalibratorFileError: the file is missing, damaged or something else.
+        """
+        header, arrays = state.read_state(path)
+        with state.damaged_is_said(path):
+            monitor = cls(**header["settings"])
+            monitor._counted.unpack(header, arrays)
+        return monitor
+
+    def merge(self, *others: Monitor) -> Monitor:
+        """Return one monitor of the rows of this and others, such as replicas of a server.
+
+        Log payments and R add up over replicas, and the sums are what one monitor of all rows
+        would have, in whatever order the rows came. So the merged tests keep their guarantees, with
+        alpha and c for all replicas together. Alarms of the parts are not taken over, since each
+        part spends an alpha of its own. Rows are numbered part after part.
+
+        Raises:
+            InputError: settings differ, or there are groups and `n_groups` isn't known.
+        """
+        settings = self._settings()
+        for other in others:
+            apart = [name for name in SETTINGS if getattr(other, name) != settings[name]]
+            if apart:
+                raise InputError(f"only monitors of one {apart[0]} can be merged")
+        merged = type(self)(**settings)
+        merged._counted = Counted.merged([part._counted for part in (self, *others)])
+        return merged

@@ -1,0 +1,179 @@
+"""Calibration over stretches of the stream: sums of a few cells, with intervals and floor.
+
+A window keeps of its rows only how many fell into each cell of confidence, how many of them were
+right, and the sum of their confidences. Cells are the fifteen equal bins of the ECE, cut further
+where confidences crowd near 0 and 1. So windows add up, and a stream has as many as its trail
+remembers: the latest ones short, those of long ago long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray
+from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
+from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval
+from calibrant.metrics.bins import DEFAULT_BINS, bin_edges
+from calibrant.monitor.trail import Trail
+
+_NEAR_ONE = (0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
+# A cell (lo, hi] lies within one of the fifteen bins; 0 is in the first.
+EDGES = np.unique(np.concatenate([bin_edges(DEFAULT_BINS), _NEAR_ONE, 1 - np.array(_NEAR_ONE)]))
+CELLS = len(EDGES) - 1
+# What is summed in each cell: rows, confidences, right ones.
+WIDTH = 3 * CELLS
+_BIN_OF_CELL = np.searchsorted(bin_edges(DEFAULT_BINS)[1:-1], EDGES[1:], side="left")
+_FIRST_CELLS = np.searchsorted(_BIN_OF_CELL, np.arange(DEFAULT_BINS))
+# The latest windows are `window` rows long, this many of them; then twice as long, and so on.
+KEPT = 16
+RESAMPLES = 400
+
+
+@dataclass(frozen=True)
+class Window:
+    """How honest the confidences of a stretch of rows were; fractions.
+
+    Attributes:
+        first: 0-based number of the first row; rows: how many there are.
+        confidence: mean confidence; accuracy: share of right rows.
+        gap: confidence less accuracy, with the ends of its score interval; positive: overconfident.
+        gap_low: lower end; gap_high: upper end.
+        ece: expected calibration error of 15 equal bins, with the ends of its bootstrap interval.
+        ece_low: lower end; ece_high: upper end.
+        floor: what honest confidences would show of it on average.
+        floor_95: and what they would stay below in 95 % of cases.
+    """
+
+    first: int
+    rows: int
+    confidence: float
+    accuracy: float
+    gap: float
+    gap_low: float
+    gap_high: float
+    ece: float
+    ece_low: float
+    ece_high: float
+    floor: float
+    floor_95: float
+
+    @classmethod
+    def of_sums(cls, first: int, sums: FloatArray, level: float = 0.95) -> Window:
+        """Return the window whose first row is `first`, from its (3 C,) sums.
+
+        Random numbers are seeded by `first`, so that a window always shows the same.
+        """
+        count, said, right = sums.reshape(3, CELLS)
+        n = round(float(count.sum()))
+        gap = _gap(count, said, right, level)
+        rng = np.random.default_rng(first)
+        mean = np.clip(np.divide(said, count, out=np.zeros(CELLS), where=count > 0), 0.0, 1.0)
+        ece = float(_ece(said - right, n))
+        honest = _ece(said - rng.binomial(count.astype(np.int64), mean, (RESAMPLES, CELLS)), n)
+        outcomes = np.concatenate([right, count - right])
+        drawn = rng.multinomial(n, outcomes / n, RESAMPLES).astype(np.float64)
+        drawn = drawn[:, :CELLS] * (mean - 1) + drawn[:, CELLS:] * mean
+        low, high = interval(ece, _ece(drawn, n), level, biased=True)
+        if min(float(right.sum()), n - float(right.sum())) < ENOUGH:
+            # Resamples know too little of so few; the ECE is never below the gap.
+            high = max(high, -gap.low, gap.high)
+        return cls(
+            first=first,
+            rows=n,
+            confidence=float(said.sum()) / n,
+            accuracy=float(right.sum()) / n,
+            gap=gap.value,
+            gap_low=gap.low,
+            gap_high=gap.high,
+            ece=ece,
+            ece_low=low,
+            ece_high=high,
+            floor=float(honest.mean()),
+            floor_95=float(np.quantile(honest, FLOOR_QUANTILE)),
+        )
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether the ECE is no more than noise would give."""
+        return self.ece <= self.floor_95
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return asdict(self)
+
+
+def _gap(count: FloatArray, said: FloatArray, right: FloatArray, level: float) -> Gap:
+    """Return the gap of cells; the rows of a cell count as equally confident."""
+    n = float(count.sum())
+    mean = np.divide(said, count, out=np.zeros(CELLS), where=count > 0)
+    gap = float((said - right).sum()) / n
+    square = float((right * (mean - 1) ** 2 + (count - right) * mean**2).sum()) / n
+    return Gap.of_moments(gap, max(square - gap**2, 0.0), float(right.sum()) / n, round(n), level)
+
+
+def _ece(residual: FloatArray, n: int) -> FloatArray:
+    """Return the ECE of (..., C) residual sums of cells."""
+    bins = np.abs(np.add.reduceat(residual, _FIRST_CELLS, axis=-1), dtype=np.float64)
+    return np.divide(bins.sum(axis=-1), n, dtype=np.float64)
+
+
+def cell_sums(confidence: FloatArray, correct: BoolArray, part: IntArray | int = 0) -> FloatArray:
+    """Return the (P, 3 C) sums of n rows, those of each of P parts by themselves.
+
+    Args:
+        confidence: (n,) in [0, 1].
+        correct: (n,) whether each row is right.
+        part: (n,) the part that each row belongs to, ascending from 0; 0 for all.
+    """
+    cell = np.searchsorted(EDGES[1:-1], confidence, side="left")
+    parts = 1 if isinstance(part, int) else int(part[-1]) + 1
+    index = cell if isinstance(part, int) else cell + CELLS * part
+    sums = [
+        np.bincount(index, weights, parts * CELLS).reshape(parts, CELLS)
+        for weights in (None, confidence, correct)
+    ]
+    return np.concatenate(sums, axis=1, dtype=np.float64)
+
+
+@dataclass
+class Windows:
+    """The running sums of a stream's cells, remembered where windows begin and end.
+
+    Attributes:
+        rows: how many rows were summed.
+        sums: (3 C,) of all of them.
+        trail: the sums as they were.
+    """
+
+    rows: int
+    sums: FloatArray
+    trail: Trail
+
+    @classmethod
+    def start(cls, window: int) -> Windows:
+        """Return the windows of a stream that hasn't begun, the shortest `window` rows long."""
+        return cls(0, np.zeros(WIDTH), Trail.start(WIDTH, window, KEPT))
+
+    def add(self, confidence: FloatArray, correct: BoolArray) -> None:
+        """Sum n more rows."""
+        before, after, base = self.rows, self.rows + len(confidence), self.trail.base
+        part = np.arange(before, after) // base - before // base
+        path = self.sums + np.cumsum(cell_sums(confidence, correct, part), axis=0)
+        due = self.trail.due(before, after)
+        self.trail.extend(due, due, path[: len(due)])
+        self.rows, self.sums = after, path[-1]
+
+    def stretches(self) -> list[tuple[int, FloatArray]]:
+        """Return first row and sums of each window, the last of which may still be growing."""
+        rows, sums = self.trail.row, self.trail.sums
+        if rows[-1] < self.rows:
+            rows, sums = np.append(rows, self.rows), np.vstack([sums, self.sums])
+        return list(zip(rows[:-1].tolist(), np.diff(sums, axis=0), strict=True))
+
+    def since(self, row: int) -> FloatArray:
+        """Return the sums of the windows that begin at `row` or later."""
+        parts = [sums for first, sums in self.stretches() if first >= row]
+        return np.sum(parts, axis=0) if parts else np.zeros(WIDTH)

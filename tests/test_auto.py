@@ -467,7 +467,7 @@ def test_one_file_holds_all_that_is_averaged(tmp_path):
     [
         ('"method": "svs"', '"method": "magic"', "unknown method 'magic'"),
         ('"method": "svs"', '"method": "temperature"', "has no argument 'ridge'"),
-        ('"classes": "4"', '"classes": "5"', "part 'svs' was fitted for 5 classes, not 4"),
+        ('"n_classes": "4"', '"n_classes": "5"', "part 'svs' was fitted for 5 classes, not 4"),
         ('{"svs":', '{"svs+svs":', "made of steps, each behind one that comes before it, but"),
         ('{"svs":', '{"none":', "but the file"),
         ('{"svs": {', '{"svs": {"svs": {', "header is damaged"),

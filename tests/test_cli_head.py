@@ -209,7 +209,7 @@ def test_a_run_of_calibrant_train_gets_its_training_features(run, tmp_path):
             (images / f"{part}-{kind}-ubyte").write_bytes(content)
     folder = tmp_path / "run"
     train(
-        RunSettings(str(images), num_classes=3, epochs=2, batch_size=16, protocol="acls"),
+        RunSettings(str(images), n_classes=3, epochs=2, batch_size=16, protocol="acls"),
         folder,
         accelerator="cpu",
     )

@@ -850,7 +850,7 @@ def test_real_files(name: str, kind: str, rows: int, classes: int | None):
     if not (REAL / name).exists():
         pytest.skip("the larger real data lie beside the checkout, and aren't there")
     p = read_predictions(REAL / name)
-    assert (p.kind, p.n, p.classes) == (kind, rows, classes)
+    assert (p.kind, p.n, p.n_classes) == (kind, rows, classes)
     if kind == "toplabel":
         assert (p.predicted == p.labels).mean() > 0.7
         assert p.scores[0] == 0.6856766939163208

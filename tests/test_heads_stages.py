@@ -616,7 +616,7 @@ def test_bad_input_is_refused_in_a_sentence(rows):
     with pytest.raises(InputError, match=r"reference_logits: .* 9 rows"):
         MaCCal().fit(features, labels, (features, labels), reference_logits=features[:9, :5])
     with pytest.raises(InputError, match="there is only one"):
-        MaCCal().fit(features[:1], labels[:1], classes=5)
+        MaCCal().fit(features[:1], labels[:1], n_classes=5)
     single = [(torch.zeros(1, 12), torch.tensor([0])), (torch.ones(1, 12), torch.tensor([1]))]
     with pytest.raises(InputError, match="batches of at least two rows"):
         BalCAL(epochs=1).fit_network(network_of(12, 5), single)
@@ -641,7 +641,7 @@ def test_a_rate_that_blows_up_is_said(rows):
 
 def test_classes_that_no_training_row_has_can_be_said(rows):
     features, labels = rows[0]
-    stage = quick("retrain").fit(features, np.minimum(labels, 3), classes=6)
+    stage = quick("retrain").fit(features, np.minimum(labels, 3), n_classes=6)
     assert stage.predict_proba(features).shape == (len(features), 6)
 
 

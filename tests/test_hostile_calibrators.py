@@ -136,7 +136,7 @@ def test_a_number_of_classes_reserves_no_memory(classes, tmp_path, overconfident
     path = tmp_path / "c.safetensors"
     fitted("temperature", *overconfident).save(path)
     state, header = content(path)
-    safetensors.numpy.save_file(state, path, metadata=header | {"classes": classes})
+    safetensors.numpy.save_file(state, path, metadata=header | {"n_classes": classes})
     tracemalloc.start()
     started = time.process_time()
     try:
@@ -152,7 +152,7 @@ def test_numbers_of_classes_that_are_none_are_refused(classes, tmp_path, overcon
     path = tmp_path / "c.safetensors"
     fitted("temperature", *overconfident).save(path)
     state, header = content(path)
-    safetensors.numpy.save_file(state, path, metadata=header | {"classes": classes})
+    safetensors.numpy.save_file(state, path, metadata=header | {"n_classes": classes})
     with pytest.raises(CalibratorFileError, match="header is damaged"):
         load(path)
 

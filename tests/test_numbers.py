@@ -218,7 +218,7 @@ def test_floors_and_p_values_are_those_of_simulated_labels(rows: Labelled, plain
 
 def test_json_of_a_measurement_is_in_fractions(command, file: Path, plain: Plain):
     document = command("measure", file, "--resamples", "30", "--level", "0.9")
-    assert (document["n"], document["classes"], document["level"]) == (900, 4, 0.9)
+    assert (document["n"], document["n_classes"], document["level"]) == (900, 4, 0.9)
     assert document["clipped_nll_rows"] == 0
     for name, value in plain.values.items():
         assert document["metrics"][name]["value"] == pytest.approx(value, rel=1e-6), name
@@ -300,11 +300,11 @@ def test_the_table_and_json_of_a_comparison(sets):
 def test_json_of_a_fit(command, file: Path, tmp_path: Path):
     out = tmp_path / "v.safetensors"
     document = command("fit", file, "--method", "vector", "--out", out)
-    assert (document["n"], document["classes"], document["parameters"]) == (900, 4, 8)
+    assert (document["n"], document["n_classes"], document["parameters"]) == (900, 4, 8)
     assert document["keeps_prediction"] is False
     assert document["fit"]["iterations"] > 0
     applied = command("apply", out, file, "--out", tmp_path / "p.npz")
-    assert (applied["n"], applied["classes"], applied["method"]) == (900, 4, "vector")
+    assert (applied["n"], applied["n_classes"], applied["method"]) == (900, 4, "vector")
 
 
 # --- the page

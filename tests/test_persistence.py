@@ -142,7 +142,7 @@ def test_the_header_says_what_it_is(tmp_path, overconfident):
         header = file.metadata()
     assert header["method"] == "smart"
     assert header["format"] == "calibrant"
-    assert header["classes"] == "5"
+    assert header["n_classes"] == "5"
     assert json.loads(header["arguments"])["objective"] == "charbonnier"
     assert json.loads(header["fit_report"])["rows"] == 2000
     assert path.stat().st_size < 10_000
@@ -182,8 +182,8 @@ def refused(path: Path, message: str):
         ({"format_version": "2"}, "format version '2'.*update Calibrant"),
         ({"format_version": "-1"}, "format version"),
         ({"format_version": None}, "format version"),
-        ({"classes": None}, "header is damaged"),
-        ({"classes": "five"}, "header is damaged"),
+        ({"n_classes": None}, "header is damaged"),
+        ({"n_classes": "five"}, "header is damaged"),
         ({"arguments": None}, "header is damaged"),
         ({"arguments": "{"}, "header is damaged"),
         ({"arguments": "[1]"}, "header is damaged"),
@@ -229,7 +229,7 @@ def test_parameters_for_another_number_of_classes_are_refused(tmp_path, overconf
     path = tmp_path / "vector.safetensors"
     fitted("vector", *overconfident).save(path)
     state, header = content(path)
-    safetensors.numpy.save_file(state, path, metadata=header | {"classes": "4"})
+    safetensors.numpy.save_file(state, path, metadata=header | {"n_classes": "4"})
     with refused(path, "parameters don't fit a 'vector' calibrator for 4 classes"):
         load(path)
 

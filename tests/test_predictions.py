@@ -37,7 +37,7 @@ def test_logits_are_kept_as_they_came():
         p = Predictions.from_logits(logits, LABELS)
         assert p.scores is logits
         assert p.logits is logits
-        assert (p.kind, p.n, len(p), p.classes) == ("logits", 4, 4, 3)
+        assert (p.kind, p.n, len(p), p.n_classes) == ("logits", 4, 4, 3)
 
 
 def test_lists_are_accepted():
@@ -85,7 +85,7 @@ def test_probs_of_logits_are_on_the_simplex(p: Predictions):
 
 def test_top_label_form_has_no_rows():
     p = Predictions.from_confidence([0.5, 0.9], [0, 1], [0, 2], source="top.csv")
-    assert p.classes is None
+    assert p.n_classes is None
     for form in ("logits", "probs"):
         with pytest.raises(PredictionsError, match=r"^top.csv: this needs a score for every class"):
             getattr(p, form)
@@ -312,7 +312,7 @@ def test_split_into_nothing(size: float):
 def test_unlabelled_rows():
     p = Predictions.from_logits(LOGITS, None, source="new")
     assert p.known_labels is None
-    assert (p.n, p.classes, len(p)) == (4, 3, 4)
+    assert (p.n, p.n_classes, len(p)) == (4, 3, 4)
     assert p.take([2, 0]).known_labels is None
     first, second = p.split(3)
     assert (first.n, second.n) == (3, 1)

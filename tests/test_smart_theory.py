@@ -358,8 +358,8 @@ LOGITS = [[2.0, 1.0, 0.0], [0.0, 3.0, 1.0]]
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theory.feasible_temperatures(1, 0.5, 1), "classes"),
-        (lambda: theory.feasible_temperatures(1, 0.5, 2.5), "classes"),
+        (lambda: theory.feasible_temperatures(1, 0.5, 1), "n_classes"),
+        (lambda: theory.feasible_temperatures(1, 0.5, 2.5), "n_classes"),
         (lambda: theory.feasible_temperatures(-1, 0.5, 3), "margin"),
         (lambda: theory.feasible_temperatures(np.nan, 0.5, 3), "margin"),
         (lambda: theory.feasible_temperatures("wide", 0.5, 3), "margin"),

@@ -377,7 +377,7 @@ def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> Non
         net="resnet8",
         protocol="quick",
         epochs=4,
-        num_classes=None,
+        n_classes=None,
         precision="bf16",
         loss_settings_for="cifar10",
     )

@@ -162,10 +162,10 @@ def test_an_image_no_higher_than_its_banner_is_refused() -> None:
 def test_a_damaged_cache_is_written_anew(tmp_path: Path) -> None:
     for split in ("train", "test"):
         write_parquet(tmp_path / f"{split}-0.parquet", [encoded(), encoded()], [0, 1])
-    whole = read_data_set(tmp_path, num_classes=2, cache=tmp_path / "cache")
+    whole = read_data_set(tmp_path, n_classes=2, cache=tmp_path / "cache")
     for file in (tmp_path / "cache").iterdir():
         file.write_bytes(file.read_bytes()[:100])
-    again = read_data_set(tmp_path, num_classes=2, cache=tmp_path / "cache")
+    again = read_data_set(tmp_path, n_classes=2, cache=tmp_path / "cache")
     assert torch.equal(again.train.images, whole.train.images)
     assert all(np.load(file)["labels"].tolist() == [0, 1] for file in tmp_path.glob("cache/*"))
 
@@ -187,12 +187,12 @@ def test_idx_files_that_end_in_their_header_or_hold_nothing_are_refused(tmp_path
         (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(idx(np.zeros((0, 4, 4), np.uint8)))
         (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(idx(np.zeros(0, np.uint8)))
     with pytest.raises(InputError, match=r"images must be bytes .* not uint8 of \(0, 4, 4\)"):
-        read_data_set(tmp_path, num_classes=2)
+        read_data_set(tmp_path, n_classes=2)
     for images, labels in ((np.zeros(3), np.zeros(3)), (np.zeros((3, 4, 4)), np.zeros((3, 1)))):
         file.write_bytes(idx(images.astype(np.uint8)))
         (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels.astype(np.uint8)))
         with pytest.raises(InputError, match="train images must have three dimensions"):
-            read_data_set(tmp_path, num_classes=2)
+            read_data_set(tmp_path, n_classes=2)
 
 
 def cifar(folder: Path) -> None:
@@ -283,8 +283,8 @@ def layouts(root: Path) -> dict[str, tuple[Path, Callable[[Path], Any]]]:
     return {
         "cifar": (root / "cifar", lambda place: both(read_data_set(place))),
         "archive": (root / "archive", lambda place: both(read_data_set(place / "c.tar.gz"))),
-        "idx": (root / "idx", lambda place: both(read_data_set(place, num_classes=9))),
-        "parquet": (root / "parquet", lambda place: both(read_data_set(place, num_classes=9))),
+        "idx": (root / "idx", lambda place: both(read_data_set(place, n_classes=9))),
+        "parquet": (root / "parquet", lambda place: both(read_data_set(place, n_classes=9))),
         "cifar-c": (root / "shifted", lambda place: read_cifar_c(place, "fog", 2)),
         "list": (root / "list", lambda place: folders([read_list(place / "list.txt", place)])),
         "cub": (root / "cub", lambda place: folders(read_cub(place, (6, 6)).sets.values())),

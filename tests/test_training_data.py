@@ -81,7 +81,7 @@ def test_hub_files_of_several_parts(tmp_path: Path) -> None:
     write_hub(tmp_path / "data/test-00000-of-00001.parquet", test, {"label": [0, 2]}, names=names)
     data = read_data_set(tmp_path)
     assert data.class_names == ("cat", "dog", "owl")
-    assert data.num_classes == 3
+    assert data.n_classes == 3
     assert data.validation is None
     assert data.train.labels.tolist() == [2, 0, 1, 1, 1]
     np.testing.assert_array_equal(as_rows(data.train.batch(torch.arange(5))), train)
@@ -106,16 +106,16 @@ def test_fine_labels_of_cifar100_and_validation_images_of_tiny_imagenet(tmp_path
     columns = {"fine_label": [4, 1], "coarse_label": [0, 0]}
     for split in ("train", "test"):
         write_hub(tmp_path / f"c/{split}-00000-of-00001.parquet", pixels(2), columns)
-    assert read_data_set(tmp_path / "c", num_classes=100).train.labels.tolist() == [4, 1]
+    assert read_data_set(tmp_path / "c", n_classes=100).train.labels.tolist() == [4, 1]
     with pytest.raises(InputError, match="doesn't name its classes"):
         read_data_set(tmp_path / "c")
     with pytest.raises(InputError, match="labels go from 1 to 4, but there are 3 classes"):
-        read_data_set(tmp_path / "c", num_classes=3)
+        read_data_set(tmp_path / "c", n_classes=3)
     for split in ("train", "valid"):
         write_hub(
             tmp_path / f"t/{split}-00000-of-00001.parquet", pixels(2), {"label": [0, 1]}, "image"
         )
-    tiny = read_data_set(tmp_path / "t", num_classes=2)
+    tiny = read_data_set(tmp_path / "t", n_classes=2)
     assert len(tiny.test) == 2
     assert tiny.validation is None
 
@@ -182,12 +182,12 @@ def test_binary_cifar100_takes_the_fine_label(tmp_path: Path) -> None:
     images = pixels(3, 32)
     (tmp_path / "train.bin").write_bytes(cifar_bytes(images, [1, 2, 3], [40, 99, 0]))
     (tmp_path / "test.bin").write_bytes(cifar_bytes(images[:1], [1], [7]))
-    data = read_data_set(tmp_path, num_classes=100)
+    data = read_data_set(tmp_path, n_classes=100)
     assert data.train.labels.tolist() == [40, 99, 0]
     np.testing.assert_array_equal(as_rows(data.train.images), images)
     (tmp_path / "test.bin").write_bytes(b"12345")
     with pytest.raises(InputError, match="hold 5 bytes, not a multiple of the 3074"):
-        read_data_set(tmp_path, num_classes=100)
+        read_data_set(tmp_path, n_classes=100)
 
 
 def idx_bytes(values: np.ndarray) -> bytes:
@@ -202,7 +202,7 @@ def test_idx_files_plain_and_gzipped(tmp_path: Path) -> None:
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx_bytes(grey[:2])))
     labels = gzip.compress(idx_bytes(np.array([3, 3], dtype=np.uint8)))
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(labels)
-    data = read_data_set(tmp_path, num_classes=10)
+    data = read_data_set(tmp_path, n_classes=10)
     assert data.test.labels.tolist() == [3, 3]
     assert data.train.images.shape == (4, 3, 32, 32)
     for colour in range(3):

@@ -509,7 +509,7 @@ def assert_only_warnings(text: str) -> None:
 
 
 def test_the_command_on_two_devices(idx_folder: Path, tmp_path: Path) -> None:
-    words = ("--data", idx_folder, "--out", tmp_path / "run", "--num-classes", 3, "--epochs", 2)
+    words = ("--data", idx_folder, "--out", tmp_path / "run", "--n-classes", 3, "--epochs", 2)
     words += ("--batch-size", 16, "--devices", 2, "--accelerator", "cpu", "--loss", "fedlas-ls")
     done = command(*words, "--json", "-")
     assert done.returncode == 0, done.stderr
@@ -532,7 +532,7 @@ def test_the_command_on_two_devices(idx_folder: Path, tmp_path: Path) -> None:
 def test_the_command_in_process(
     idx_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], call: Callable[..., int]
 ) -> None:
-    words = ["train", "--data", idx_folder, "--out", tmp_path / "run", "--num-classes", 3]
+    words = ["train", "--data", idx_folder, "--out", tmp_path / "run", "--n-classes", 3]
     words += ["--epochs", 1, "--batch-size", 16, "--loss", "focal", "--set", "gamma=2"]
     assert call(*words) == 0
     printed = capsys.readouterr()
@@ -572,7 +572,7 @@ def test_no_temporary_file_of_a_killed_run_survives_the_next(
         str(idx_folder),
         "--out",
         str(tmp_path / "run"),
-        "--num-classes",
+        "--n-classes",
         "3",
     ]
     words += ["--epochs", "1", "--batch-size", "16"]
@@ -592,7 +592,7 @@ def test_no_temporary_file_of_a_killed_run_survives_the_next(
 def test_no_room_for_a_checkpoint_is_one_sentence(idx_folder: Path, tmp_path: Path) -> None:
     # A limit on the size of files fails in the middle of a file, as a full disk does.
     line = f"ulimit -f 64; {sys.executable} -m calibrant train --data {idx_folder} --out run"
-    line += " --num-classes 3 --epochs 1 --batch-size 16"
+    line += " --n-classes 3 --epochs 1 --batch-size 16"
     done = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )

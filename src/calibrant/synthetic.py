@@ -146,23 +146,24 @@ class KnownTruth:
         values = to_numpy(calibrated).astype(np.float64)
         if values.shape == (said.n,):
             return values, self.correct_probability
-        if values.shape != (said.n, said.classes):
+        if values.shape != (said.n, said.n_classes):
             raise InputError(
-                f"'calibrated' must have shape ({said.n}, {said.classes}) or ({said.n},), not "
+                f"'calibrated' must have shape ({said.n}, {said.n_classes}) or ({said.n},), not "
                 f"{values.shape}"
             )
         label = values.argmax(axis=1)
         return values.max(axis=1), pick(self.honest, label)
 
 
-def tempered(rows: int, classes: int, temperature: float = 2.0, seed: int = 0) -> KnownTruth:
+def tempered(rows: int, n_classes: int, temperature: float = 2.0, seed: int = 0) -> KnownTruth:
     """Return rows whose honest logits were multiplied by one temperature, so that it is the truth.
 
     Above 1 all rows are overconfident, below 1 all are underconfident. Margins depend on the
     class, and eight directions in which classes resemble each other run through all rows.
 
     Args:
-        rows: N. classes: K. temperature: T > 0 of the reported logits z = T z*. seed: of the rows.
+        rows: N. n_classes: K. temperature: T > 0 of the reported logits z = T z*.
+        seed: of the rows.
 
     Raises:
         InputError: no rows, fewer than two classes, or a temperature that isn't positive.
@@ -175,13 +176,13 @@ def tempered(rows: int, classes: int, temperature: float = 2.0, seed: int = 0) -
         0.00
         0.13
     """
-    _check(rows, classes, temperature=temperature)
-    honest, labels = _honest_logits(rows, classes, seed)
+    _check(rows, n_classes, temperature=temperature)
+    honest, labels = _honest_logits(rows, n_classes, seed)
     return _reported(honest, labels, np.full(rows, float(temperature)))
 
 
 def margin_tempered(
-    rows: int, classes: int, near: float = 4.0, far: float = 1.0, seed: int = 0
+    rows: int, n_classes: int, near: float = 4.0, far: float = 1.0, seed: int = 0
 ) -> KnownTruth:
     """Return rows that are the more overconfident, the closer their two best classes are.
 
@@ -191,7 +192,7 @@ def margin_tempered(
     can't.
 
     Args:
-        rows: N. classes: K. near, far: see above, 1 <= far <= near <= 8 far. seed: of the rows.
+        rows: N. n_classes: K. near, far: see above, 1 <= far <= near <= 8 far. seed: of the rows.
 
     Raises:
         InputError: no rows, fewer than two classes, or temperatures out of these limits.
@@ -204,10 +205,10 @@ def margin_tempered(
         >>> truth.temperature  # there is no single one
         nan
     """
-    _check(rows, classes, near=near, far=far)
+    _check(rows, n_classes, near=near, far=far)
     if not 1 <= far <= near <= 8 * far:  # beyond, the reported margin would fall somewhere
         raise InputError(f"1 <= far <= near <= 8 far must hold, but far={far} and near={near}")
-    honest, labels = _honest_logits(rows, classes, seed)
+    honest, labels = _honest_logits(rows, n_classes, seed)
     second, first = np.partition(honest, -2, axis=1)[:, -2:].T
     temperatures = far + (near - far) * np.exp((second - first) / 2)
     return _reported(honest, labels, temperatures)
@@ -216,7 +217,7 @@ def margin_tempered(
 def top_label(
     rows: int,
     curve: CalibrationCurve = np.square,
-    classes: int = 10,
+    n_classes: int = 10,
     low: float = 0.3,
     high: float = 1.0,
     seed: int = 0,
@@ -226,7 +227,7 @@ def top_label(
     Args:
         rows: N.
         curve: P(correct | c), from (N,) confidences to (N,) probabilities.
-        classes: K; predicted labels, and the true ones of wrong rows, are equally likely.
+        n_classes: K; predicted labels, and the true ones of wrong rows, are equally likely.
         low, high: ends of the interval that confidences are uniform in.
         seed: of the rows.
 
@@ -241,7 +242,7 @@ def top_label(
         >>> abs(truth.true_calibration_error() - half) < 1e-9
         np.True_
     """
-    _check(rows, classes)
+    _check(rows, n_classes)
     if not 0 <= low <= high <= 1:
         raise InputError(f"0 <= low <= high <= 1 must hold, but low={low} and high={high}")
     rng = np.random.default_rng(seed)
@@ -249,29 +250,29 @@ def top_label(
     right = np.asarray(curve(confidence), dtype=np.float64)
     if right.shape != (rows,) or not ((right >= 0) & (right <= 1)).all():
         raise InputError("'curve' must return a probability in [0, 1] for each confidence")
-    predicted = rng.integers(classes, size=rows)
-    other = (predicted + rng.integers(1, classes, size=rows)) % classes
+    predicted = rng.integers(n_classes, size=rows)
+    other = (predicted + rng.integers(1, n_classes, size=rows)) % n_classes
     labels = np.where(rng.random(rows) < right, predicted, other)
     said = Predictions.from_confidence(confidence, predicted, labels, source="synthetic")
     return KnownTruth(said, right, curve=curve)
 
 
-def _check(rows: int, classes: int, **temperatures: float) -> None:
-    if rows < 1 or classes < 2:
-        raise InputError(f"at least 1 row and 2 classes are needed, not {rows} and {classes}")
+def _check(rows: int, n_classes: int, **temperatures: float) -> None:
+    if rows < 1 or n_classes < 2:
+        raise InputError(f"at least 1 row and 2 classes are needed, not {rows} and {n_classes}")
     for name, value in temperatures.items():
         if not 0 < value < np.inf:
             raise InputError(f"{name} must be a positive number, not {value}")
 
 
-def _honest_logits(rows: int, classes: int, seed: int) -> tuple[FloatArray, IntArray]:
+def _honest_logits(rows: int, n_classes: int, seed: int) -> tuple[FloatArray, IntArray]:
     """Return (N, K) logits z* and labels drawn from softmax(z*) by the Gumbel maximum."""
     of_classes = np.random.default_rng(SEED_OF_CLASSES)
-    margin = np.log(classes) + MARGIN + of_classes.normal(size=classes)
-    confusions = CONFUSION_STRENGTH * of_classes.normal(size=(CONFUSIONS, classes))
+    margin = np.log(n_classes) + MARGIN + of_classes.normal(size=n_classes)
+    confusions = CONFUSION_STRENGTH * of_classes.normal(size=(CONFUSIONS, n_classes))
     rng = np.random.default_rng(seed)
-    shown = rng.integers(classes, size=rows)
-    logits = NOISE * rng.normal(size=(rows, classes))
+    shown = rng.integers(n_classes, size=rows)
+    logits = NOISE * rng.normal(size=(rows, n_classes))
     logits += rng.normal(size=(rows, CONFUSIONS)) @ confusions
     logits[np.arange(rows), shown] += margin[shown]
     gumbel = -np.log(-np.log(rng.uniform(size=logits.shape)))

@@ -166,7 +166,7 @@ def fit(
         "arguments": calibrator.get_params(),
         "file": str(file),
         "n": predictions.n,
-        "classes": predictions.classes,
+        "n_classes": predictions.n_classes,
         "parameters": calibrator.n_parameters,
         "keeps_prediction": calibrator.keeps_prediction,
         "fit": report.as_dict(),
@@ -203,9 +203,9 @@ def apply(
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
     before = read(file, kind, labels, labelled=False)
-    if before.classes not in (None, fitted.n_classes_):
+    if before.n_classes not in (None, fitted.n_classes_):
         raise InputError(
-            f"{file}: has {before.classes} classes, but {calibrator} was fitted for "
+            f"{file}: has {before.n_classes} classes, but {calibrator} was fitted for "
             f"{fitted.n_classes_} classes"
         )
     after = fitted.apply_predictions(before)
@@ -216,7 +216,7 @@ def apply(
         "keeps_prediction": fitted.keeps_prediction,
         "file": str(file),
         "n": after.n,
-        "classes": after.classes,
+        "n_classes": after.n_classes,
         "out": str(out),
     }
     rows = counted(after.n, "row")

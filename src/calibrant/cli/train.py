@@ -57,7 +57,7 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
-    num_classes: Annotated[
+    n_classes: Annotated[
         int | None,
         typer.Option(help="How many classes, if the data don't say.", show_default=False),
     ] = None,
@@ -103,7 +103,7 @@ def train(
         rate=rate,
         plain_share=plain_share,
         seed=seed,
-        num_classes=num_classes,
+        n_classes=n_classes,
         image_size=image_size,
         precision=precision,
     )

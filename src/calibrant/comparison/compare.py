@@ -61,9 +61,9 @@ def compare(
         >>> found.recommended, found.best, found.tied_with_best  # nothing else is as good
         ('smart', 'smart', [])
     """
-    if fit.classes != test.classes:
+    if fit.n_classes != test.n_classes:
         raise InputError(
-            f"{fit.source} has {fit.classes} classes, but {test.source} {test.classes}"
+            f"{fit.source} has {fit.n_classes} classes, but {test.source} {test.n_classes}"
         )
     if _same_rows(fit, test):
         message = "the rows to fit on and to measure on are the same: the results are too good"

@@ -101,7 +101,7 @@ class Evaluation:
     Attributes:
         source: where the rows came from.
         kind: what the scores were.
-        classes: number of classes K, None for the top-label form.
+        n_classes: number of classes K, None for the top-label form.
         results: by metric name.
         skipped: metric name to the reason why it could not be computed.
         scores: the scored rows.
@@ -117,7 +117,7 @@ class Evaluation:
 
     source: str
     kind: str
-    classes: int | None
+    n_classes: int | None
     results: dict[str, MetricResult]
     skipped: dict[str, str]
     scores: RowScores
@@ -159,7 +159,7 @@ class Evaluation:
             "file": self.source,
             "kind": self.kind,
             "n": self.n,
-            "classes": self.classes,
+            "n_classes": self.n_classes,
             "level": self.level,
             "state": findings.state_of(self),
             "finding": findings.heading(self),
@@ -232,7 +232,7 @@ def evaluate(
     return Evaluation(
         predictions.source,
         predictions.kind,
-        predictions.classes,
+        predictions.n_classes,
         results,
         skipped,
         scores,

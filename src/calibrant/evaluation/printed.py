@@ -22,7 +22,7 @@ PRINTED_GROUPS = 25
 
 def evaluation_text(evaluation: Evaluation) -> str:
     """Return what an evaluation prints."""
-    width = "" if evaluation.classes is None else f", {evaluation.classes} classes"
+    width = "" if evaluation.n_classes is None else f", {evaluation.n_classes} classes"
     head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
     measured = [result.metric for result in evaluation.results.values()]
     legend = in_percent(measured)

@@ -295,7 +295,7 @@ class AutoCalibrator(Calibrator):
         self.steps_ = dict(parts)
 
     def restore(
-        self, state: dict[str, NDArray[np.generic]], classes: int, report: FitReport
+        self, state: dict[str, NDArray[np.generic]], n_classes: int, report: FitReport
     ) -> Self:
         """Take over the weights of another one of this kind, and return self.
 
@@ -305,7 +305,7 @@ class AutoCalibrator(Calibrator):
         weights = np.asarray(state["weights_"], dtype=np.float64)
         if len(weights) != len(self.steps_) or abs(float(weights.sum()) - 1) > 1e-9:
             raise InputError("'weights_' must be one for each step, and sum to 1")
-        self.weights_, self.n_classes_, self.fit_report_ = weights, classes, report
+        self.weights_, self.n_classes_, self.fit_report_ = weights, n_classes, report
         return self
 
 

@@ -351,12 +351,12 @@ class Calibrator(ClassifierOfLogits, ABC):
         for name, part in parts.items():
             setattr(self, name, part)
 
-    def restore(self, state: dict[str, NDArray[Any]], classes: int, report: FitReport) -> Self:
+    def restore(self, state: dict[str, NDArray[Any]], n_classes: int, report: FitReport) -> Self:
         """Take over what another calibrator of this kind had learnt, and return self."""
         for name in self.state_names():
             value = state[name]
             setattr(self, name, value.item() if value.ndim == 0 else value)
-        self.n_classes_, self.fit_report_ = classes, report
+        self.n_classes_, self.fit_report_ = n_classes, report
         return self
 
 

@@ -60,12 +60,12 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         arguments = cast(dict[str, Any], json.loads(header["arguments"]))
         report = cast(dict[str, Any], json.loads(header["fit_report"]))
         report["notes"] = tuple(report["notes"])
-        classes, fit_report = int(header["classes"]), FitReport(**report)
+        n_classes, fit_report = int(header["n_classes"]), FitReport(**report)
         form = header.get("form", "rows")  # files of version 0.1 don't say, and know no other
-        if classes < 2:
-            raise ValueError(f"{classes} classes")
-        if form not in FORMS or (form != "rows" and classes != 2):
-            raise ValueError(f"form '{form}' of {classes} classes")
+        if n_classes < 2:
+            raise ValueError(f"{n_classes} classes")
+        if form not in FORMS or (form != "rows" and n_classes != 2):
+            raise ValueError(f"form '{form}' of {n_classes} classes")
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
         headers = cast(dict[str, dict[str, str]], json.loads(header.get("parts", "{}")))
@@ -90,26 +90,26 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
     for name, array in own.items():
         if array.dtype.kind not in "fi" or not np.isfinite(array).all():
             raise CalibratorFileError(f"{source}: parameter '{name}' is not made of finite numbers")
-    wrong = misfit(calibrator, own, classes)
+    wrong = misfit(calibrator, own, n_classes)
     if wrong is not None:
-        raise CalibratorFileError(f"{_unfit(calibrator, classes, source)} ({wrong})")
+        raise CalibratorFileError(f"{_unfit(calibrator, n_classes, source)} ({wrong})")
     parts: dict[str, Calibrator] = {}
     for name, inner in described.items():
         prefix = f"{name}/"
         of_part = {k.removeprefix(prefix): a for k, a in state.items() if k.startswith(prefix)}
         # Said before its arrays are found to be of another size.
-        declared = inner.get("classes", "")
-        if declared and declared != str(classes):
+        declared = inner.get("n_classes", "")
+        if declared and declared != str(n_classes):
             raise CalibratorFileError(
-                f"{source}: its part '{name}' was fitted for {declared} classes, not {classes}"
+                f"{source}: its part '{name}' was fitted for {declared} classes, not {n_classes}"
             )
         parts[name] = _rebuilt(inner, of_part, source)
     try:
         calibrator.form_ = form
         calibrator.restore_parts(parts)
-        return calibrator.restore(own, classes, fit_report)
+        return calibrator.restore(own, n_classes, fit_report)
     except Exception as error:  # a plug-in's may make more of arrays than to keep them
-        raise CalibratorFileError(f"{_unfit(calibrator, classes, source)} ({error})") from error
+        raise CalibratorFileError(f"{_unfit(calibrator, n_classes, source)} ({error})") from error
 
 
 def _try_out(calibrator: Calibrator, source: str) -> None:
@@ -123,6 +123,6 @@ def _try_out(calibrator: Calibrator, source: str) -> None:
         raise CalibratorFileError(f"{_unfit(calibrator, calibrator.n_classes_, source)} ({reason})")
 
 
-def _unfit(calibrator: Calibrator, classes: int, source: str) -> str:
+def _unfit(calibrator: Calibrator, n_classes: int, source: str) -> str:
     method = calibrator.method
-    return f"{source}: its parameters don't fit a '{method}' calibrator for {classes} classes"
+    return f"{source}: its parameters don't fit a '{method}' calibrator for {n_classes} classes"

@@ -67,7 +67,7 @@ def _described(calibrator: Saveable) -> dict[str, str]:
     """Return what a header says of a calibrator, and within it of those that it is made of."""
     described = {
         "method": calibrator.method,
-        "classes": str(calibrator.n_classes_),
+        "n_classes": str(calibrator.n_classes_),
         "form": calibrator.form_,
         # NumPy's numbers are fine as arguments, and no numbers to `json`.
         "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),

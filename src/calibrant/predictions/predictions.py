@@ -144,8 +144,8 @@ class Predictions(Forms):
         reference: Array | None,
     ) -> Predictions:
         """Return these scores with what else is known of them, checked."""
-        (rows, classes), source = self.scores.shape, self.source
-        truth = None if labels is None else check_labels(labels, rows, classes, source)
+        (rows, n_classes), source = self.scores.shape, self.source
+        truth = None if labels is None else check_labels(labels, rows, n_classes, source)
         if truth is not None and self.kind == "logits":
             check_unmasked(self.scores, truth, source)
         if features is not None:
@@ -156,7 +156,7 @@ class Predictions(Forms):
             check_reference(reference, features, source)
         layer = None if head is None else as_head(head)
         if layer is not None:
-            check_head(layer, classes, source)
+            check_head(layer, n_classes, source)
             if features is not None:
                 probabilities = self.kind == "probs"
                 check_head_makes(
@@ -186,7 +186,7 @@ class Predictions(Forms):
         return rows._weighing(sample_weight, clusters)
 
     @property
-    def classes(self) -> int | None:
+    def n_classes(self) -> int | None:
         """Number of classes K, the width of the scores; None for the top-label form."""
         return None if self.kind == "toplabel" else int(self.scores.shape[1])
 
@@ -266,6 +266,6 @@ class Predictions(Forms):
         return self.scores
 
     def __repr__(self) -> str:
-        width = "" if self.classes is None or self.binary else f" x {self.classes} classes"
+        width = "" if self.n_classes is None or self.binary else f" x {self.n_classes} classes"
         of = f" of {self.class_names[1]!r}" if self.binary and self.class_names else ""
         return f"<Predictions {self.source!r}: {self.n} rows{width}, {self.form}{of}>"

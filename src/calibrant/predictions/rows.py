@@ -61,7 +61,7 @@ class RowSummary:
         unmasked: number of classes that aren't masked with minus infinity.
         predicted: index of the largest logit (the first one if tied).
         labels: true labels.
-        classes: number of classes K.
+        n_classes: K.
         weights: (N,) how much each row counts; None where all count alike.
 
     Examples:
@@ -81,7 +81,7 @@ class RowSummary:
     unmasked: FloatArray
     predicted: IntArray
     labels: IntArray
-    classes: int
+    n_classes: int
     weights: FloatArray | None = None
 
     @property
@@ -119,7 +119,7 @@ class RowSummary:
             self.unmasked[index],
             self.predicted[index],
             self.labels[index],
-            self.classes,
+            self.n_classes,
             None if self.weights is None else self.weights[index],
         )
 
@@ -132,8 +132,8 @@ class RowSummary:
                 some shards only.
         """
         head = parts[0]
-        if any(part.classes != head.classes for part in parts):
-            classes = ", ".join(str(part.classes) for part in parts)
+        if any(part.n_classes != head.n_classes for part in parts):
+            classes = ", ".join(str(part.n_classes) for part in parts)
             raise InputError(f"summaries can't be joined: their numbers of classes are {classes}")
         if any(type(part.curve) is not type(head.curve) for part in parts):
             raise InputError("dense summaries can't be joined with tabulated ones")
@@ -149,7 +149,7 @@ class RowSummary:
             np.concatenate([part.unmasked for part in parts]),
             np.concatenate([part.predicted for part in parts]),
             np.concatenate([part.labels for part in parts]),
-            head.classes,
+            head.n_classes,
             np.concatenate(weights) if weights else None,
         )
 

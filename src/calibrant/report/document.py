@@ -151,7 +151,7 @@ def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
     margin = None if predictions.kind == "toplabel" else predictions.margins
     # The network itself first, then the best method.
     ordered = sorted(shown, key=lambda one: one.name != UNCALIBRATED)
-    labels, classes = classes_to_show([o.evaluation.scores for o in ordered], predictions.classes)
+    labels, classes = classes_to_show([o.evaluation.scores for o in ordered], predictions.n_classes)
     return {
         "calibrant": __version__,
         "level": first.level,
@@ -159,7 +159,7 @@ def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
         "source": first.source,
         "kind": predictions.kind,
         "n": first.n,
-        "classes": predictions.classes,
+        "n_classes": predictions.n_classes,
         "metrics": {name: _metric(r.metric, r) for name, r in first.results.items()},
         "skipped_metrics": first.skipped,
         "smooth_grid": short(np.linspace(0, 1, SMOOTH_POINTS)),

@@ -114,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> None:
         plain_from=arguments.epochs - round(arguments.epochs / 6),
     )
     network = trained(
-        arguments.method, Epochs(batches), data.num_classes, arguments.epochs, arguments.seed
+        arguments.method, Epochs(batches), data.n_classes, arguments.epochs, arguments.seed
     )
     fit, test = (predictions(network, images, batches) for images in (validation, data.test))
     for after in AFTER:

@@ -38,7 +38,7 @@ Rows = tuple[Tensor, Tensor]
 class CalibrationCallback(Callback):
     """Serves every `CalibrationLoss` that is an attribute of a `LightningModule`.
 
-        self.loss = make_loss("fedlas-ls", num_classes=10)  # in the module's __init__
+        self.loss = make_loss("fedlas-ls", n_classes=10)  # in the module's __init__
         trainer = Trainer(callbacks=[CalibrationCallback(layer="network.fc")])
 
     The module then calls ``self.loss(logits, target)`` as it would any other loss, right after the
@@ -66,7 +66,7 @@ class CalibrationCallback(Callback):
         >>> from lightning.pytorch import LightningModule
         >>> from calibrant.training import CalibrationCallback, make_loss
         >>> module = LightningModule()
-        >>> module.fc, module.loss = torch.nn.Linear(2, 3), make_loss("fedlas-ls", num_classes=3)
+        >>> module.fc, module.loss = torch.nn.Linear(2, 3), make_loss("fedlas-ls", n_classes=3)
         >>> CalibrationCallback(layer="fc").on_test_start(None, module)  # what a Trainer calls
         >>> value = module.loss(module.fc(torch.eye(2)), torch.tensor([0, 1]))  # no features
         >>> value.isfinite()

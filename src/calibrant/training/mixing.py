@@ -61,10 +61,10 @@ class MixedBatch:
             second = loss(logits, self.partner_target, features)
         return self.share * first + (1 - self.share) * second
 
-    def soft_target(self, num_classes: int) -> Tensor:
+    def soft_target(self, n_classes: int) -> Tensor:
         """Return (N, K) mixed one-hot labels."""
-        one = one_hot(self.target, num_classes)
-        other = one_hot(self.partner_target, num_classes)
+        one = one_hot(self.target, n_classes)
+        other = one_hot(self.partner_target, n_classes)
         return self.share * one + (1 - self.share) * other
 
 

@@ -89,7 +89,7 @@ class ProximityDensityRatio(ProximityMap):
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what was learnt, and the number of classes."""
-        return super().map_arrays() | {"classes": np.asarray(float(self.n_classes_))}
+        return super().map_arrays() | {"n_classes": np.asarray(float(self.n_classes_))}
 
     def widest(self) -> int:
         """Return the kernels of all calibration rows, if those are most."""
@@ -108,7 +108,7 @@ class ProximityDensityRatio(ProximityMap):
         right, wrong, weight = xp.exp(right - top), xp.exp(wrong - top), xp.exp(unknown - top)
         # Even what is known for certain only rests on so many rows.
         rows = int(learnt["right_"].shape[0]) + int(learnt["wrong_"].shape[0])
-        prior = mixed_with_uniform(confidence, rows, learnt["classes"])
+        prior = mixed_with_uniform(confidence, rows, learnt["n_classes"])
         return (right + weight * prior) / (right + wrong + weight)
 
 

@@ -140,7 +140,7 @@ class GroupCalibration(FeatureCalibrator):
                 mixtures[u % 2], start, metrics[u % 2], self.max_iterations
             )
             group = (features[calibrate] @ self.partitions_[u].T).argmax(axis=1)
-            grouped = replace(rows.take(calibrate), predicted=group, classes=self.groups)
+            grouped = replace(rows.take(calibrate), predicted=group, n_classes=self.groups)
             self.betas_[u] = beta * fit_ratios(grouped, beta, self.shrinkage)[0]
 
     def _nll(self, rows: RowSummary, standardised: FloatArray) -> float:

@@ -88,7 +88,7 @@ class CrossValidation:
         rows = predictions.summary
         seeds = np.random.SeedSequence(seed).generate_state(repeats)
         self.assignments = [fold_numbers(rows, folds, int(s)) for s in seeds]
-        if rows.classes > DENSE_CLASSES:
+        if rows.n_classes > DENSE_CLASSES:
             # One table of the confidence curves serves every fit to rows of every fold.
             rows = rows.tabulated(predictions.temperature.beta)
         self._rows = rows
@@ -118,7 +118,7 @@ class CrossValidation:
                 if before is not None:
                     given = given.only_logits(before.scores[repeat])
                 if keep_scores:
-                    scores.append(np.empty((given.n, self._rows.classes)))
+                    scores.append(np.empty((given.n, self._rows.n_classes)))
                 for part in range(self.folds):
                     seen, unseen = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
                     held_out = given.take(unseen)

@@ -120,7 +120,7 @@ class ParameterisedTemperature(RowTemperature):
                 values.shape[1], np.random.default_rng(self.seed)
             ).weights
             return FitReport(rows.n, "brier", float("nan"), start.iterations, True, notes)
-        if rows.classes > DENSE_CLASSES:
+        if rows.n_classes > DENSE_CLASSES:
             rows = rows.tabulated(start.beta)
         return self._fit_networks(rows, inputs, notes)
 

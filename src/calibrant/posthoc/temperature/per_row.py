@@ -75,7 +75,7 @@ class SummaryTemperature(RowTemperature):
         """
         check_arguments(self)
         report = self._fit_rows(rows)
-        self.n_classes_, self.form_, self.fit_report_ = rows.classes, "rows", report
+        self.n_classes_, self.form_, self.fit_report_ = rows.n_classes, "rows", report
         return self
 
     def _fit(self, predictions: Predictions) -> FitReport:

@@ -81,9 +81,9 @@ class PredictedClassTemperature(SummaryTemperature):
         start = fit_temperature(rows)
         self.beta_ = start.beta
         if start.warning is not None:
-            self.class_betas_ = np.full(rows.classes, self.beta_)
+            self.class_betas_ = np.full(rows.n_classes, self.beta_)
             return start.report(rows.n)
-        if rows.classes > DENSE_CLASSES:
+        if rows.n_classes > DENSE_CLASSES:
             rows = rows.tabulated(self.beta_)
         ratios, steps = fit_ratios(rows, self.beta_, self.shrinkage)
         self.class_betas_ = self.beta_ * ratios
@@ -98,7 +98,7 @@ class PredictedClassTemperature(SummaryTemperature):
 
 def fit_ratios(rows: RowSummary, beta: float, shrinkage: float) -> tuple[FloatArray, int]:
     """Return the (K,) best ratios to `beta` by predicted class, and the number of passes."""
-    classes, predicted = rows.classes, rows.predicted
+    classes, predicted = rows.n_classes, rows.predicted
     ratio = np.ones(classes)
     span = rows.curve.span
     low = np.full(classes, max(1 / LARGEST_RATIO, min(1.0, span[0] / beta)))

@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
     train.add_argument("--net", default="resnet8")
     train.add_argument("--protocol", default="quick")
     train.add_argument("--epochs", type=int)
-    train.add_argument("--num-classes", type=int, help="where the data don't name them")
+    train.add_argument("--n-classes", type=int, help="where the data don't name them")
     train.add_argument("--precision", default="bf16")
     train.add_argument("--loss-settings-for", default="cifar10")
     table = modes.add_parser("table", help="compare the finished runs")

@@ -32,7 +32,7 @@ def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
             words += ["--precision", arguments.precision]
             if line not in PLAIN:
                 words += ["--loss-settings-for", arguments.loss_settings_for]
-            for option in ("epochs", "num_classes"):
+            for option in ("epochs", "n_classes"):
                 if getattr(arguments, option) is not None:
                     words += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
             # Begins anew where there is no checkpoint yet.

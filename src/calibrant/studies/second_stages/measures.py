@@ -26,7 +26,7 @@ def fit(stage: SecondStage, run: Run) -> float:
         run.train.features,
         run.train.labels,
         (run.val.features, run.val.labels),
-        classes=run.train.classes,
+        n_classes=run.train.n_classes,
         reference_logits=run.val.logits,
     )
     return time.process_time() - started

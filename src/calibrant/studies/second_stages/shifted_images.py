@@ -59,7 +59,7 @@ def shifted_images(data: str, place: str) -> list[tuple[str, int | None, ImageSe
     from calibrant.training.data.dataset import read_data_set
     from calibrant.training.data.images import ImageSet
 
-    everything = read_data_set(data, num_classes=None, cache=Path(place) / "image-cache").test
+    everything = read_data_set(data, n_classes=None, cache=Path(place) / "image-cache").test
     index = torch.arange(min(IMAGES, len(everything)))
     test = ImageSet(everything.batch(index), everything.labels[index])
     images: list[tuple[str, int | None, ImageSet]] = [

@@ -35,7 +35,7 @@ class DataSet:
         train: what to learn from, and to hold validation images out of.
         test: what to measure on; the official validation images where there are no others.
         validation: an official third set; None where there is none.
-        num_classes: K.
+        n_classes: K.
         class_names: by class number, if the files say.
         source: where it was read from.
     """
@@ -43,7 +43,7 @@ class DataSet:
     train: Images
     test: Images
     validation: Images | None
-    num_classes: int
+    n_classes: int
     class_names: tuple[str, ...] | None = None
     source: str = "data"
 
@@ -58,17 +58,17 @@ class DataSet:
             if not len(images):
                 raise InputError(f"{self.source}: the {name} set holds no images")
             low, high = int(images.labels.min()), int(images.labels.max())
-            if low < 0 or high >= self.num_classes:
+            if low < 0 or high >= self.n_classes:
                 raise InputError(
                     f"{self.source}: the {name} labels go from {low} to {high}, but there are "
-                    f"{self.num_classes} classes"
+                    f"{self.n_classes} classes"
                 )
 
 
 def read_data_set(
     path: StrPath,
     *,
-    num_classes: int | None = None,
+    n_classes: int | None = None,
     size: tuple[int, int] | None = None,
     cache: StrPath | None = None,
 ) -> DataSet:
@@ -78,7 +78,7 @@ def read_data_set(
 
     Args:
         path: the folder or archive.
-        num_classes: K, needed only if the files don't name the classes.
+        n_classes: K, needed only if the files don't name the classes.
         size: (height, width) to stretch the images of folders to; other layouts refuse it. CUB and
             Aircraft: 448x448 by default.
         cache: folder for the decoded images of parquet files, so that the next run needn't decode
@@ -95,10 +95,10 @@ def read_data_set(
     if read is not None:
         if size is not None:
             raise InputError(f"{source}: only images in folders can be stretched to a size")
-        return _data_set(*read(), num_classes, source)
+        return _data_set(*read(), n_classes, source)
     if not folder.is_dir():
         raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
-    return _read_folders(folder, num_classes, size, source)
+    return _read_folders(folder, n_classes, size, source)
 
 
 def _reader_into_memory(folder: Path, cache: Path | None) -> Callable[[], _Contents] | None:
@@ -130,14 +130,14 @@ def _idx(folder: Path) -> _Contents:
 
 
 def _read_folders(
-    folder: Path, num_classes: int | None, size: tuple[int, int] | None, source: str
+    folder: Path, n_classes: int | None, size: tuple[int, int] | None, source: str
 ) -> DataSet:
     if (folder / "image_class_labels.txt").is_file():
         found = read_cub(folder, size or (448, 448))
-        return _data_set(found.sets, found.class_names, num_classes, source)
+        return _data_set(found.sets, found.class_names, n_classes, source)
     if any((place / "images_variant_train.txt").is_file() for place in (folder, folder / "data")):
         found = read_aircraft(folder, size or (448, 448))
-        return _data_set(found.sets, found.class_names, num_classes, source)
+        return _data_set(found.sets, found.class_names, n_classes, source)
     if not (folder / "train").is_dir():
         raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
     train, names = read_class_folders(folder / "train", size)
@@ -146,15 +146,15 @@ def _read_folders(
         for word in words:
             if (folder / word).is_dir():
                 sets[split], _ = read_class_folders(folder / word, size, names)
-    return _data_set(sets, names, num_classes, source)
+    return _data_set(sets, names, n_classes, source)
 
 
 def _data_set(
-    sets: dict[str, Any], names: Sequence[str] | None, num_classes: int | None, source: str
+    sets: dict[str, Any], names: Sequence[str] | None, n_classes: int | None, source: str
 ) -> DataSet:
-    if num_classes is None and names is None:
+    if n_classes is None and names is None:
         raise InputError(f"{source}: doesn't name its classes; give their number")
-    count = len(names or ()) if num_classes is None else num_classes
+    count = len(names or ()) if n_classes is None else n_classes
     validation = sets.get("validation")
     test = sets.get("test", validation)
     if "train" not in sets or test is None:

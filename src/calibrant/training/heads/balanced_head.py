@@ -18,7 +18,7 @@ NORM_MOMENTUM = 0.01
 Accuracy = Literal["mixture", "linear"]
 
 
-def simplex_frame(features: int, classes: int, seed: int) -> Tensor:
+def simplex_frame(features: int, n_classes: int, seed: int) -> Tensor:
     """Return a (D, K) simplex equiangular tight frame: K unit columns, as far apart as can be.
 
     sqrt(K / (K - 1)) P (I - 11' / K), where P (D, K) has orthonormal columns, drawn at random; the
@@ -27,16 +27,16 @@ def simplex_frame(features: int, classes: int, seed: int) -> Tensor:
     Raises:
         InputError: fewer features than classes.
     """
-    if features < classes:
+    if features < n_classes:
         raise InputError(
             f"a simplex frame needs at least as many features as classes, not {features} for "
-            f"{classes}"
+            f"{n_classes}"
         )
-    generator = generator_for(INITIAL_WEIGHTS, seed, features, classes)
-    drawn = torch.rand(features, classes, generator=generator, dtype=torch.float64)
+    generator = generator_for(INITIAL_WEIGHTS, seed, features, n_classes)
+    drawn = torch.rand(features, n_classes, generator=generator, dtype=torch.float64)
     orthonormal: Tensor = cast(Any, torch.linalg).qr(drawn).Q
-    centring = torch.eye(classes, dtype=torch.float64) - 1 / classes
-    return (classes / (classes - 1)) ** 0.5 * orthonormal @ centring
+    centring = torch.eye(n_classes, dtype=torch.float64) - 1 / n_classes
+    return (n_classes / (n_classes - 1)) ** 0.5 * orthonormal @ centring
 
 
 class BalancedHead(nn.Module):
@@ -46,7 +46,7 @@ class BalancedHead(nn.Module):
 
     Args:
         channels: C or D.
-        classes: K.
+        n_classes: K.
         kernel_size: of the adaptor's convolutions: 3 for maps, 1 for pooled features.
         seed: of the frame.
         norm_momentum: share of a batch's statistics in the running ones of the batch norms.
@@ -58,7 +58,7 @@ class BalancedHead(nn.Module):
     def __init__(
         self,
         channels: int,
-        classes: int,
+        n_classes: int,
         kernel_size: int = 1,
         seed: int = 0,
         norm_momentum: float = NORM_MOMENTUM,
@@ -66,7 +66,7 @@ class BalancedHead(nn.Module):
         super().__init__()
         narrow = max(1, channels // 2)
         padding = kernel_size // 2
-        self.linear = nn.Linear(channels, classes)
+        self.linear = nn.Linear(channels, n_classes)
         self.adaptor = nn.Sequential(
             nn.BatchNorm2d(channels, momentum=norm_momentum),
             nn.ReLU(),
@@ -76,7 +76,7 @@ class BalancedHead(nn.Module):
             nn.Conv2d(narrow, channels, kernel_size, padding=padding, bias=False),
         )
         self.norm = nn.BatchNorm2d(channels, momentum=norm_momentum)
-        self.register_buffer("frame", simplex_frame(channels, classes, seed).float())
+        self.register_buffer("frame", simplex_frame(channels, n_classes, seed).float())
         self.register_buffer("balance", torch.tensor(0.8))
 
     def both(self, maps: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,9 +93,9 @@ class BalancedHead(nn.Module):
         return self.balance * linear + (1 - self.balance) * simplex
 
 
-def class_factors(labels: Tensor, classes: int) -> Tensor:
+def class_factors(labels: Tensor, n_classes: int) -> Tensor:
     """Return (K,) sqrt((N / U) / count_k) for the U classes in a batch of N rows, else 1."""
-    counts = torch.bincount(labels, minlength=classes).double()
+    counts = torch.bincount(labels, minlength=n_classes).double()
     present = counts > 0
     even = len(labels) / present.sum()
     return torch.where(present, (even / counts.clamp(min=1)).sqrt(), 1.0)

@@ -128,7 +128,7 @@ class BalCAL(SecondStage):
         progress: Progress,
     ) -> None:
         scaling = self._scaling(source, source.width**0.5)
-        head = self._new_head(source.width, source.classes, 1)
+        head = self._new_head(source.width, source.n_classes, 1)
         device, dtype = source.place
         head.to(device=device, dtype=dtype)
         optimizer = make_optimizer(self.optimizer, head, self.learning_rate)
@@ -145,7 +145,7 @@ class BalCAL(SecondStage):
         self,
         backbone: nn.Module,
         channels: int,
-        classes: int,
+        n_classes: int,
         loader: Iterable[Any],
         *,
         progress: Progress | None = None,
@@ -155,7 +155,7 @@ class BalCAL(SecondStage):
         Args:
             backbone: maps inputs to (N, C, H, W) feature maps; it is trained in place.
             channels: C.
-            classes: K.
+            n_classes: K.
             loader: yields (inputs, labels).
             progress: called with a line of text as each epoch begins.
 
@@ -163,19 +163,19 @@ class BalCAL(SecondStage):
             The backbone followed by the mixed head, in evaluation mode; `head_` is the latter.
         """
         check_arguments(self)
-        self._begin(classes)
-        head = self._new_head(channels, classes, 3).to(next(backbone.parameters()).device)
+        self._begin(n_classes)
+        head = self._new_head(channels, n_classes, 3).to(next(backbone.parameters()).device)
         network = nn.Sequential(backbone, head)
         optimizer = make_optimizer(self.optimizer, network, self.learning_rate)
         learner = _BalancedLearner(network, head, optimizer, self.delta, self.accuracy)
-        source = _Inputs(loader, channels, classes, next(backbone.parameters()).device)
+        source = _Inputs(loader, channels, n_classes, next(backbone.parameters()).device)
         train(source, [learner], self.epochs, self.batch_size, progress or silent)
         self.head_, self.history_ = head.eval(), learner.history
         return network.eval()
 
-    def _new_head(self, channels: int, classes: int, kernel_size: int) -> BalancedHead:
+    def _new_head(self, channels: int, n_classes: int, kernel_size: int) -> BalancedHead:
         with random_state_kept():
-            head = BalancedHead(channels, classes, kernel_size, self.seed, self.norm_momentum)
+            head = BalancedHead(channels, n_classes, kernel_size, self.seed, self.norm_momentum)
         initialise(head, self.seed)
         return head
 
@@ -184,9 +184,9 @@ class _Inputs:
     """The batches of a loader as they are, for a network that is trained whole."""
 
     def __init__(
-        self, loader: Iterable[Any], width: int, classes: int, device: torch.device
+        self, loader: Iterable[Any], width: int, n_classes: int, device: torch.device
     ) -> None:
-        self.loader, self.width, self.classes = loader, width, classes
+        self.loader, self.width, self.n_classes = loader, width, n_classes
         self._device, self.place = device, (device, torch.float32)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
@@ -194,7 +194,7 @@ class _Inputs:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         for inputs, labels in self.loader:
-            checked = check_labels(labels, len(inputs), self.classes, "the loader")
+            checked = check_labels(labels, len(inputs), self.n_classes, "the loader")
             yield inputs.to(self._device), tensor_of(checked).to(self._device)
 
     def passes(self, batch_size: int) -> Iterator[Batch]:

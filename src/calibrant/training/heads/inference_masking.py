@@ -60,7 +60,7 @@ def mask_at_inference(
     matrix = tensor_of(np.array(to_numpy(weight), dtype=np.float64))
     offset = tensor_of(np.array(to_numpy(bias), dtype=np.float64))
     rows = FeatureRows.checked(features, labels, len(matrix), source="features")
-    if matrix.shape != (rows.classes, rows.width) or offset.shape != (rows.classes,):
+    if matrix.shape != (rows.n_classes, rows.width) or offset.shape != (rows.n_classes,):
         raise InputError(
             f"the head must have weights (K, {rows.width}) and biases (K,), not "
             f"{tuple(matrix.shape)} and {tuple(offset.shape)}"

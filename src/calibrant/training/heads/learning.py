@@ -211,7 +211,7 @@ def mean_nll(module: nn.Module, rows: FeatureRows) -> float:
 
 def scaled_rows(rows: FeatureRows, scaling: FeatureScaling) -> FeatureRows:
     """Return rows with scaled features."""
-    return FeatureRows(scaling.apply(rows.features), rows.labels, rows.classes, rows.seed)
+    return FeatureRows(scaling.apply(rows.features), rows.labels, rows.n_classes, rows.seed)
 
 
 def check_finite(head: nn.Module) -> None:

@@ -208,9 +208,9 @@ class MaCCal(HeadRetraining):
 
     def _widths(self, source: FeatureSource) -> tuple[int, ...]:
         if not self.bottleneck:
-            return source.width, source.classes
+            return source.width, source.n_classes
         hidden = max(FEWEST_HIDDEN, source.width // 4) if self.hidden is None else self.hidden
-        return source.width, hidden, source.classes
+        return source.width, hidden, source.n_classes
 
     def _remeasure(self, source: FeatureSource) -> Callable[[], Iterator[Batch]] | None:
         return (lambda: source.passes(READ_ROWS)) if self.feedback == "epoch_end" else None

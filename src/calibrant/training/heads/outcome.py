@@ -109,7 +109,7 @@ def retrain_head(
         train.features,
         train.labels,
         None if validation is None else (validation.features, validation.labels),
-        classes=train.classes,
+        n_classes=train.n_classes,
         reference_logits=None if validation is None else validation.logits,
         progress=progress,
     )
@@ -139,9 +139,9 @@ def _check_features(given: list[Predictions]) -> None:
             )
     first, *others = given
     for rows in others:
-        if rows.classes != first.classes:
+        if rows.n_classes != first.n_classes:
             raise InputError(
-                f"{rows.source}: has {rows.classes} classes, but {first.source} {first.classes}"
+                f"{rows.source}: has {rows.n_classes} classes, but {first.source} {first.n_classes}"
             )
         assert rows.features is not None
         assert first.features is not None

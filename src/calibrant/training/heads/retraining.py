@@ -45,7 +45,7 @@ class HeadRetraining(SecondStage):
         remeasure: Callable[[], Iterable[Batch]] | None = None,
     ) -> MaskedLearner:
         descent = MaskedDescent(momentum=self.momentum, weight_decay=self.weight_decay)
-        widths = (source.width, source.classes)
+        widths = (source.width, source.n_classes)
         heads = MaskedHeads(widths, 1, self.seed, descent, *source.place)
         return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged, remeasure)
 

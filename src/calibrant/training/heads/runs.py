@@ -55,7 +55,7 @@ def write_training_predictions(folder: Path, file: Path, data: Path | None = Non
             raise InputError(f"{folder}: '{name}' of the network holds NaN or infinity")
     images = read_data_set(
         settings.data if data is None else data,
-        num_classes=settings.num_classes,
+        n_classes=settings.n_classes,
         size=settings.stretched,
         cache=folder.resolve().parent / "image-cache",
     )

@@ -19,7 +19,7 @@ class SimulatedFeatures(NamedTuple):
 def memorised_features(
     train_rows: int = 4000,
     test_rows: int = 4000,
-    classes: int = 10,
+    n_classes: int = 10,
     width: int = 32,
     *,
     spread: float = 3.0,
@@ -38,7 +38,7 @@ def memorised_features(
     Args:
         train_rows: rows that the network has seen.
         test_rows: rows of each of the other two sets.
-        classes: K.
+        n_classes: K.
         width: D.
         spread: deviation of the scores; larger, fewer labels differ from the largest score.
         pull: how far beyond the largest score the class that a row is moved to is put.
@@ -46,10 +46,10 @@ def memorised_features(
         seed: of everything.
     """
     rng = np.random.default_rng(seed)
-    directions = rng.normal(size=(classes, width)) / np.sqrt(width)
+    directions = rng.normal(size=(n_classes, width)) / np.sqrt(width)
 
     def draw(rows: int, *, seen: bool) -> SimulatedFeatures:
-        scores = rng.normal(scale=spread, size=(rows, classes))
+        scores = rng.normal(scale=spread, size=(rows, n_classes))
         labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
         target = labels if seen else scores.argmax(axis=1)
         scores[np.arange(rows), target] = scores.max(axis=1) + pull

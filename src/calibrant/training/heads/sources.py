@@ -34,7 +34,7 @@ class FeatureSource(Protocol):
         ...
 
     @property
-    def classes(self) -> int:
+    def n_classes(self) -> int:
         """Number of classes, K."""
         ...
 
@@ -58,7 +58,7 @@ class FeatureRows:
 
     features: Tensor
     labels: Tensor
-    classes: int
+    n_classes: int
     seed: int = 0
 
     @classmethod
@@ -66,7 +66,7 @@ class FeatureRows:
         cls,
         features: Array,
         labels: Array,
-        classes: int | None = None,
+        n_classes: int | None = None,
         *,
         seed: int = 0,
         source: str = "training rows",
@@ -76,26 +76,26 @@ class FeatureRows:
         Args:
             features: (N, D) finite numbers.
             labels: (N,) whole numbers.
-            classes: number of classes; None if every class occurs among the labels.
+            n_classes: number of classes; None if every class occurs among the labels.
             seed: of the order of the rows.
             source: begins the error messages.
 
         Raises:
             PredictionsError: wrong shapes, NaN, infinity, or a label out of range.
-            InputError: `classes` is None and the labels don't run from 0 without a gap.
+            InputError: `n_classes` is None and the labels don't run from 0 without a gap.
         """
         features = as_array(features)
         rows = len(features) if getattr(features, "ndim", 0) else 0
         check_features(features, rows, source)
-        checked = check_labels(labels, rows, classes, source)
-        if classes is None:
-            classes = _classes_without_gap(checked, source)
+        checked = check_labels(labels, rows, n_classes, source)
+        if n_classes is None:
+            n_classes = _classes_without_gap(checked, source)
         if isinstance(features, Tensor):
             tensor = features.detach()
         else:
             tensor = tensor_of(to_numpy(features))
         tensor = tensor.to(_at_least_float32(tensor.dtype))
-        return cls(tensor, tensor_of(checked).to(tensor.device), classes, seed)
+        return cls(tensor, tensor_of(checked).to(tensor.device), n_classes, seed)
 
     @property
     def width(self) -> int:
@@ -115,7 +115,7 @@ class FeatureRows:
     def rows(self, index: Tensor) -> FeatureRows:
         """Return the rows of an index."""
         index = index.to(self.labels.device)
-        return FeatureRows(self.features[index], self.labels[index], self.classes, self.seed)
+        return FeatureRows(self.features[index], self.labels[index], self.n_classes, self.seed)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         """Yield all rows once in batches, in an order that seed and epoch decide."""
@@ -210,7 +210,7 @@ class NetworkFeatures:
     def __init__(self, network: nn.Module, loader: Iterable[Any], head: str | None = None) -> None:
         self.network, self.loader = network, loader
         self.name, layer = find_head(network, head)
-        self.width, self.classes = layer.in_features, layer.out_features
+        self.width, self.n_classes = layer.in_features, layer.out_features
         self.place = layer.weight.device, _at_least_float32(layer.weight.dtype)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
@@ -232,7 +232,7 @@ class NetworkFeatures:
         """
         parts = list(self._run())
         features, labels, logits = (torch.cat(part) for part in zip(*parts, strict=True))
-        return FeatureRows(features, labels, self.classes, seed), logits
+        return FeatureRows(features, labels, self.n_classes, seed), logits
 
     def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         device = next(self.network.parameters()).device
@@ -252,7 +252,7 @@ class NetworkFeatures:
                         f"layer '{self.name}' is given NaN or infinity as features: the network's "
                         "weights or its inputs are not finite"
                     )
-                checked = check_labels(labels, len(logits), self.classes, "the loader")
+                checked = check_labels(labels, len(logits), self.n_classes, "the loader")
                 wide = features.to(self.place[1])
                 yield wide, tensor_of(checked).to(device), logits.detach()
 

@@ -67,7 +67,7 @@ class SecondStage(ABC):
         labels: Array,
         validation: tuple[Array, Array] | None = None,
         *,
-        classes: int | None = None,
+        n_classes: int | None = None,
         reference_logits: Array | None = None,
         progress: Progress | None = None,
     ) -> Self:
@@ -78,7 +78,7 @@ class SecondStage(ABC):
                 or torch; computed where they lie.
             labels: (N,) classes.
             validation: features and labels of held-out rows, for methods that choose by them.
-            classes: number of classes; None if every class occurs among the labels.
+            n_classes: number of classes; None if every class occurs among the labels.
             reference_logits: (M, K) what the network's own head says of the M validation rows. The
                 new head is compared with it, row by row, and with what one temperature would make
                 of it; None if nobody knows.
@@ -88,11 +88,11 @@ class SecondStage(ABC):
             InputError: unusable arrays or arguments, or a method that needs the network.
         """
         check_arguments(self)
-        rows = FeatureRows.checked(features, labels, classes, seed=self.seed)
+        rows = FeatureRows.checked(features, labels, n_classes, seed=self.seed)
         held_out = None
         if validation is not None:
             held_out = FeatureRows.checked(
-                *validation, rows.classes, seed=self.seed, source="validation rows"
+                *validation, rows.n_classes, seed=self.seed, source="validation rows"
             )
             if held_out.width != rows.width:
                 raise InputError(
@@ -102,7 +102,7 @@ class SecondStage(ABC):
         reference = None
         if reference_logits is not None:
             reference = _checked_reference(reference_logits, held_out)
-        self._begin(rows.classes)
+        self._begin(rows.n_classes)
         self._fit(rows, held_out, reference, progress or silent)
         self._set_beside(held_out, reference)
         return self
@@ -136,13 +136,13 @@ class SecondStage(ABC):
         held_out, reference = None, None
         if validation is not None:
             held_out, reference = NetworkFeatures(network, validation, head).cached(self.seed)
-        self._begin(source.classes)
+        self._begin(source.n_classes)
         self._fit(source, held_out, reference, progress or silent)
         self._set_beside(held_out, reference)
         return self
 
-    def _begin(self, classes: int) -> None:
-        self.n_classes_ = classes
+    def _begin(self, n_classes: int) -> None:
+        self.n_classes_ = n_classes
         self.notes_ = []
 
     def _set_beside(self, validation: FeatureRows | None, reference: Tensor | None) -> None:
@@ -214,10 +214,10 @@ def _checked_reference(logits: Array, validation: FeatureRows | None) -> Tensor:
         raise InputError("reference_logits are of the validation rows: give these too")
     labels = to_numpy(validation.labels)
     checked = Predictions.from_logits(logits, labels, source="reference_logits")
-    if checked.classes != validation.classes:
+    if checked.n_classes != validation.n_classes:
         raise InputError(
-            f"reference_logits: have {checked.classes} classes, but the training rows "
-            f"{validation.classes}"
+            f"reference_logits: have {checked.n_classes} classes, but the training rows "
+            f"{validation.n_classes}"
         )
     return tensor_of(to_numpy(checked.logits)).to(validation.labels.device)
 

@@ -159,17 +159,17 @@ def _numbers_of_linear(inputs: int, outputs: int) -> int:
     return (inputs + 1) * outputs
 
 
-def _numbers_of_variational(features: int, latent: int, classes: int, samples: int) -> int:
+def _numbers_of_variational(features: int, latent: int, n_classes: int, samples: int) -> int:
     wide = 3 * latent
     code = _numbers_of_linear(features, wide) + _numbers_of_linear(wide, latent)
-    return 2 * code + _numbers_of_linear(latent, classes) + samples * latent
+    return 2 * code + _numbers_of_linear(latent, n_classes) + samples * latent
 
 
-def _numbers_of_balanced(channels: int, classes: int, kernel: int) -> int:
+def _numbers_of_balanced(channels: int, n_classes: int, kernel: int) -> int:
     narrow = max(1, channels // 2)
     convolutions = 2 * channels * narrow * kernel**2
     norms = 4 * (2 * channels + narrow) + 3  # each also counts its batches
-    return _numbers_of_linear(channels, classes) + convolutions + norms + channels * classes + 1
+    return _numbers_of_linear(channels, n_classes) + convolutions + norms + channels * n_classes + 1
 
 
 MAKERS: dict[str, Callable[..., nn.Module]] = {

@@ -68,7 +68,7 @@ class TwoStageTraining(SecondStage):
             nn.Linear(source.width, 3 * self.latent),
             nn.ReLU(),
             nn.Linear(3 * self.latent, self.latent),
-            nn.Linear(self.latent, source.classes),
+            nn.Linear(self.latent, source.n_classes),
         )
 
     def _loss(self, module: nn.Module, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ class VariationalTwoStageTraining(TwoStageTraining):
     samples: int = argument(10, at_least=1)
 
     def _module(self, source: FeatureSource) -> nn.Module:
-        module = VariationalHead(source.width, self.latent, source.classes, self.samples)
+        module = VariationalHead(source.width, self.latent, source.n_classes, self.samples)
         self._generator = generator_for(NOISE, self.seed)
         module.noise.copy_(torch.randn(self.samples, self.latent, generator=self._generator))
         return module

@@ -16,20 +16,20 @@ class VariationalHead(nn.Module):
     Args:
         features: D.
         latent: Z.
-        classes: K.
+        n_classes: K.
         samples: S.
     """
 
     noise: Tensor
 
-    def __init__(self, features: int, latent: int, classes: int, samples: int) -> None:
+    def __init__(self, features: int, latent: int, n_classes: int, samples: int) -> None:
         super().__init__()
         wide = 3 * latent
         self.mean = nn.Sequential(nn.Linear(features, wide), nn.ReLU(), nn.Linear(wide, latent))
         self.spread = nn.Sequential(
             nn.Linear(features, wide), nn.ReLU(), nn.Linear(wide, latent), nn.LogSigmoid()
         )
-        self.classifier = nn.Linear(latent, classes)
+        self.classifier = nn.Linear(latent, n_classes)
         self.register_buffer("noise", torch.zeros(samples, latent))
 
     def encode(self, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ class FeDLaS(CalibrationLoss):
     Where paper and code differ, the code behind the published numbers is the default.
 
     Args:
-        num_classes: K, at least 2.
+        n_classes: K, at least 2.
         base: "ls" or "mbls".
         alpha: base smoothing (lambda for "mbls"). None takes 0.05 for "ls", 0.1 for "mbls". The
             paper has 0.1 for "ls" on CIFAR-100 and 0.05 for "mbls" outside CIFAR.
@@ -87,7 +87,7 @@ class FeDLaS(CalibrationLoss):
 
     def __init__(
         self,
-        num_classes: int,
+        n_classes: int,
         base: Literal["ls", "mbls"] = "ls",
         alpha: float | None = None,
         beta: float | None = None,
@@ -108,7 +108,7 @@ class FeDLaS(CalibrationLoss):
         ignore_index: int = -100,
     ) -> None:
         super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.num_classes = whole("num_classes", num_classes, at_least=2)
+        self.n_classes = whole("n_classes", n_classes, at_least=2)
         self.base: Literal["ls", "mbls"] = choice("base", base, tuple(_PUBLISHED))
         usual_alpha, usual_beta = _PUBLISHED[base]
         # alpha_i stays below 2 alpha, and 1 - alpha_i must not turn negative.
@@ -127,9 +127,9 @@ class FeDLaS(CalibrationLoss):
         self.epsilon = number("epsilon", epsilon, at_least=0)
         self.accumulation_steps = whole("accumulation_steps", accumulation_steps, at_least=1)
         self.synchronise = synchronise
-        hidden = num_classes // 2
+        hidden = n_classes // 2
         self.gate_network = (
-            nn.Sequential(nn.Linear(num_classes, hidden), nn.LeakyReLU(0.01), nn.Linear(hidden, 2))
+            nn.Sequential(nn.Linear(n_classes, hidden), nn.LeakyReLU(0.01), nn.Linear(hidden, 2))
             if gate == "learnt"
             else None
         )
@@ -158,15 +158,15 @@ class FeDLaS(CalibrationLoss):
         return self._last
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        if rows.logits.shape[1] != self.num_classes:
+        if rows.logits.shape[1] != self.n_classes:
             raise InputError(
-                f"FeDLaS was made for {self.num_classes} classes, but logits have "
+                f"FeDLaS was made for {self.n_classes} classes, but logits have "
                 f"{rows.logits.shape[1]}; its first argument must be that number"
             )
         learn = self._may_learn()
         if learn and self.gate_network is not None:
             last: Tensor = self.gate_network[2].weight  # pyright: ignore
-            spans_ranks = self.synchronise and last.shape == (2, self.num_classes // 2)
+            spans_ranks = self.synchronise and last.shape == (2, self.n_classes // 2)
             self._watch.follow("FeDLaS", last, self.accumulation_steps, spans_ranks)
         psi = self._psi(rows.logits.detach())
         indicator = self._indicator(rows, learn)

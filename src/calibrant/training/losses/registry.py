@@ -79,13 +79,13 @@ thousands of steps. The paper is followed.
 
 
 def make_loss(
-    name: str, num_classes: int, *, dataset: str | None = None, **arguments: Any
+    name: str, n_classes: int, *, dataset: str | None = None, **arguments: Any
 ) -> CalibrationLoss:
     """Return a loss by its command-line name.
 
     Args:
         name: one of `LOSSES`.
-        num_classes: K; most losses take it from the logits.
+        n_classes: K; most losses take it from the logits.
         dataset: one of `DATA_SETS`: start from the settings that papers give for it.
         arguments: of the loss; they win over those of the data set. `base="focal"` and
             `base_gamma=3` build the base of a penalised loss.
@@ -98,9 +98,9 @@ def make_loss(
         >>> import torch
         >>> from calibrant.training import make_loss
         >>> logits, target = torch.tensor([[0.0, 0.0]]), torch.tensor([1])
-        >>> make_loss("cross-entropy", num_classes=2)(logits, target)  # log 2
+        >>> make_loss("cross-entropy", n_classes=2)(logits, target)  # log 2
         tensor(0.6931)
-        >>> make_loss("focal", num_classes=2, gamma=1.0)(logits, target)  # (1 - .5) log 2
+        >>> make_loss("focal", n_classes=2, gamma=1.0)(logits, target)  # (1 - .5) log 2
         tensor(0.3466)
     """
     if name not in LOSSES:
@@ -116,11 +116,11 @@ def make_loss(
     make = LOSSES[name]
     signature = inspect.signature(make)
     settings = PUBLISHED.get(name, {}).get(dataset or "", {}) | arguments
-    if "num_classes" in signature.parameters:
-        settings["num_classes"] = num_classes
+    if "n_classes" in signature.parameters:
+        settings["n_classes"] = n_classes
     base = signature.parameters.get("base")
     if base is not None and not isinstance(base.default, str):  # it takes a loss
-        settings = _with_base(settings, num_classes, dataset)
+        settings = _with_base(settings, n_classes, dataset)
     for argument in settings:
         if argument not in signature.parameters:
             known = ", ".join(signature.parameters)
@@ -131,13 +131,13 @@ def make_loss(
     return make(**settings)
 
 
-def _with_base(settings: dict[str, Any], num_classes: int, dataset: str | None) -> dict[str, Any]:
+def _with_base(settings: dict[str, Any], n_classes: int, dataset: str | None) -> dict[str, Any]:
     """Return settings whose base, if given by name, is a loss made of the `base_` arguments."""
     prefix = "base_"
     inner = {key.removeprefix(prefix): settings[key] for key in settings if key.startswith(prefix)}
     outer = {key: settings[key] for key in settings if not key.startswith(prefix)}
     if isinstance(outer.get("base"), str):
-        outer["base"] = make_loss(outer["base"], num_classes, dataset=dataset, **inner)
+        outer["base"] = make_loss(outer["base"], n_classes, dataset=dataset, **inner)
     elif inner:
         raise InputError(f"{prefix}{next(iter(inner))} needs base=, the name of a loss")
     return outer

@@ -17,7 +17,7 @@ resnet101-tiny   64x64                       8192  44,131,080 (K = 200)
 Examples:
     >>> import torch
     >>> from calibrant.training import nets
-    >>> nets.build("resnet8", num_classes=10)(torch.zeros(2, 3, 32, 32)).shape
+    >>> nets.build("resnet8", n_classes=10)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
 """
 
@@ -55,14 +55,14 @@ NETS: dict[str, Callable[[int], ImageClassifier]] = {
 }
 
 
-def build(name: str, num_classes: int) -> ImageClassifier:
+def build(name: str, n_classes: int) -> ImageClassifier:
     """Return a freshly initialised network that reads (B, 3, H, W) images.
 
     Its weights are drawn from torch's global generator.
 
     Args:
         name: one of `NETS`.
-        num_classes: K, at least 2.
+        n_classes: K, at least 2.
 
     Raises:
         UnknownMethodError: no network goes by this name.
@@ -74,6 +74,6 @@ def build(name: str, num_classes: int) -> ImageClassifier:
         raise UnknownMethodError(
             f"no network is called '{name}';{hint} there are: {', '.join(NETS)}"
         )
-    if num_classes < 2:
-        raise InputError(f"a network needs at least 2 classes, not {num_classes}")
-    return NETS[name](num_classes)
+    if n_classes < 2:
+        raise InputError(f"a network needs at least 2 classes, not {n_classes}")
+    return NETS[name](n_classes)

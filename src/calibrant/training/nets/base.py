@@ -19,20 +19,20 @@ class ImageClassifier(nn.Module):
     """
 
     def __init__(
-        self, body: Sequence[nn.Module], channels: int, num_classes: int, cells: int = 1
+        self, body: Sequence[nn.Module], channels: int, n_classes: int, cells: int = 1
     ) -> None:
         """Put a network together.
 
         Args:
             body: the stages, stem first.
             channels: what the last stage gives.
-            num_classes: K.
+            n_classes: K.
             cells: side of the grid that pooling leaves; D is channels * cells**2.
         """
         super().__init__()
         self.body = nn.Sequential(*body)
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(cells), nn.Flatten())
-        self.fc = nn.Linear(channels * cells**2, num_classes)
+        self.fc = nn.Linear(channels * cells**2, n_classes)
 
     @property
     def stages(self) -> tuple[nn.Module, ...]:

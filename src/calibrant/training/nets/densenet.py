@@ -37,7 +37,7 @@ class DenseLayer(nn.Module):
         return torch.cat([self.branch(images), images], dim=1)
 
 
-def densenet121(num_classes: int) -> ImageClassifier:
+def densenet121(n_classes: int) -> ImageClassifier:
     """Return DenseNet-121 for 32x32 images; D = 1024."""
     channels = 2 * GROWTH
     # Its first convolution has neither norm nor ReLU: each layer begins with its own.
@@ -53,4 +53,4 @@ def densenet121(num_classes: int) -> ImageClassifier:
         else:
             parts += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
         stages.append(nn.Sequential(*parts))
-    return ImageClassifier(stages, channels, num_classes)
+    return ImageClassifier(stages, channels, n_classes)

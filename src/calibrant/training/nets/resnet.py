@@ -75,70 +75,70 @@ def _stages(
     return stages
 
 
-def _bottlenecks(num_classes: int, depths: Sequence[int], cells: int = 1) -> ImageClassifier:
+def _bottlenecks(n_classes: int, depths: Sequence[int], cells: int = 1) -> ImageClassifier:
     widths, strides = (64, 128, 256, 512), (1, 2, 2, 2)
     stages = _stages(bottleneck, 64, depths, widths, strides, EXPANSION)
-    return ImageClassifier(stages, EXPANSION * widths[-1], num_classes, cells)
+    return ImageClassifier(stages, EXPANSION * widths[-1], n_classes, cells)
 
 
-def resnet8(num_classes: int) -> ImageClassifier:
+def resnet8(n_classes: int) -> ImageClassifier:
     """Return a network of eight layers for studies on a CPU; D = 192.
 
     A basic block in each of three stages. Every stage halves the sides, the first too, which takes
     most of the cost out of the large images.
     """
     stages = _stages(basic_block, 24, (1, 1, 1), (48, 96, 192), (2, 2, 2))
-    return ImageClassifier(stages, 192, num_classes)
+    return ImageClassifier(stages, 192, n_classes)
 
 
-def resnet20(num_classes: int) -> ImageClassifier:
+def resnet20(n_classes: int) -> ImageClassifier:
     """Return He et al.'s CIFAR network of depth 6n + 2 with n = 3.
 
     Shortcuts that change the shape are 1x1 convolutions here; theirs pad with zeros.
     """
     stages = _stages(basic_block, 16, (3, 3, 3), (16, 32, 64), (1, 2, 2))
-    return ImageClassifier(stages, 64, num_classes)
+    return ImageClassifier(stages, 64, n_classes)
 
 
-def resnet50(num_classes: int) -> ImageClassifier:
+def resnet50(n_classes: int) -> ImageClassifier:
     """Return ResNet-50 for 32x32 images; D = 2048."""
-    return _bottlenecks(num_classes, (3, 4, 6, 3))
+    return _bottlenecks(n_classes, (3, 4, 6, 3))
 
 
-def resnet101(num_classes: int) -> ImageClassifier:
+def resnet101(n_classes: int) -> ImageClassifier:
     """Return ResNet-101 for 32x32 images; D = 2048."""
-    return _bottlenecks(num_classes, (3, 4, 23, 3))
+    return _bottlenecks(n_classes, (3, 4, 23, 3))
 
 
-def resnet110(num_classes: int) -> ImageClassifier:
+def resnet110(n_classes: int) -> ImageClassifier:
     """Return what the calibration literature since Mukhoti et al. calls ResNet-110; D = 2048.
 
     It has bottleneck blocks, (3, 4, 26, 3) of them, and 46 million parameters. He et al.'s CIFAR
     network of that name is another, with 1.7 million.
     """
-    return _bottlenecks(num_classes, (3, 4, 26, 3))
+    return _bottlenecks(n_classes, (3, 4, 26, 3))
 
 
-def wide_resnet_26_10(num_classes: int) -> ImageClassifier:
+def wide_resnet_26_10(n_classes: int) -> ImageClassifier:
     """Return WRN-26-10; D = 640.
 
     ReLU comes after the addition and there is no dropout, unlike in Zagoruyko & Komodakis.
     """
     stages = _stages(basic_block, 16, (4, 4, 4), (160, 320, 640), (1, 2, 2))
-    network = ImageClassifier(stages, 640, num_classes)
+    network = ImageClassifier(stages, 640, n_classes)
     initialise_by_outputs(network)
     return network
 
 
-def resnet50_tiny(num_classes: int) -> ImageClassifier:
+def resnet50_tiny(n_classes: int) -> ImageClassifier:
     """Return ResNet-50 for 64x64 images; pooling leaves 2x2 cells, so D = 8192."""
-    network = _bottlenecks(num_classes, (3, 4, 6, 3), cells=2)
+    network = _bottlenecks(n_classes, (3, 4, 6, 3), cells=2)
     initialise_by_outputs(network)
     return network
 
 
-def resnet101_tiny(num_classes: int) -> ImageClassifier:
+def resnet101_tiny(n_classes: int) -> ImageClassifier:
     """Return ResNet-101 for 64x64 images; pooling leaves 2x2 cells, so D = 8192."""
-    network = _bottlenecks(num_classes, (3, 4, 23, 3), cells=2)
+    network = _bottlenecks(n_classes, (3, 4, 23, 3), cells=2)
     initialise_by_outputs(network)
     return network

@@ -21,12 +21,12 @@ _NUMBER, _NAMED = ((Real,), "a number"), ((dict,), "arguments by their names")
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("data", "net", "loss", "loss_settings_for", "mixing", "protocol"), _TEXT),
     **dict.fromkeys(("loss_arguments", "mixing_arguments"), _NAMED),
-    **dict.fromkeys(("epochs", "batch_size", "seed", "num_classes", "image_size"), _WHOLE),
+    **dict.fromkeys(("epochs", "batch_size", "seed", "n_classes", "image_size"), _WHOLE),
     **dict.fromkeys(("rate", "plain_share"), _NUMBER),
     "precision": _TEXT,
 }
 # Of these, the ones that may be left to protocol or data.
-_OPTIONAL = ("loss_settings_for", *_OF_PROTOCOL, "num_classes", "image_size")
+_OPTIONAL = ("loss_settings_for", *_OF_PROTOCOL, "n_classes", "image_size")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RunSettings:
         rate: (peak) learning rate.
         plain_share: of the epochs, at the end, that see images as they are.
         seed: of weights, batches, augmentation and, if the protocol says so, the split.
-        num_classes: needed where the data don't name their classes.
+        n_classes: needed where the data don't name their classes.
         image_size: side of the square that images in folders are stretched to; None leaves them.
         precision: "32"; "bf16" or "16" for mixed precision in training. What is measured in the end
             is computed in float32.
@@ -66,7 +66,7 @@ class RunSettings:
     rate: float | None = None
     plain_share: float | None = None
     seed: int = 0
-    num_classes: int | None = None
+    n_classes: int | None = None
     image_size: int | None = None
     precision: str = "32"
 

@@ -100,11 +100,11 @@ def train(
             raise InputError(f"{name} must be at least 1, not {value}")
     if data is None:
         data = read_data_set(
-            settings.data, num_classes=settings.num_classes, size=settings.stretched, cache=cache
+            settings.data, n_classes=settings.n_classes, size=settings.stretched, cache=cache
         )
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
-    objective = _objective(settings, data.num_classes, len(training))
+    objective = _objective(settings, data.n_classes, len(training))
     fabric = _fabric(settings, devices, accelerator)
     # A process that was started for another device finds what the first has made.
     if "LOCAL_RANK" not in os.environ:
@@ -178,14 +178,14 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
         raise InputError(f"can't train on {devices} x '{accelerator}': {reason}") from error
 
 
-def _objective(settings: RunSettings, num_classes: int, samples: int) -> Objective:
+def _objective(settings: RunSettings, n_classes: int, samples: int) -> Objective:
     seed_everything(settings.seed)
-    network = build(settings.net, num_classes)
+    network = build(settings.net, n_classes)
     arguments = dict(settings.loss_arguments)
     known = inspect.signature(LOSSES[settings.loss]).parameters if settings.loss in LOSSES else ()
     if "samples" in known:
         arguments.setdefault("samples", samples)
-    loss = make_loss(settings.loss, num_classes, dataset=settings.loss_settings_for, **arguments)
+    loss = make_loss(settings.loss, n_classes, dataset=settings.loss_settings_for, **arguments)
     return Objective(network, loss, settings.mixing, settings.mixing_arguments, samples=samples)
 
 

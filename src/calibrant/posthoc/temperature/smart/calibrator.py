@@ -152,7 +152,7 @@ class SMART(SummaryTemperature):
         if self.indicator == "logits":
             self._refuse_masks(logits)
         rows, start = predictions.summary, predictions.temperature
-        if rows.classes > DENSE_CLASSES:
+        if rows.n_classes > DENSE_CLASSES:
             # T >= T0 / 10 ends within four octaves; the Brier score needs one more, at 2 beta.
             squares = self.objective in ("brier", "mse")
             rows = rows.tabulated(start.beta, above=5 if squares else 4)

@@ -123,5 +123,5 @@ def curvature_named(name: ObjectiveName, *, bins: SoftBins, delta: float) -> Cur
     if name == "brier":
         return OfRows(of_brier)
     if name == "mse":
-        return OfRows(lambda rows, beta, point: of_brier(rows, beta, point) / rows.classes)
+        return OfRows(lambda rows, beta, point: of_brier(rows, beta, point) / rows.n_classes)
     return OfRows(of_likelihood)

@@ -63,7 +63,7 @@ def brier(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGrad
 def mean_squared_error(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
     """Brier score divided by K, the mean over rows and classes."""
     value, gradient = brier(rows, beta, point)
-    return value / rows.classes, gradient / rows.classes
+    return value / rows.n_classes, gradient / rows.n_classes
 
 
 @dataclass(frozen=True)

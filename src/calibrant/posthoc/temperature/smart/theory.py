@@ -60,7 +60,7 @@ class SmceBound:
 
 
 def feasible_temperatures(
-    margin: ArrayLike, confidence: ArrayLike, classes: int
+    margin: ArrayLike, confidence: ArrayLike, n_classes: int
 ) -> tuple[FloatArray, FloatArray]:
     """Bound the T at which K logits with margin m >= 0 have confidence p in [1/K, 1).
 
@@ -74,20 +74,20 @@ def feasible_temperatures(
     (low, high) of the broadcast shape of `margin` and `confidence`, in the logits' unit.
     Source: section 3.2 and App. A.1, Eqs. 8 to 14.
     """
-    if classes < 2 or int(classes) != classes:
-        raise InputError(f"'classes' must be a whole number of at least 2, not {classes}")
+    if n_classes < 2 or int(n_classes) != n_classes:
+        raise InputError(f"'n_classes' must be a whole number of at least 2, not {n_classes}")
     m = _real(margin, "margin", 0)
-    p = _real(confidence, "confidence", (1 - UNIFORM_SLACK) / classes, np.nextafter(1, 0))
+    p = _real(confidence, "confidence", (1 - UNIFORM_SLACK) / n_classes, np.nextafter(1, 0))
     try:
         m, p = np.broadcast_arrays(m, p)
     except ValueError as error:
         raise InputError(f"shapes of 'margin' and 'confidence' don't broadcast: {error}") from error
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # -log(S / (k-1)) = log(1 + (k p - 1) / (1 - p)) for k = K and k = 2: no cancellation.
-        low = m / np.log1p(np.maximum(classes * p - 1, 0) / (1 - p))
+        low = m / np.log1p(np.maximum(n_classes * p - 1, 0) / (1 - p))
         high = np.where(p > 0.5, m / np.log1p(np.maximum(2 * p - 1, 0) / (1 - p)), np.inf)
     tie = m == 0
-    none = np.where(tie, p > 0.5, p <= 1 / classes)
+    none = np.where(tie, p > 0.5, p <= 1 / n_classes)
     low, high = np.where(tie, 0.0, low), np.where(tie, np.inf, high)
     return np.where(none, np.nan, low), np.where(none, np.nan, high)
 

@@ -18,9 +18,9 @@ from calibrant.files import read_predictions, write_predictions  # noqa: E402
 from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E402
 from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
-from calibrant.training.heads import FeatureRows, HeadRetraining, load_head  # noqa: E402
-from calibrant.training.heads.held_out import measure_head  # noqa: E402
-from calibrant.training.heads.simulation import memorised_features  # noqa: E402
+from calibrant.training.second_stages import FeatureRows, HeadRetraining, load_head  # noqa: E402
+from calibrant.training.second_stages.held_out import measure_head  # noqa: E402
+from calibrant.training.second_stages.simulation import memorised_features  # noqa: E402
 
 QUICK = ["--epochs", "2", "--resamples", "20"]
 

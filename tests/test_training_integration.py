@@ -292,7 +292,7 @@ def test_the_real_trainer(tmp_path):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("part", ["data", "heads", "losses", "nets", "run"])
+@pytest.mark.parametrize("part", ["data", "second_stages", "losses", "nets", "run"])
 def test_parts_need_no_import_of_their_own(part, monkeypatch):
     monkeypatch.delattr(calibrant.training, part, raising=False)
     assert getattr(calibrant.training, part).__name__ == f"calibrant.training.{part}"

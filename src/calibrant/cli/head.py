@@ -13,7 +13,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.settings import parse_literals
 
 if TYPE_CHECKING:
-    from calibrant.training.heads.stage import SecondStage
+    from calibrant.training.second_stages.stage import SecondStage
 
 
 def head(
@@ -68,7 +68,7 @@ def head(
 
     MaC-Cal's head is linear; --set bottleneck=true gives it the two layers of its paper.
     """
-    from calibrant.training.heads.outcome import retrain_head
+    from calibrant.training.second_stages.outcome import run_second_stage
 
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
     train_file, val_file, test_file = _files(run, train, val, test, data)
@@ -76,7 +76,7 @@ def head(
     train_rows, test_rows = read(train_file), read(test_file)
     val_rows = None if val_file is None else read(val_file)
     with progress(stage.epochs, f"training {method}") as step:
-        outcome = retrain_head(
+        outcome = run_second_stage(
             stage, train_rows, test_rows, val_rows, resamples=resamples, seed=seed, progress=step
         )
     document: dict[str, Any] = {
@@ -103,7 +103,7 @@ def _files(
         return train, val, test
     if train or val or test:
         raise InputError("give either the folder of a run or --train, --val and --test, not both")
-    from calibrant.training.heads.runs import files_of_run
+    from calibrant.training.second_stages.runs import files_of_run
 
     return files_of_run(run, data)
 
@@ -111,9 +111,9 @@ def _files(
 def _stage(
     method: str, settings: list[str], *, seed: int, epochs: int, kappa: float | None
 ) -> SecondStage:
-    from calibrant.training.heads.registry import make_head
+    from calibrant.training.second_stages.registry import make_second_stage
 
     arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_literals(settings)
     if kappa is not None:
         arguments["kappa"] = kappa
-    return make_head(method, **arguments)
+    return make_second_stage(method, **arguments)

@@ -51,9 +51,9 @@ class Epochs:
 
 def trained(method: str, batches: Epochs, classes: int, epochs: int, seed: int) -> nn.Module:
     """Return the network of a method, in evaluation mode."""
-    from calibrant.training.heads import BalCAL, ProgressiveLayerPeeling
     from calibrant.training.nets import build
     from calibrant.training.run.seeding import seed_everything
+    from calibrant.training.second_stages import BalCAL, ProgressiveLayerPeeling
 
     seed_everything(seed)
     network = build("resnet8", classes)
@@ -69,7 +69,7 @@ def predictions(network: nn.Module, images: Images, batches: TrainingBatches) ->
     """Return the logits of all images."""
     import torch
 
-    from calibrant.training.heads.tensors import row_parts
+    from calibrant.training.second_stages.tensors import row_parts
 
     with torch.inference_mode():
         parts = row_parts(torch.arange(len(images)), 500)

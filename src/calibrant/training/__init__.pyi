@@ -1,7 +1,6 @@
 """The public names of `calibrant.training` and where they live; `__init__.py` reads this list."""
 
 from calibrant.training import data as data
-from calibrant.training import heads as heads
 from calibrant.training import losses as losses
 from calibrant.training import nets as nets
 from calibrant.training import run as run

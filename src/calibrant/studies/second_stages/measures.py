@@ -12,7 +12,7 @@ from calibrant.studies.second_stages.runs import Run
 
 if TYPE_CHECKING:
     from calibrant.studies.second_stages.shifted_images import Shifted
-    from calibrant.training.heads import SecondStage
+    from calibrant.training.second_stages import SecondStage
 
 METRICS = ("accuracy", "ece", "adaece", "mce", "overconfidence", "underconfidence", "nll")
 AFTER = ("none", "temperature", "smart")

@@ -24,7 +24,7 @@ class Run(NamedTuple):
 
 def read_run(folder: Path) -> Run:
     """Read the three files of a run; that of the training images is made if need be."""
-    from calibrant.training.heads.runs import files_of_run
+    from calibrant.training.second_stages.runs import files_of_run
 
     loss, _, seed = folder.name.rpartition("-")
     train, val, test = files_of_run(folder)

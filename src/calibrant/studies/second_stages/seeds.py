@@ -40,10 +40,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def measure(run: Run, method: str, seed: int, epochs: int) -> dict[str, Any]:
     """Return what one head does on the test rows, and how far it is from one temperature."""
-    from calibrant.training.heads import beside_temperature, make_head
+    from calibrant.training.second_stages import beside_temperature, make_second_stage
 
     kind, arguments = METHODS[method]
-    stage = make_head(kind, seed=seed, epochs=epochs, **arguments)
+    stage = make_second_stage(kind, seed=seed, epochs=epochs, **arguments)
     seconds = fit(stage, run)
     logits = stage.logits(run.test.features)
     new = Predictions.from_logits(logits, run.test.labels)

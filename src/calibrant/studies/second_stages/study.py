@@ -19,7 +19,7 @@ from calibrant.studies.second_stages.under_shift import (
 )
 
 if TYPE_CHECKING:
-    from calibrant.training.heads import MaCCal, SecondStage
+    from calibrant.training.second_stages import MaCCal, SecondStage
 
 # As MaC-Cal's comparison trained them.
 SGD = {"optimizer": "sgd", "learning_rate": 0.1, "batch_size": 128}
@@ -39,12 +39,12 @@ FIXED_RETENTION = 0.5
 
 def study(run: Run, epochs: int) -> dict[str, Any]:
     """Return everything that is measured of one run, as JSON takes it."""
-    from calibrant.training.heads import MaCCal, make_head
+    from calibrant.training.second_stages import MaCCal, make_second_stage
 
     stages: dict[str, SecondStage | None] = {NETWORK: None}
     seconds: dict[str, float] = {}
     for name, (method, arguments) in METHODS.items():
-        stage = make_head(method, seed=run.seed, epochs=epochs, **arguments)
+        stage = make_second_stage(method, seed=run.seed, epochs=epochs, **arguments)
         seconds[name] = fit(stage, run)
         stages[name] = stage
     default, full = stages["maccal"], stages["maccal, two layers"]
@@ -70,7 +70,7 @@ def study(run: Run, epochs: int) -> dict[str, Any]:
 
 def ablation(full: MaCCal, run: Run, epochs: int) -> dict[str, dict[str, float]]:
     """Return the steps of the paper's Table 5: fixed retention 0.5, then the kappa chosen."""
-    from calibrant.training.heads import ABLATION, MaCCal
+    from calibrant.training.second_stages import ABLATION, MaCCal
 
     results: dict[str, dict[str, float]] = {}
     whole = list(ABLATION)[-1]
@@ -88,7 +88,7 @@ def ablation(full: MaCCal, run: Run, epochs: int) -> dict[str, dict[str, float]]
 
 def masks_at_inference(run: Run) -> list[dict[str, float]]:
     """Return what masks do to the network's own head (Fig. 1)."""
-    from calibrant.training.heads import mask_at_inference
+    from calibrant.training.second_stages import mask_at_inference
 
     assert run.test.source is not None
     with np.load(run.test.source) as file:

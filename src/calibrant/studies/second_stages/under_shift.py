@@ -18,7 +18,7 @@ from calibrant.studies.second_stages.shifted_images import Shifted
 from calibrant.studies.second_stages.tables import NETWORK
 
 if TYPE_CHECKING:
-    from calibrant.training.heads import SecondStage
+    from calibrant.training.second_stages import SecondStage
 
 SCALED = f"{NETWORK}, temperature"
 UNDER_SHIFT = (

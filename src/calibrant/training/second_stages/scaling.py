@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
-    from calibrant.training.heads.sources import FeatureSource
+    from calibrant.training.second_stages.sources import FeatureSource
 
 # Root mean square length of a row once scaled. A step of SGD moves a logit of a linear head by the
 # learning rate times the square of this length, so it decides how far a number of epochs gets.

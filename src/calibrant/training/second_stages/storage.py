@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from calibrant.core.errors import CalibratorFileError, InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
-from calibrant.training.heads.balanced_head import BalancedHead
-from calibrant.training.heads.scaling import Rescale
-from calibrant.training.heads.tensors import head_logits, random_state_kept
-from calibrant.training.heads.variational_head import VariationalHead
+from calibrant.training.second_stages.balanced_head import BalancedHead
+from calibrant.training.second_stages.scaling import Rescale
+from calibrant.training.second_stages.tensors import head_logits, random_state_kept
+from calibrant.training.second_stages.variational_head import VariationalHead
 
 if TYPE_CHECKING:
-    from calibrant.training.heads.stage import SecondStage
+    from calibrant.training.second_stages.stage import SecondStage
 
 FORMAT = ParameterFormat("calibrant-head", 1, "a head", "torch")
 Description = list[Any]

@@ -24,10 +24,10 @@ from calibrant.core.errors import (  # noqa: E402
 from calibrant.evaluation.evaluate import evaluate  # noqa: E402
 from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E402
 from calibrant.predictions.predictions import Predictions  # noqa: E402
-from calibrant.training.heads import (  # noqa: E402
+from calibrant.training.second_stages import (  # noqa: E402
     ABLATION,
-    HEADS,
     PAPER,
+    SECOND_STAGES,
     SHARES,
     BalCAL,
     FeatureRows,
@@ -37,13 +37,13 @@ from calibrant.training.heads import (  # noqa: E402
     beside_temperature,
     find_head,
     load_head,
-    make_head,
+    make_second_stage,
     replace_head,
 )
-from calibrant.training.heads.held_out import measure_head  # noqa: E402
-from calibrant.training.heads.kappa import Candidate, KappaPoint, accuracy_lost, choose  # noqa: E402
-from calibrant.training.heads.scaling import FeatureScaling  # noqa: E402
-from calibrant.training.heads.simulation import memorised_features  # noqa: E402
+from calibrant.training.second_stages.held_out import measure_head  # noqa: E402
+from calibrant.training.second_stages.kappa import Candidate, KappaPoint, accuracy_lost, choose  # noqa: E402
+from calibrant.training.second_stages.scaling import FeatureScaling  # noqa: E402
+from calibrant.training.second_stages.simulation import memorised_features  # noqa: E402
 
 FEW = {"epochs": 3, "seed": 1}
 # After three epochs a head of two layers is far behind a linear one, which MaC-Cal warns of.
@@ -66,7 +66,7 @@ def memorised():
 
 def quick(method: str, **more):
     extra = {"kappa": 0.9, "hidden": 16, "bottleneck": True} if method == "maccal" else {}
-    return make_head(method, **(FEW | extra | more))
+    return make_second_stage(method, **(FEW | extra | more))
 
 
 def probabilities(stage, rows):
@@ -308,7 +308,7 @@ def test_without_held_out_rows_some_are_split_off_and_that_is_said(rows):
 
 
 @short
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", SECOND_STAGES)
 def test_scale_and_offset_of_the_features_do_not_matter(method, rows):
     train, val, test = rows
     plain = quick(method).fit(train.features, train.labels, tuple(val))
@@ -346,7 +346,7 @@ def test_scaling_gives_centred_rows_of_the_length_asked_for_and_folds():
     torch.testing.assert_close(layer(features), expected)
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", SECOND_STAGES)
 def test_same_seed_same_head_and_prediction_is_deterministic(method, rows):
     one, two = (quick(method).fit(*rows[0]) for _ in range(2))
     np.testing.assert_array_equal(probabilities(one, rows), probabilities(two, rows))
@@ -358,7 +358,7 @@ def test_same_seed_same_head_and_prediction_is_deterministic(method, rows):
     assert torch.equal(torch_state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", SECOND_STAGES)
 def test_probabilities_come_back_as_the_kind_that_went_in(method, rows):
     stage = quick(method).fit(rows[0].features.astype(np.float32), rows[0].labels)
     probs = probabilities(stage, rows)
@@ -372,7 +372,7 @@ def test_probabilities_come_back_as_the_kind_that_went_in(method, rows):
 # --- saving ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", SECOND_STAGES)
 def test_every_fit_says_what_one_temperature_would_have_done(method, rows):
     train, val, _ = rows
     old = quick("retrain", seed=7, epochs=8).fit(*train).logits(val.features)
@@ -408,7 +408,7 @@ def test_better_and_worse_are_said_where_the_paired_interval_says_so(rows):
     assert "can't be told apart" in str(same)
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", SECOND_STAGES)
 def test_saved_head_is_a_module_that_gives_the_same_logits(method, rows, tmp_path):
     path = tmp_path / "head.safetensors"
     stage = quick(method).fit(*rows[0])
@@ -461,7 +461,7 @@ def test_files_that_are_no_heads_are_refused(rows, tmp_path):
 
 
 def test_no_header_reserves_memory_for_more_than_the_file_holds(monkeypatch, rows):
-    from calibrant.training.heads import storage
+    from calibrant.training.second_stages import storage
 
     made = []
     for name, maker in storage.MAKERS.items():
@@ -471,7 +471,7 @@ def test_no_header_reserves_memory_for_more_than_the_file_holds(monkeypatch, row
         with pytest.raises(ValueError, match=r"sizes of the layers|17 layers"):
             storage.build(layers, 10_100)
     assert not made
-    for method in HEADS:  # a head asks for just what its file holds
+    for method in SECOND_STAGES:  # a head asks for just what its file holds
         stage = quick(method).fit(*rows[0])
         elements = sum(value.numel() for value in stage.head_.state_dict().values())
         storage.build(storage.describe(stage.head_), elements)
@@ -494,7 +494,7 @@ def test_layers_that_do_not_fit_one_another_are_refused(tmp_path):
 
 
 @short
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", SECOND_STAGES)
 def test_network_and_loader_give_the_head_that_cached_features_give(method, rows):
     train, val, _ = rows
     network = network_of(12, 5)
@@ -621,13 +621,13 @@ def test_bad_input_is_refused_in_a_sentence(rows):
     with pytest.raises(InputError, match="batches of at least two rows"):
         BalCAL(epochs=1).fit_network(network_of(12, 5), single)
     with pytest.raises(InputError, match="no second stage 'dropout'"):
-        make_head("dropout")
+        make_second_stage("dropout")
     with pytest.raises(InputError, match="trains the whole network"):
-        make_head("plp")
+        make_second_stage("plp")
     with pytest.raises(InputError, match="no argument 'rate'"):
-        make_head("maccal", rate=1)
+        make_second_stage("maccal", rate=1)
     with pytest.raises(InputError, match="bottleneck must be true or false"):
-        make_head("maccal", bottleneck="no")
+        make_second_stage("maccal", bottleneck="no")
     with pytest.raises(NotFittedError):
         MaCCal().predict_proba(features)
 
@@ -646,4 +646,4 @@ def test_classes_that_no_training_row_has_can_be_said(rows):
 
 
 def test_heads_are_reached_from_the_package():
-    assert calibrant.training.heads.MaCCal is MaCCal
+    assert calibrant.training.second_stages.MaCCal is MaCCal

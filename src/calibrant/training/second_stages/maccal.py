@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibrationWarning, InputError
-from calibrant.training.heads.held_out import logits_of, measure_logits
-from calibrant.training.heads.kappa import (
+from calibrant.training.second_stages.held_out import logits_of, measure_logits
+from calibrant.training.second_stages.kappa import (
     KAPPAS,
     SHARES,
     Adaptation,
@@ -29,16 +29,26 @@ from calibrant.training.heads.kappa import (
     step_bound,
     warning_of,
 )
-from calibrant.training.heads.learning import (
+from calibrant.training.second_stages.learning import (
     MaskedLearner,
     check_finite,
     train,
 )
-from calibrant.training.heads.masked import MaskedDescent, MaskedHeads, MaskedMomentum, MaskMode
-from calibrant.training.heads.records import Progress
-from calibrant.training.heads.retraining import HeadRetraining, folded
-from calibrant.training.heads.scaling import DEEP_LENGTH, LINEAR_LENGTH, READ_ROWS, FeatureScaling
-from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
+from calibrant.training.second_stages.masked import (
+    MaskedDescent,
+    MaskedHeads,
+    MaskedMomentum,
+    MaskMode,
+)
+from calibrant.training.second_stages.records import Progress
+from calibrant.training.second_stages.retraining import HeadRetraining, folded
+from calibrant.training.second_stages.scaling import (
+    DEEP_LENGTH,
+    LINEAR_LENGTH,
+    READ_ROWS,
+    FeatureScaling,
+)
+from calibrant.training.second_stages.sources import Batch, FeatureRows, FeatureSource
 
 FEWEST_HIDDEN = 64
 HELD_OUT_SHARE = 0.2

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
-from calibrant.training.heads.held_out import Held
-from calibrant.training.heads.records import EpochRecord
+from calibrant.training.second_stages.held_out import Held
+from calibrant.training.second_stages.records import EpochRecord
 
 # Candidates as factors on training accuracy, the same for every network. Denser towards 1, where
 # networks that generalise well have their kappa.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.errors import InputError
-from calibrant.training.heads.seeds import INITIAL_WEIGHTS, generator_for
+from calibrant.training.second_stages.seeds import INITIAL_WEIGHTS, generator_for
 
 BALANCE_TOLERANCE = 1e-4
 # The authors' batch norm moves its running statistics by a hundredth at each step, torch's by a

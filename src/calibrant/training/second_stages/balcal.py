@@ -13,24 +13,24 @@ from torch.nn import functional
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import check_labels
-from calibrant.training.heads.balanced_head import (
+from calibrant.training.second_stages.balanced_head import (
     NORM_MOMENTUM,
     Accuracy,
     BalancedHead,
     class_factors,
     find_balance,
 )
-from calibrant.training.heads.learning import (
+from calibrant.training.second_stages.learning import (
     ModuleLearner,
     check_finite,
     train,
 )
-from calibrant.training.heads.records import Progress, silent
-from calibrant.training.heads.scaling import FeatureScaling, Rescale
-from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
-from calibrant.training.heads.stage import SecondStage
-from calibrant.training.heads.tensors import random_state_kept, tensor_of
-from calibrant.training.heads.two_stage import initialise, make_optimizer
+from calibrant.training.second_stages.records import Progress, silent
+from calibrant.training.second_stages.scaling import FeatureScaling, Rescale
+from calibrant.training.second_stages.sources import Batch, FeatureRows, FeatureSource
+from calibrant.training.second_stages.stage import SecondStage
+from calibrant.training.second_stages.tensors import random_state_kept, tensor_of
+from calibrant.training.second_stages.two_stage import initialise, make_optimizer
 
 
 class _BalancedLearner(ModuleLearner):

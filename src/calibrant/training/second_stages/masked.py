@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.arrays import FloatArray
-from calibrant.training.heads.seeds import INITIAL_WEIGHTS, MASK, generator_for
-from calibrant.training.heads.tensors import random_state_kept, tensor_of
+from calibrant.training.second_stages.seeds import INITIAL_WEIGHTS, MASK, generator_for
+from calibrant.training.second_stages.tensors import random_state_kept, tensor_of
 
 MaskMode = Literal["zeroing", "last_mask", "expected", "full"]
 MaskedMomentum = Literal["dropped", "kept"]

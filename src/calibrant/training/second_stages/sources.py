@@ -18,8 +18,8 @@ from calibrant.core.arrays import Array, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import check_features, check_labels
 from calibrant.training.features import PenultimateFeatures
-from calibrant.training.heads.seeds import epoch_order
-from calibrant.training.heads.tensors import row_parts, tensor_of
+from calibrant.training.second_stages.seeds import epoch_order
+from calibrant.training.second_stages.tensors import row_parts, tensor_of
 
 Batch = tuple[Tensor, Tensor]
 Place = tuple[torch.device, torch.dtype]

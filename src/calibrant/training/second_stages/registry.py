@@ -6,13 +6,13 @@ from dataclasses import fields
 from typing import Any
 
 from calibrant.core.errors import InputError, UnknownMethodError
-from calibrant.training.heads.balcal import BalCAL
-from calibrant.training.heads.maccal import MaCCal
-from calibrant.training.heads.retraining import HeadRetraining
-from calibrant.training.heads.stage import SecondStage
-from calibrant.training.heads.two_stage import TwoStageTraining, VariationalTwoStageTraining
+from calibrant.training.second_stages.balcal import BalCAL
+from calibrant.training.second_stages.maccal import MaCCal
+from calibrant.training.second_stages.retraining import HeadRetraining
+from calibrant.training.second_stages.stage import SecondStage
+from calibrant.training.second_stages.two_stage import TwoStageTraining, VariationalTwoStageTraining
 
-HEADS: dict[str, type[SecondStage]] = {
+SECOND_STAGES: dict[str, type[SecondStage]] = {
     stage.method: stage
     for stage in (
         MaCCal,
@@ -24,7 +24,7 @@ HEADS: dict[str, type[SecondStage]] = {
 }
 
 
-def make_head(method: str, **arguments: Any) -> SecondStage:
+def make_second_stage(method: str, **arguments: Any) -> SecondStage:
     """Return the second stage of that name, not yet fitted.
 
     Raises:
@@ -34,13 +34,13 @@ def make_head(method: str, **arguments: Any) -> SecondStage:
     if method == "plp":
         raise UnknownMethodError(
             "PLP trains the whole network, not a head on its features; use "
-            "calibrant.training.heads.ProgressiveLayerPeeling"
+            "calibrant.training.second_stages.ProgressiveLayerPeeling"
         )
-    if method not in HEADS:
+    if method not in SECOND_STAGES:
         raise UnknownMethodError(
-            f"there is no second stage '{method}'; choose from {', '.join(HEADS)}"
+            f"there is no second stage '{method}'; choose from {', '.join(SECOND_STAGES)}"
         )
-    known = {item.name: item.default for item in fields(HEADS[method]) if item.init}
+    known = {item.name: item.default for item in fields(SECOND_STAGES[method]) if item.init}
     for name, value in arguments.items():
         if name not in known:
             raise InputError(
@@ -48,4 +48,4 @@ def make_head(method: str, **arguments: Any) -> SecondStage:
             )
         if isinstance(known[name], bool) and not isinstance(value, bool):
             raise InputError(f"{name} must be true or false, not {value!r}")
-    return HEADS[method](**arguments)
+    return SECOND_STAGES[method](**arguments)

@@ -13,9 +13,9 @@ from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
-from calibrant.training.heads.scaling import READ_ROWS
-from calibrant.training.heads.sources import FeatureRows
-from calibrant.training.heads.tensors import head_logits
+from calibrant.training.second_stages.scaling import READ_ROWS
+from calibrant.training.second_stages.sources import FeatureRows
+from calibrant.training.second_stages.tensors import head_logits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.training.heads.masked import MaskedHeads
-from calibrant.training.heads.records import EpochRecord, Progress
-from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
-from calibrant.training.heads.sources import FeatureRows, FeatureSource
-from calibrant.training.heads.tensors import descend
+from calibrant.training.second_stages.masked import MaskedHeads
+from calibrant.training.second_stages.records import EpochRecord, Progress
+from calibrant.training.second_stages.scaling import READ_ROWS, FeatureScaling
+from calibrant.training.second_stages.sources import FeatureRows, FeatureSource
+from calibrant.training.second_stages.tensors import descend
 
 
 class Learner(Protocol):

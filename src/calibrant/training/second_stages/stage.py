@@ -17,12 +17,12 @@ from calibrant.core.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions, check_features
 from calibrant.predictions.rows import softmax
-from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
-from calibrant.training.heads.records import EpochRecord, Progress, silent
-from calibrant.training.heads.scaling import READ_ROWS, FeatureScaling
-from calibrant.training.heads.sources import FeatureRows, FeatureSource, NetworkFeatures
-from calibrant.training.heads.storage import save_head
-from calibrant.training.heads.tensors import head_logits, row_parts, tensor_of
+from calibrant.training.second_stages.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.second_stages.records import EpochRecord, Progress, silent
+from calibrant.training.second_stages.scaling import READ_ROWS, FeatureScaling
+from calibrant.training.second_stages.sources import FeatureRows, FeatureSource, NetworkFeatures
+from calibrant.training.second_stages.storage import save_head
+from calibrant.training.second_stages.tensors import head_logits, row_parts, tensor_of
 
 # For an interval beside a fit; `calibrant head` draws more, on test rows.
 BESIDE_RESAMPLES = 200

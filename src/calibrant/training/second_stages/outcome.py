@@ -11,13 +11,13 @@ from calibrant.core.text import format_table, wrap
 from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.evaluation.numbers import show
 from calibrant.predictions.predictions import Predictions
-from calibrant.training.heads.one_temperature import BesideTemperature, beside_temperature
-from calibrant.training.heads.records import Progress
-from calibrant.training.heads.stage import SecondStage
+from calibrant.training.second_stages.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.second_stages.records import Progress
+from calibrant.training.second_stages.stage import SecondStage
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class HeadOutcome:
+class SecondStageOutcome:
     """A new head beside the network's own, on the same rows. Prints as a table with a verdict.
 
     Attributes:
@@ -77,7 +77,7 @@ class HeadOutcome:
         return "\n\n".join(parts)
 
 
-def retrain_head(
+def run_second_stage(
     stage: SecondStage,
     train: Predictions,
     test: Predictions,
@@ -86,7 +86,7 @@ def retrain_head(
     resamples: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> HeadOutcome:
+) -> SecondStageOutcome:
     """Fit a second stage, and measure its head beside the network's own.
 
     Args:
@@ -120,7 +120,7 @@ def retrain_head(
     beside = None
     if validation is not None:
         beside = beside_temperature(validation, test, new, resamples=resamples, seed=seed)
-    return HeadOutcome(
+    return SecondStageOutcome(
         stage=stage,
         baseline=evaluate(test, resamples=resamples, seed=seed),
         result=evaluate(new, resamples=resamples, seed=seed),

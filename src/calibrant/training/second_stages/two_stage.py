@@ -11,18 +11,18 @@ from torch.nn import functional
 
 from calibrant.core.arguments import argument
 from calibrant.core.errors import InputError
-from calibrant.training.heads.learning import (
+from calibrant.training.second_stages.learning import (
     ModuleLearner,
     check_finite,
     train,
 )
-from calibrant.training.heads.records import Progress
-from calibrant.training.heads.scaling import FeatureScaling
-from calibrant.training.heads.seeds import INITIAL_WEIGHTS, NOISE, generator_for
-from calibrant.training.heads.sources import FeatureRows, FeatureSource
-from calibrant.training.heads.stage import SecondStage
-from calibrant.training.heads.tensors import random_state_kept
-from calibrant.training.heads.variational_head import (
+from calibrant.training.second_stages.records import Progress
+from calibrant.training.second_stages.scaling import FeatureScaling
+from calibrant.training.second_stages.seeds import INITIAL_WEIGHTS, NOISE, generator_for
+from calibrant.training.second_stages.sources import FeatureRows, FeatureSource
+from calibrant.training.second_stages.stage import SecondStage
+from calibrant.training.second_stages.tensors import random_state_kept
+from calibrant.training.second_stages.variational_head import (
     VariationalHead,
     divergence_from_standard_normal,
 )

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from calibrant.core.arrays import Array, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.training.heads.held_out import Held, measure_logits
-from calibrant.training.heads.seeds import MASK, generator_for
-from calibrant.training.heads.sources import FeatureRows
-from calibrant.training.heads.tensors import tensor_of
+from calibrant.training.second_stages.held_out import Held, measure_logits
+from calibrant.training.second_stages.seeds import MASK, generator_for
+from calibrant.training.second_stages.sources import FeatureRows
+from calibrant.training.second_stages.tensors import tensor_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from calibrant.core.arguments import argument
-from calibrant.training.heads.learning import MaskedLearner, check_finite, train, unchanged
-from calibrant.training.heads.masked import MaskedDescent, MaskedHeads
-from calibrant.training.heads.records import Progress
-from calibrant.training.heads.scaling import LINEAR_LENGTH, FeatureScaling
-from calibrant.training.heads.sources import Batch, FeatureRows, FeatureSource
-from calibrant.training.heads.stage import Schedule, SecondStage, rate_at
+from calibrant.training.second_stages.learning import MaskedLearner, check_finite, train, unchanged
+from calibrant.training.second_stages.masked import MaskedDescent, MaskedHeads
+from calibrant.training.second_stages.records import Progress
+from calibrant.training.second_stages.scaling import LINEAR_LENGTH, FeatureScaling
+from calibrant.training.second_stages.sources import Batch, FeatureRows, FeatureSource
+from calibrant.training.second_stages.stage import Schedule, SecondStage, rate_at
 
 
 @dataclass(eq=False)

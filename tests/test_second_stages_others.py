@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from calibrant.core.errors import InputError  # noqa: E402
-from calibrant.training.heads import (  # noqa: E402
+from calibrant.training.second_stages import (  # noqa: E402
     PAPER_CUTS,
     BalancedHead,
     BalCAL,
@@ -25,9 +25,9 @@ from calibrant.training.heads import (  # noqa: E402
     parameter_cuts,
     simplex_frame,
 )
-from calibrant.training.heads.balanced_head import class_factors, find_balance  # noqa: E402
-from calibrant.training.heads.simulation import memorised_features  # noqa: E402
-from calibrant.training.heads.variational_head import (  # noqa: E402
+from calibrant.training.second_stages.balanced_head import class_factors, find_balance  # noqa: E402
+from calibrant.training.second_stages.simulation import memorised_features  # noqa: E402
+from calibrant.training.second_stages.variational_head import (  # noqa: E402
     divergence_from_standard_normal,
 )
 

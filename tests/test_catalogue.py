@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -136,3 +137,46 @@ def test_a_docstring_in_parts() -> None:
     }
     assert text.sentences("References") == ["Somebody, 2020."]
     assert text.sentences("Raises") == []
+
+
+def test_the_help_of_what_takes_names_lists_them(run: Callable[..., Said]) -> None:
+    for verb in ("fit", "compare"):
+        said = " ".join(run(verb, "--help").out.split())
+        for name in METHODS:
+            assert f" {name}," in said or f" {name};" in said
+    said = " ".join(run("measure", "--help").out.split())
+    for name in METRICS:
+        assert f" {name}," in said or f" {name}." in said
+
+
+def test_shells_complete_names(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Said]) -> None:
+    def offered(*words: str) -> list[str]:
+        monkeypatch.setenv("_CALIBRANT_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["calibrant", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        return run().out.split()
+
+    assert offered("fit", "--method", "sm") == ["sms", "smart"]
+    assert offered("compare", "--methods", "none,smar") == ["none,smart"]
+    assert offered("measure", "--metrics", "smc") == ["smce"]
+    assert offered("metrics", "ad") == ["adaece"]
+    assert "measure" in offered("mea")
+
+
+def test_a_method_of_a_comparison_takes_arguments(tmp_path: Path, run: Callable[..., Said]) -> None:
+    sample = cb.load_sample("test").take(np.arange(300))
+    cb.write_predictions(sample, tmp_path / "rows.npz")
+    common = ("compare", str(tmp_path / "rows.npz"), "--methods", "none,histogram,svs+top-rest")
+    small = ("--resamples", "5", "--json", "-")
+    said = run(*common, *small, "--set", "histogram.n_bins=3", "--set", "svs+top-rest.svs__ridge=9")
+    assert said.code == 0
+    found = {m["method"]: m for m in json.loads(said.out)["methods"]}
+    assert found["histogram"]["parameters"] == 3
+    for wrong, sentence in {
+        "n_bins=3": "--set 'n_bins=3' is not of the form METHOD.KEY=VALUE",
+        "smart.n_bins=3": "smart is not compared here; --methods has none, histogram, svs+top-rest",
+        "histogram.bins=3": "method 'histogram' has no argument 'bins'",
+    }.items():
+        said = run(*common, *small, "--set", wrong)
+        assert (said.code, said.out) == (2, "")
+        assert sentence in said.err

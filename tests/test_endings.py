@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrant.cli import ending
 from calibrant.core import temporaries
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
@@ -95,7 +96,9 @@ def test_an_interrupt_leaves_no_temporary_file_and_ends_in_one_line(folder):
     before = content(folder)
     process = applying(folder)
     process.send_signal(signal.SIGINT)
-    assert ended(process) == (130, "interrupted\n")
+    code, said = ended(process)
+    assert (code, said.count("\n")) == (130, 1)
+    assert said.startswith("interrupted: no output is half written, and the same command")
     assert content(folder) == before
 
 
@@ -153,7 +156,18 @@ def test_an_interrupt_while_importing_is_one_line(folder, module):
     assert process.stdout is not None
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
-    assert ended(process) == (130, "interrupted\n")
+    code, said = ended(process)
+    assert (code, said.count("\n")) == (130, 1)
+    assert said.startswith("interrupted: ")
+    assert "same command starts again" in said
+
+
+def test_an_interrupt_says_how_to_go_on() -> None:
+    assert ending._interrupted(["calibrant", "train", "--out", "run"]) == (
+        "interrupted: the same command with --resume goes on from the last checkpoint"
+    )
+    for words in (["calibrant"], ["calibrant", "measure", "a.npz"]):
+        assert ending._interrupted(words).endswith("the same command starts again")
 
 
 # --- output that can't be written

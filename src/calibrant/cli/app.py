@@ -12,12 +12,15 @@ from calibrant._version import __version__
 from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
 from calibrant.cli.head import head
+from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
     File,
     Json,
     Kind,
     Labels,
     Level,
+    Method,
+    Metrics,
     Report,
     Resamples,
     Seed,
@@ -33,7 +36,6 @@ from calibrant.core.text import counted, wrap
 app = typer.Typer(
     name="calibrant",
     help="Honest confidence for classifiers: measure it, recalibrate it, compare methods, train.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -59,12 +61,10 @@ def root(
             print(help_text)
 
 
-@app.command()
+@app.command(cls=NamesMetrics)
 def measure(
     file: File,
-    metrics: Annotated[
-        str, typer.Option(help="Names separated by commas, or all; empty for the usual ones.")
-    ] = "",
+    metrics: Metrics = "",
     by: Annotated[
         str | None,
         typer.Option(
@@ -139,13 +139,11 @@ def _groups(file: Path, by: str) -> Any:
     return kinds[by] if by in kinds else read_column(file, by)
 
 
-@app.command()
+@app.command(cls=NamesMethods)
 def fit(
     file: File,
     out: Annotated[Path, typer.Option(help="Where to save the calibrator (.safetensors).")],
-    method: Annotated[
-        str, typer.Option(help="Name of the method; auto chooses one by cross-validation.")
-    ] = "auto",
+    method: Method = "auto",
     settings: Settings = None,
     kind: Kind = None,
     labels: Labels = None,
@@ -223,5 +221,6 @@ def apply(
     emit(f"{fitted.method} applied to {rows} of {file}, written to {out}", document, json)
 
 
-for command in (compare, train, head, methods, metrics, demo):
+app.command(cls=NamesMethods)(compare)
+for command in (train, head, methods, metrics, demo):
     app.command()(command)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.completion import complete_method, complete_metric
 from calibrant.cli.options import Json
 from calibrant.cli.output import emit
 from calibrant.core.text import counted, listed, wrap
@@ -15,7 +16,11 @@ from calibrant.evaluation.findings import sentence
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(help="One of them, or a chain as svs+top-rest; else all."),
+        typer.Argument(
+            help="One of them, or a chain as svs+top-rest; else all.",
+            autocompletion=complete_method,
+            show_default=False,
+        ),
     ] = None,
     json: Json = None,
 ) -> None:
@@ -53,7 +58,12 @@ def methods(
 
 
 def metrics(
-    name: Annotated[str | None, typer.Argument(help="One of them; all if left out.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One of them; all if left out.", autocompletion=complete_metric, show_default=False
+        ),
+    ] = None,
     json: Json = None,
 ) -> None:
     """List the metrics, or explain one: formula, convention, cost, when it misleads, source."""

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.options import Json, Kind, Level, Report, Resamples, Seed, names_in, read
+from calibrant.cli.completion import complete_methods, complete_metric
+from calibrant.cli.options import (
+    Json,
+    Kind,
+    Level,
+    Metrics,
+    Report,
+    Resamples,
+    Seed,
+    names_in,
+    read,
+)
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
 from calibrant.core.text import wrap
@@ -28,11 +40,25 @@ def compare(
         float, typer.Option(help="With one file: rows to fit on, or a fraction below 1.")
     ] = 0.5,
     stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
-    methods: Annotated[str, typer.Option(help="Names separated by commas, or all.")] = "all",
-    metrics: Annotated[
-        str, typer.Option(help="Names separated by commas, or all; empty for the usual ones.")
-    ] = "",
-    rank_by: Annotated[str, typer.Option(help="The metric that ranks.")] = "ece",
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Names separated by commas, or all; `calibrant methods` lists them.",
+            autocompletion=complete_methods,
+        ),
+    ] = "all",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="METHOD.KEY=VALUE",
+            help="Argument of one of the methods; may be repeated.",
+        ),
+    ] = None,
+    metrics: Metrics = "",
+    rank_by: Annotated[
+        str, typer.Option(help="The metric that ranks.", autocompletion=complete_metric)
+    ] = "ece",
     kind: Kind = None,
     resamples: Resamples = None,
     level: Level = 0.95,
@@ -47,6 +73,7 @@ def compare(
         fit_set,
         test_set,
         methods,
+        settings or (),
         metrics=names_in(metrics) or None,
         rank_by=rank_by,
         resamples=resamples,
@@ -77,14 +104,43 @@ def _two_sets(
 
 
 def _compare_with_progress(
-    fit: Predictions, test: Predictions, methods: str, **options: Any
+    fit: Predictions, test: Predictions, methods: str, settings: Sequence[str] = (), **options: Any
 ) -> Any:
     from calibrant.comparison.compare import compare as compare_methods
     from calibrant.posthoc.registry import METHODS
 
     names = list(METHODS) if methods == "all" else names_in(methods)
+    calibrators = with_settings(names, settings)
     with progress(len(names), "comparing") as step:
-        return compare_methods(names, fit=fit, test=test, progress=step, **options)
+        return compare_methods(calibrators, fit=fit, test=test, progress=step, **options)
+
+
+def with_settings(methods: Sequence[str], settings: Sequence[str]) -> list[Any]:
+    """Return the methods, those with arguments as unfitted calibrators.
+
+    Args:
+        methods: names.
+        settings: texts of the form ``METHOD.KEY=VALUE``.
+
+    Raises:
+        InputError: another form, a method that isn't compared, or no such argument.
+    """
+    from calibrant.posthoc.registry import make_calibrator, parse_arguments
+
+    own: dict[str, list[str]] = {}
+    for text in settings:
+        method, dot, rest = text.partition(".")
+        if not dot or "=" in method:
+            raise InputError(f"--set '{text}' is not of the form METHOD.KEY=VALUE")
+        if method not in methods:
+            raise InputError(
+                f"--set '{text}': {method} is not compared here; --methods has {', '.join(methods)}"
+            )
+        own.setdefault(method, []).append(rest)
+    return [
+        make_calibrator(name, **parse_arguments(name, own[name])) if name in own else name
+        for name in methods
+    ]
 
 
 def demo(

@@ -16,6 +16,12 @@ from calibrant.core.temporaries import removed_when_killed
 BAD_INPUT = 2
 INTERRUPTED = 130
 HELP = {"-h", "--help"}
+# What to do after an interrupt; outputs are whole or not there, so there is nothing to tidy.
+AFTER_AN_INTERRUPT = {
+    "train": "the same command with --resume goes on from the last checkpoint",
+    "monitor": "the same command goes on if it has a --state",
+}
+START_AGAIN = "no output is half written, and the same command starts again"
 
 
 def run(words: Sequence[str]) -> int:
@@ -29,7 +35,7 @@ def run(words: Sequence[str]) -> int:
             code = _called(words)
             finish_output()
         except KeyboardInterrupt:
-            code = _said("interrupted", INTERRUPTED)
+            code = _said(_interrupted(words), INTERRUPTED)
             # Python remembers an interrupt that ended an `exec` of text, as dataclasses have them,
             # and would die of it in the end; the next `exec` makes it forget.
             exec("")
@@ -41,6 +47,12 @@ def run(words: Sequence[str]) -> int:
     return code
 
 
+def _interrupted(words: Sequence[str]) -> str:
+    """Return the sentence after an interrupt, with what to do next."""
+    verb = words[1] if len(words) > 1 else ""
+    return f"interrupted: {AFTER_AN_INTERRUPT.get(verb, START_AGAIN)}"
+
+
 def _called(words: Sequence[str]) -> int:
     import typer
 
@@ -49,7 +61,7 @@ def _called(words: Sequence[str]) -> int:
 
     try:
         with warnings_to_stderr():
-            code = app(words[1:], standalone_mode=False) or 0
+            code = app(words[1:], prog_name="calibrant", standalone_mode=False) or 0
     except typer.Abort as error:
         raise KeyboardInterrupt from error
     except SystemExit as ended:

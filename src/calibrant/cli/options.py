@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from calibrant.cli.completion import complete_method, complete_metrics
 from calibrant.predictions.predictions import Predictions
 
 File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
@@ -25,6 +26,22 @@ Kind = Annotated[
 Labels = Annotated[
     Path | None,
     typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
+]
+Metrics = Annotated[
+    str,
+    typer.Option(
+        help="Names separated by commas, or all; empty for the usual ones. `calibrant metrics` "
+        "lists them.",
+        autocompletion=complete_metrics,
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        help="Name of the method, as `calibrant methods` lists them; auto chooses by "
+        "cross-validation.",
+        autocompletion=complete_method,
+    ),
 ]
 Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, the same result.")]
 Resamples = Annotated[

@@ -33,10 +33,12 @@ ROW = "a temperature for each row"
 LINEAR = "a linear map of the logits"
 CONFIDENCE = "a map of the confidence"
 TOP_REST = "the top class and the rest apart"
+ODDS = "a map of log odds"
 FEATURES = "with features"
 NOISE = "votes under noise"
 AVERAGED = "averaged"
 PASSES = "a few passes over N x K numbers"
+PASSES_OF_ONE = "a few passes over N numbers"
 SORT = "a sort of N confidences"
 
 FACTS: dict[str, Facts] = {
@@ -108,6 +110,14 @@ FACTS: dict[str, Facts] = {
         "two sorts of N confidences",
         "few rows: the interval of each row is wide, and its middle near isotonic regression",
     ),
+    "platt": Facts(ODDS, PASSES_OF_ONE, "confidences off in the middle and right at both ends"),
+    "affine": Facts(
+        ODDS, PASSES_OF_ONE, "as platt, whose smoothed targets do better with few rows"
+    ),
+    "quadratic": Facts(
+        ODDS, PASSES_OF_ONE, "rows far outside those it was fitted to: it turns around there"
+    ),
+    "beta": Facts(ODDS, PASSES_OF_ONE, "errors that come and go along the scale: three numbers"),
     "irm": Facts(
         "one map for all classes",
         "a sort of N x K probabilities",

@@ -26,6 +26,7 @@ ROOMS = (
     "metrics",
     "synthetic",
     "evaluation",
+    "export",
     "posthoc",
     "comparison",
     "training",

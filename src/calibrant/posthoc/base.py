@@ -35,6 +35,7 @@ from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import apply_map, refuse_tracing
 from calibrant.posthoc.estimator import ClassifierOfLogits
+from calibrant.posthoc.exporting import Exported
 from calibrant.posthoc.saving import save
 from calibrant.predictions.predictions import Predictions
 
@@ -52,7 +53,7 @@ NEEDS = {
 
 
 @dataclass(eq=False)
-class Calibrator(ClassifierOfLogits, ABC):
+class Calibrator(ClassifierOfLogits, Exported, ABC):
     """A map from logits to probabilities, fitted on held-out rows.
 
     Class attributes:

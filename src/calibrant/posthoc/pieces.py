@@ -50,6 +50,8 @@ def sums(xp: Any, rows: Array) -> Array:
 
 def softmax_of_gaps(xp: Any, gaps: Array) -> Array:
     """Return the softmax of (n, K) rows whose largest entry is 0."""
+    if hasattr(xp, "softmax"):  # torch's, and ONNX's: one pass instead of four
+        return xp.softmax(gaps, 1)
     weights = xp.exp(gaps)
     return weights / sums(xp, weights)[:, None]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +26,13 @@ from calibrant.core.errors import (
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
+from calibrant.posthoc.confidence.top_rest_rows import (
+    interval_of_rows,
+    log_odds_and_margin,
+    parted_at,
+    row_inputs,
+)
+from calibrant.posthoc.exporting import intervals_of
 from calibrant.posthoc.fitting.smooth_logistic import (
     LogisticFit,
     Penalty,
@@ -38,11 +44,8 @@ from calibrant.posthoc.fitting.smooth_logistic import (
     spline_pieces,
 )
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, columns, cubics, largest, sigmoid, sums, top
+from calibrant.posthoc.pieces import as_type, cubics, sigmoid
 from calibrant.predictions.predictions import Predictions
-
-# Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
-SMALLEST_MARGIN = 1e-3
 
 
 @dataclass(eq=False)
@@ -162,12 +165,8 @@ class TopRestScaling(Calibrator):
     def _inputs(self, logits: Array) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return (N,) logit(c), log margin and d logit(c) / d log beta, at the fitted beta."""
         learnt = {"beta": np.asarray(self.beta_)}
-        found = to_numpy(apply_map(_row_inputs, as_array(logits), None, learnt))
+        found = to_numpy(apply_map(row_inputs, as_array(logits), None, learnt))
         return found[:, 0], found[:, 1], found[:, 2]
-
-    def _log_odds(self, log_odds: FloatArray, margin: FloatArray) -> FloatArray:
-        """Return (N,) logit(c')."""
-        return self.slope_ * log_odds + spline_basis(margin, self.knots_) @ self.weights_
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return beta, slope and the spline's pieces."""
@@ -186,8 +185,8 @@ class TopRestScaling(Calibrator):
         masks: bool = True,
     ) -> Array:
         """Return c' for the top class and, for the others, their shares of the rest."""
-        row = _parted(xp, logits, as_type(xp, learnt["beta"], logits), masks)
-        log_odds, margin = _log_odds_and_margin(xp, row)
+        row = parted_at(xp, logits, as_type(xp, learnt["beta"], logits), masks)
+        log_odds, margin = log_odds_and_margin(xp, row)
         spline = cubics(xp, margin, *(learnt[name] for name in SplinePieces._fields))
         recalibrated = learnt["slope"] * log_odds + spline
         # The second class has the share 1 / mass of the rest, and stays below the top.
@@ -227,71 +226,26 @@ class TopRestScaling(Calibrator):
         if not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, but is {level}")
         checked = self._checked(logits)
-        log_odds, margin, by_beta = self._inputs(checked)
-        spline = spline_basis(margin, self.knots_)
-        columns = np.concatenate([log_odds[:, None], spline], axis=1)
-        columns[~np.isfinite(log_odds), 0] = 0.0
-        variance = np.einsum("ij,jk,ik->i", columns, self.covariance_, columns)
-        variance += (self.slope_ * self.beta_error_ * by_beta) ** 2
-        reach = NormalDist().inv_cdf((1 + level) / 2) * np.sqrt(np.maximum(variance, 0.0))
-        middle = self._log_odds(log_odds, margin)
+        low, high = intervals_of(self, checked, level)
         _, confidence = self.predict_confidence(checked)
-        low, high = sigmoid(xnp, middle - reach), sigmoid(xnp, middle + reach)
         # Where the confidence was raised to keep the class, the interval moves up with it.
         return np.minimum(low, confidence), np.maximum(high, confidence)
 
+    def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
+        """Return what was learnt of the log odds and of their errors."""
+        return {
+            "beta": np.asarray(self.beta_),
+            "beta_error": np.asarray(self.beta_error_),
+            "slope": np.asarray(self.slope_),
+            "weights": self.weights_,
+            "knots": self.knots_,
+            "covariance": self.covariance_,
+            "level": np.asarray(level),
+            "deviations": np.asarray(NormalDist().inv_cdf((1 + level) / 2)),
+        }
 
-class _Parted(NamedTuple):
-    """Rows parted into the top class and the others.
-
-    Attributes:
-        chosen: (n, K) whether a class is the top one.
-        below: (n, K) beta (z_k - second), minus infinity at the top class and where masked.
-        weights: (n, K) exp(below): 0 at the top class, 1 at the second.
-        mass: (n,) sum of the weights; 0 where all others are masked.
-        gap: (n,) beta (top - second); infinite where all others are masked.
-    """
-
-    chosen: Array
-    below: Array
-    weights: Array
-    mass: Array
-    gap: Array
-
-
-def _parted(xp: Any, logits: Array, beta: Array, masks: bool) -> _Parted:
-    index, most = top(xp, logits)
-    chosen = columns(xp, logits) == index
-    others = xp.where(chosen, xp.full_like(most, -xp.inf), logits)
-    second = largest(xp, others)
-    gap = (most - second)[:, 0] * beta
-    if masks:
-        second = xp.where(second == -xp.inf, most, second)
-    below = (others - second) * beta
-    weights = xp.exp(below)
-    return _Parted(chosen, below, weights, sums(xp, weights), gap)
-
-
-def _log_odds_and_margin(xp: Any, row: _Parted) -> tuple[Array, Array]:
-    """Return (n,) logit(c) and log margin, in float64.
-
-    logit(c) = -log sum_{k not top} exp(beta (z_k - max z)), summed from the second class down: it
-    stays exact where c rounds to 1. A row with one unmasked class has logit(c) = inf.
-    """
-    mass, gap = xp.astype(row.mass, xp.float64), xp.astype(row.gap, xp.float64)
-    log_odds = gap - xp.log(xp.where(mass > 0, mass, xp.ones_like(mass)))
-    return log_odds, xp.log(gap + SMALLEST_MARGIN)
-
-
-def _row_inputs(
-    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool = True
-) -> Array:
-    """Return (n, 3): logit(c), log margin and d logit(c) / d log beta."""
-    row = _parted(xp, logits, as_type(xp, learnt["beta"], logits), masks)
-    log_odds, margin = _log_odds_and_margin(xp, row)
-    zeros = xp.zeros_like(row.below)
-    spread = sums(xp, row.weights * xp.where(row.weights > 0, row.below, zeros))
-    mass, gap = xp.astype(row.mass, xp.float64), xp.astype(row.gap, xp.float64)
-    inner = xp.astype(spread, xp.float64) / xp.where(mass > 0, mass, xp.ones_like(mass))
-    known = xp.where(xp.isfinite(gap), gap, xp.zeros_like(gap))
-    return xp.stack([log_odds, margin, known - inner], axis=1)
+    def interval(
+        self, xp: Any, logits: Array, learnt: Mapping[str, Array], *, masks: bool = True
+    ) -> tuple[Array, Array]:
+        """Return the ends of log odds that are known up to normal errors, as confidences."""
+        return interval_of_rows(xp, logits, learnt, masks)

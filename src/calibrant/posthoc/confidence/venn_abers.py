@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import array_api_compat.numpy as xnp
 import numpy as np
@@ -13,7 +14,9 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm, exact_softmax
 from calibrant.posthoc.confidence.shapes import Steps
+from calibrant.posthoc.exporting import intervals_of
 from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.pieces import parted
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
 # moves the log odds of a confidence so far at most, and the confidence by c (1 - c) times as much.
@@ -103,6 +106,21 @@ class VennAbers(MapOfEitherForm):
         upper = np.append(np.repeat(self.upper_, 2), 1.0)
         return Steps(edges, lower), Steps(edges, upper)
 
+    def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
+        """Return p0 and p1 as steps, whatever the level; None in the one-vs-rest form."""
+        if self.form != "top-label":
+            return None
+        lower, upper = self._ends()
+        return {"edges": lower.edges, "lower": lower.values, "upper": upper.values}
+
+    def interval(
+        self, xp: Any, logits: Array, learnt: Mapping[str, Array], *, masks: bool = True
+    ) -> tuple[Array, Array]:
+        """Return p0 and p1."""
+        sure = parted(xp, logits).confidence
+        piece = xp.searchsorted(learnt["edges"], sure)
+        return xp.take(learnt["lower"], piece, axis=0), xp.take(learnt["upper"], piece, axis=0)
+
     def intervals(self, logits: Array) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper ends p0 <= p1 for rows of (N, K) logits.
 
@@ -113,7 +131,7 @@ class VennAbers(MapOfEitherForm):
             PredictionsError: another number of classes than in `fit`, or a row that isn't finite.
         """
         if self.form == "top-label":
-            return self.interval_of(self.raw_confidence(logits)[1])
+            return intervals_of(self, self._checked(logits))
         probs = exact_softmax(self._checked(logits))
         ends = [part.interval_of(column) for part, column in zip(self.maps(), probs.T, strict=True)]
         lower, upper = np.stack(ends, axis=-1)

@@ -9,11 +9,12 @@ and where they leave that open, the answers are averaged.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import array_api_compat.numpy as xnp
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, sigmoid
+from calibrant.core.arrays import Array, FloatArray, sigmoid
 
 DEGREE = 3
 MAX_STEPS, TOLERANCE = 50, 1e-9
@@ -38,23 +39,31 @@ def spline_knots(values: FloatArray, inner: int) -> FloatArray:
     return np.concatenate([np.full(DEGREE + 1, low), middle, np.full(DEGREE + 1, high)])
 
 
-def spline_basis(values: FloatArray, knots: FloatArray) -> FloatArray:
+def spline_basis(values: Array, knots: Array, xp: Any = xnp) -> Array:
     """Return the (N, len(knots) - 4) cubic B-splines, constant beyond the outer knots.
 
-    Cox's and de Boor's recursion, for all rows at once.
+    Cox's and de Boor's recursion, for all rows at once, in the array namespace `xp`.
     """
-    x = np.clip(values, knots[0], knots[-1])[:, None]
-    last = len(knots) - DEGREE - 2  # the last span that is not empty, closed on the right
-    span = np.clip(np.searchsorted(knots, x[:, 0], side="right") - 1, DEGREE, last)
-    basis = (span[:, None] == np.arange(len(knots) - 1)).astype(np.float64)
+    count = int(knots.shape[0]) - 1
+    row = xp.clip(values, knots[0], knots[-1])
+    x = row[:, None]
+    # The last span that is not empty is closed on the right.
+    span = xp.clip(xp.searchsorted(knots, row, side="right") - 1, DEGREE, count - DEGREE - 1)
+    basis = xp.astype(span[:, None] == xp.arange(count, device=knots.device), xp.float64)
     for degree in range(1, DEGREE + 1):
-        count = len(knots) - 1 - degree
+        count -= 1
         width = knots[degree:-1] - knots[:count]
-        rising = (x - knots[:count]) / np.where(width > 0, width, 1.0) * (width > 0)
+        rising = (x - knots[:count]) * _inverse(xp, width)
         width = knots[degree + 1 :] - knots[1 : count + 1]
-        falling = (knots[degree + 1 :] - x) / np.where(width > 0, width, 1.0) * (width > 0)
+        falling = (knots[degree + 1 :] - x) * _inverse(xp, width)
         basis = rising * basis[:, :-1] + falling * basis[:, 1:]
     return basis
+
+
+def _inverse(xp: Any, width: Array) -> Array:
+    """Return 1 / width, 0 where there is none."""
+    some = width > 0
+    return xp.astype(some, width.dtype) / xp.where(some, width, xp.ones_like(width))
 
 
 class SplinePieces(NamedTuple):

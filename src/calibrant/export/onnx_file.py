@@ -1,0 +1,195 @@
+"""A map as an ONNX file, alone or behind the network whose logits it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from os import fspath
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant._version import __version__
+from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.export import array_api
+from calibrant.export.behind import Network, joined_model, network_in
+from calibrant.export.exportable import Exportable, needs_features, ready
+from calibrant.export.graph import IR_VERSION, LOWEST_OPSET, Graph, onnx_package, onnx_type
+from calibrant.export.traced import Traced, Untraceable
+from calibrant.files.atomic import StrPath, replacing
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY
+
+Kind = Literal["logits", "probs"]
+KINDS: tuple[Kind, ...] = ("logits", "probs")
+DTYPES = ("float32", "float64")
+# What is learnt in a narrower type than float64 and larger than this isn't widened in the file.
+LARGE_BYTES = 1 << 16
+
+
+def to_onnx(
+    calibrator: Exportable,
+    path: StrPath | None = None,
+    *,
+    kind: Kind = "logits",
+    dtype: str = "float32",
+    level: float = 0.95,
+    masks: bool = True,
+    class_names: Sequence[str] | None = None,
+    behind: StrPath | None = None,
+    output: str | None = None,
+    features_output: str | None = None,
+) -> Any:
+    """Return the model; see `Calibrator.to_onnx`."""
+    arrays = ready(calibrator)
+    _check(path, kind, dtype, level)
+    names = _class_names(calibrator, class_names)
+    onnx = onnx_package()
+    network = None
+    if behind is not None:
+        width = calibrator.feature_width if needs_features(calibrator) else None
+        network = network_in(behind, calibrator.n_classes_, width, output, features_output)
+    graph = Graph(LOWEST_OPSET if network is None else max(LOWEST_OPSET, network.opset))
+    inputs, outputs = _traced(calibrator, arrays, graph, network, kind, dtype, level, masks)
+    described = {
+        "calibrant_version": __version__,
+        "method": calibrator.method,
+        "classes": str(calibrator.n_classes_),
+        "class_names": json.dumps(names),
+        "kind": kind,
+    }
+    if "level" in (calibrator.interval_arrays(level) or {}):
+        described["level"] = f"{level:g}"
+    if network is None:
+        nodes, constants = graph.parts_for(list(outputs))
+        values = [_value(onnx, name, array) for name, array in outputs.items()]
+        whole = onnx.helper.make_graph(nodes, "calibrator", inputs, values, initializer=constants)
+        model = onnx.helper.make_model(
+            whole,
+            ir_version=IR_VERSION,
+            opset_imports=[onnx.helper.make_opsetid("", graph.opset)],
+        )
+    else:
+        values = [_value(onnx, name, array) for name, array in outputs.items()]
+        model = joined_model(network, graph, values)
+    model.producer_name, model.producer_version = "calibrant", __version__
+    onnx.helper.set_model_props(model, _props(model) | described)
+    onnx.checker.check_model(model, full_check=network is None)
+    if path is not None:
+        with replacing(path) as temporary:
+            onnx.save_model(model, fspath(temporary))
+    return model
+
+
+def _check(path: StrPath | None, kind: str, dtype: str, level: float) -> None:
+    if path is not None and Path(path).suffix != ".onnx":
+        raise InputError(f"{fspath(path)}: an ONNX file is saved as .onnx")
+    if kind not in KINDS:
+        raise InputError(f"kind must be one of {', '.join(KINDS)}, not '{kind}'")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not '{dtype}'")
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, but is {level}")
+
+
+def _class_names(calibrator: Exportable, given: Sequence[str] | None) -> list[str]:
+    """Return the names of the classes, which are their numbers if nobody named them."""
+    found: Any = getattr(calibrator, "classes_", None) if given is None else given
+    if found is None:
+        found = range(calibrator.n_classes_)
+    names = [str(name) for name in found]
+    if len(names) != calibrator.n_classes_:
+        raise InputError(
+            f"class_names must name {calibrator.n_classes_} classes, but there are {len(names)}"
+        )
+    return names
+
+
+def _traced(
+    calibrator: Exportable,
+    arrays: dict[str, NDArray[Any]],
+    graph: Graph,
+    network: Network | None,
+    kind: str,
+    dtype: str,
+    level: float,
+    masks: bool,
+) -> tuple[list[Any], dict[str, Traced]]:
+    """Return the inputs of the graph and its outputs by name."""
+    wanted: dict[str, tuple[str, int | None]] = {kind: (dtype, calibrator.n_classes_)}
+    if needs_features(calibrator):
+        wanted["features"] = (dtype, calibrator.feature_width)
+    inputs, given = list[Any](), dict[str, Traced]()
+    for name, (kept, width) in wanted.items():
+        if network is None:
+            given[name] = Traced(graph, name, kept, (None, width))
+            inputs.append(_value(graph.onnx, name, given[name]))
+        else:
+            place = network.scores if name == kind else network.features
+            given[name] = array_api.astype(
+                Traced(graph, place.name, place.dtype, (None, width)), np.dtype(kept)
+            )
+    scores = given[kind]
+    rows = array_api.log(array_api.clip(scores, SMALLEST_PROBABILITY, None))
+    logits = scores if kind == "logits" else rows
+    try:
+        found = _outputs(
+            calibrator, logits, scores, given.get("features"), _placed(graph, arrays), level, masks
+        )
+    except Untraceable as error:
+        raise NotApplicableError(
+            f"method '{calibrator.method}' can't be exported to ONNX: its map uses {error}"
+        ) from error
+    outputs: dict[str, Traced] = {}
+    for name, array in found.items():
+        graph.call(array.whole().name, name)
+        outputs[name] = Traced(graph, name, array.dtype, array.shape)
+    return inputs, outputs
+
+
+def _placed(graph: Graph, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return learnt arrays, those that the map would only widen as values of the graph."""
+
+    def stays(array: NDArray[Any]) -> bool:
+        return array.dtype == np.float32 and array.nbytes > LARGE_BYTES
+
+    return {
+        name: Traced(graph, graph.constant(array), array.dtype, array.shape)
+        if stays(array)
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def _outputs(
+    calibrator: Exportable,
+    logits: Traced,
+    scores: Traced,
+    features: Traced | None,
+    learnt: dict[str, Any],
+    level: float,
+    masks: bool,
+) -> dict[str, Traced]:
+    xp: Any = array_api
+    with np.errstate(all="ignore"):
+        probs = calibrator.transform(xp, logits, features, learnt, masks=masks)
+        ranked = scores if calibrator.keeps_prediction else probs
+        confidence = xp.max(probs, axis=1)
+        found = {"probs": probs, "label": xp.argmax(ranked, axis=1), "confidence": confidence}
+        own = calibrator.interval_arrays(level)
+        if own is not None:
+            low, high = calibrator.interval(xp, logits, own, masks=masks)
+            # Where the confidence was raised to keep the class, the interval moves up with it.
+            found["low"] = xp.minimum(xp.astype(low, probs.dtype), confidence)
+            found["high"] = xp.maximum(xp.astype(high, probs.dtype), confidence)
+    return found
+
+
+def _value(onnx: Any, name: str, array: Traced) -> Any:
+    shape = ["rows" if size is None else size for size in array.shape]
+    return onnx.helper.make_tensor_value_info(name, onnx_type(array.dtype), shape)
+
+
+def _props(model: Any) -> dict[str, str]:
+    return {entry.key: entry.value for entry in model.metadata_props}

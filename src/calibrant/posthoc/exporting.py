@@ -1,0 +1,113 @@
+"""What all calibrators have to leave Python with: intervals as pure functions, ONNX, torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.errors import NotApplicableError
+from calibrant.files.atomic import StrPath
+from calibrant.posthoc.applying import apply_map
+
+if TYPE_CHECKING:
+    pass
+
+
+class Exported:
+    """The way out of a calibrator, and what its map says of the confidence beside probabilities."""
+
+    method: ClassVar[str]
+
+    def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays that `interval` reads, for intervals of a level; None without any."""
+        return None
+
+    def interval(
+        self, xp: Any, logits: Array, learnt: Mapping[str, Array], *, masks: bool = True
+    ) -> tuple[Array, Array]:
+        """Return the (n,) lower and upper ends, in float64, for the confidence of each row.
+
+        A pure function of arrays, as `transform` is; only of methods with `interval_arrays`.
+        """
+        raise NotApplicableError(f"method '{self.method}' has no interval for a row")
+
+    def to_onnx(
+        self,
+        path: StrPath | None = None,
+        *,
+        kind: Literal["logits", "probs"] = "logits",
+        dtype: Literal["float32", "float64"] = "float32",
+        level: float = 0.95,
+        masks: bool = True,
+        class_names: Sequence[str] | None = None,
+        behind: StrPath | None = None,
+        output: str | None = None,
+        features_output: str | None = None,
+    ) -> Any:
+        """Return the calibrator as an ONNX model, and write it to a file if there is a path.
+
+        The graph is traced from `transform`, the map that `predict_proba` applies, so it gives the
+        same numbers: within 1e-6 in float32. It takes any number of rows and checks none of them:
+        NaN in gives NaN out. Outputs: ``probs`` (N, K), ``label`` (N,), the predicted class,
+        ``confidence`` (N,), its probability, and for methods with an interval for each row ``low``
+        and ``high`` (N,). Metadata: method, version, classes, class names, kind and level.
+
+        Args:
+            path: file to write (.onnx), whole or not at all; None writes nothing.
+            kind: what the input (N, K) is, and its name: ``"logits"`` or ``"probs"``. Methods that
+                read features have an input ``features`` (N, D) as well.
+            dtype: type of inputs and outputs.
+            level: probability of the intervals, where the method has a choice.
+            masks: whether a logit may be minus infinity; a graph that may rule it out has fewer
+                nodes.
+            class_names: K names for the metadata, by default those of the calibrator.
+            behind: an ONNX file of the network; then both are joined to one graph with the
+                network's inputs, whose own outputs come last.
+            output: name of the network's output that is the logits (or probs); None finds it by its
+                shape. features_output: the same for the features.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            NotApplicableError: the map can't be a graph, or is too large for a file.
+            InputError: an option is out of range, or the network has no output of the right shape.
+            MissingDependencyError: the package `onnx` isn't installed.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+            >>> model = scaling.to_onnx("calibrator.onnx")
+            >>> [output.name for output in model.graph.output]
+            ['probs', 'label', 'confidence']
+        """
+        from calibrant.export.onnx_file import to_onnx
+
+        return to_onnx(
+            cast(Any, self),
+            path,
+            kind=kind,
+            dtype=dtype,
+            level=level,
+            masks=masks,
+            class_names=class_names,
+            behind=behind,
+            output=output,
+            features_output=features_output,
+        )
+
+
+def intervals_of(
+    calibrator: Exported, logits: Array, level: float = 0.95
+) -> tuple[FloatArray, FloatArray]:
+    """Return the (N,) ends of `Exported.interval` for checked (N, K) logits, as NumPy."""
+
+    def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], *, masks: bool) -> Array:
+        return xp.stack(list(calibrator.interval(xp, rows, learnt, masks=masks)), axis=1)
+
+    arrays = calibrator.interval_arrays(level)
+    if arrays is None:
+        raise NotApplicableError(f"method '{calibrator.method}' has no interval for a row")
+    low, high = to_numpy(apply_map(of, logits, None, arrays)).T
+    return low, high

@@ -18,8 +18,9 @@ def worked_out(function: Function) -> Function:
 
     @wraps(function)
     def either(*operands: Any, **options: Any) -> Any:
-        first = operands[0] if isinstance(operands[0], list | tuple) else operands
-        if any(isinstance(operand, Traced) for operand in cast(Sequence[Any], first)):
+        lone: Any = operands[0]
+        given = cast(Sequence[Any], lone if type(lone) in (list, tuple) else operands)
+        if any(isinstance(operand, Traced) for operand in given):
             return function(*operands, **options)
         options.pop("device", None)
         return getattr(xnp, function.__name__)(*operands, **options)

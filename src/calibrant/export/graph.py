@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,13 @@ def onnx_package() -> Any:
         MissingDependencyError: it isn't installed.
     """
     try:
-        import onnx
-        import onnx.checker
-        import onnx.helper
-        import onnx.numpy_helper
+        for part in ("checker", "helper", "numpy_helper"):
+            import_module(f"onnx.{part}")
+        return import_module("onnx")
     except ImportError as error:
         raise MissingDependencyError(
             "ONNX files need the package onnx: pip install 'calibrant[onnx]'"
         ) from error
-    return onnx
 
 
 def onnx_type(dtype: Any) -> int:

@@ -127,6 +127,7 @@ def _traced(
             inputs.append(_value(graph.onnx, name, given[name]))
         else:
             place = network.scores if name == kind else network.features
+            assert place is not None
             given[name] = array_api.astype(
                 Traced(graph, place.name, place.dtype, (None, width)), np.dtype(kept)
             )

@@ -7,7 +7,7 @@ Python's takes the type of the array. NumPy arrays beside a traced one are const
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -156,13 +156,13 @@ def graph_of(operands: Sequence[Any]) -> Graph:
     return next(operand.graph for operand in operands if isinstance(operand, Traced))
 
 
+def _is_array(operand: Any) -> bool:
+    return isinstance(operand, Traced | np.ndarray | np.generic)
+
+
 def common_type(operands: Sequence[Any]) -> np.dtype[Any]:
     """Return the type in which operands meet; plain numbers have no say."""
-    types = [
-        operand.dtype
-        for operand in operands
-        if isinstance(operand, Traced | np.ndarray | np.generic)
-    ]
+    types: list[Any] = [operand.dtype for operand in operands if _is_array(operand)]
     return np.result_type(*types)
 
 
@@ -238,19 +238,23 @@ def product(left: Any, right: Any) -> Traced:
 
 def indexed(array: Traced, index: Any) -> Traced:
     """Return `array[index]` for whole numbers, slices and None."""
-    axis, parts = 0, index if isinstance(index, tuple) else (index,)
-    for part in parts:
+    axis = 0
+    for part in cast(tuple[Any, ...], index if type(index) is tuple else (index,)):
         if part is None:
             array = expanded(array, axis)
             axis += 1
-        elif isinstance(part, slice):
-            array = sliced(array, axis, part)
+        elif type(part) is slice:
+            array = sliced(array, axis, cast(Any, part))
             axis += 1
-        elif isinstance(part, int | np.integer):
+        elif _is_whole(part):
             array = taken(array, np.array(int(part)), axis)
         else:
             raise Untraceable(f"an index of type {type(part).__name__}")
     return array
+
+
+def _is_whole(part: Any) -> bool:
+    return isinstance(part, int | np.integer)
 
 
 def expanded(array: Traced, axis: int) -> Traced:

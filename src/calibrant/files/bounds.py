@@ -13,7 +13,7 @@ from typing import Any
 
 from numpy.lib import format as npy
 
-from calibrant.core.errors import CalibratorFileError, PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 
 # The best that deflate can do: 258 bytes for two bits, or a little less.
 HIGHEST_COMPRESSION = 1032
@@ -24,7 +24,7 @@ MOST_REPEATED_BYTES = 1 << 26
 def check_regular(
     path: Path,
     source: str,
-    error: type[PredictionsError | CalibratorFileError] = PredictionsError,
+    error: type[InputError] = PredictionsError,
     *,
     folders: bool = False,
 ) -> None:

@@ -100,9 +100,9 @@ def _pieces_of(knots_bytes: bytes, weights_bytes: bytes) -> SplinePieces:
         # Four points strictly within each piece tell its cubic.
         inside = np.array([0.125, 0.375, 0.625, 0.875])
         at = ends[:-1, None] + width[:, None] * inside
-        values = (spline_basis(at.ravel(), knots) @ weights).reshape(at.shape)
-        in_widths = np.linalg.solve(np.vander(inside, increasing=True), values.T).T
-        cubics = in_widths / width[:, None] ** np.arange(4)
+        values: FloatArray = (spline_basis(at.ravel(), knots) @ weights).reshape(at.shape)
+        solved: Any = np.linalg.solve(np.vander(inside, increasing=True), values.T)
+        cubics: FloatArray = solved.T / width[:, None] ** np.arange(4)
         pieces = SplinePieces(ends[1:-1], ends[:-1], np.array(ends[-1]), cubics)
     for array in pieces:
         array.flags.writeable = False

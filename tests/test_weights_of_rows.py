@@ -45,9 +45,20 @@ def test_weights_and_clusters_go_with_their_rows(rows: Predictions):
 
 def test_rows_of_weight_0_are_those_that_do_not_count():
     rows = everything()[0]
-    assert rows.counted.weights.tolist() == [1.0, 2.5, 1.0, 3.0, 0.5]
+    left = np.array([1.0, 2.5, 1.0, 3.0, 0.5])
+    np.testing.assert_allclose(rows.counted.weights, left / left.mean(), rtol=1e-15)
     assert rows.counted.labels.tolist() == [0, 2, 0, 1, 2]
     assert rows.counted.counted.n == 5
+
+
+def test_whole_weights_count_rows_and_of_others_only_ratios_matter():
+    counts, alike, ratios = (
+        Predictions.from_logits(LOGITS, LABELS, sample_weight=weights).counted.weights
+        for weights in ([3, 1, 2, 1, 1, 1], np.full(ROWS, 0.3), np.arange(1, 7) / 10)
+    )
+    assert counts.tolist() == [3, 1, 2, 1, 1, 1]
+    assert alike is None
+    np.testing.assert_allclose(ratios, np.arange(1, 7) / 3.5)
 
 
 def test_whole_weights_repeat_rows():

@@ -14,6 +14,7 @@ from calibrant.cli.compare import compare, demo
 from calibrant.cli.head import head
 from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
+    Cluster,
     File,
     Json,
     Kind,
@@ -83,6 +84,7 @@ def measure(
     ] = None,
     kind: Kind = None,
     labels: Labels = None,
+    cluster: Cluster = None,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
@@ -99,7 +101,7 @@ def measure(
         )
     if rows_for is not None and by is not None:
         raise InputError("--rows-for asks about the whole file; leave out either it or --by")
-    predictions = read(file, kind, labels)
+    predictions = read(file, kind, labels, cluster=cluster)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
     if by is not None:
@@ -124,7 +126,13 @@ def measure(
     if rows_for is not None:
         from calibrant.evaluation.power import rows_needed
 
-        size = rows_needed(result.rows.confidence, rows_for, seed=seed)
+        size = rows_needed(
+            result.rows.confidence,
+            rows_for,
+            seed=seed,
+            weights=result.rows.weight,
+            design_effect=result.n / result.effective_rows,
+        )
         text += f"\n\n{size}"
         document["rows_needed"] = vars(size)
     emit(text, document, json)
@@ -147,6 +155,7 @@ def fit(
     settings: Settings = None,
     kind: Kind = None,
     labels: Labels = None,
+    cluster: Cluster = None,
     json: Json = None,
 ) -> None:
     """Fit a calibrator on held-out predictions and save it."""
@@ -154,7 +163,7 @@ def fit(
 
     check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
-    predictions = read(file, kind, labels)
+    predictions = read(file, kind, labels, cluster=cluster)
     with progress(None, f"fitting {method}"):
         calibrator.fit_predictions(predictions)
     calibrator.save(out)
@@ -192,6 +201,7 @@ def apply(
     out: Annotated[Path, typer.Option(help="Where to write the probabilities; any format.")],
     kind: Kind = None,
     labels: Labels = None,
+    cluster: Cluster = None,
     json: Json = None,
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
@@ -200,7 +210,7 @@ def apply(
 
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
-    before = read(file, kind, labels, labelled=False)
+    before = read(file, kind, labels, labelled=False, cluster=cluster)
     if before.n_classes not in (None, fitted.n_classes_):
         raise InputError(
             f"{file}: has {before.n_classes} classes, but {calibrator} was fitted for "

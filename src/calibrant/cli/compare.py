@@ -10,6 +10,7 @@ import typer
 
 from calibrant.cli.completion import complete_methods, complete_metric
 from calibrant.cli.options import (
+    Cluster,
     Json,
     Kind,
     Level,
@@ -60,6 +61,7 @@ def compare(
         str, typer.Option(help="The metric that ranks.", autocompletion=complete_metric)
     ] = "ece",
     kind: Kind = None,
+    cluster: Cluster = None,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
@@ -68,7 +70,7 @@ def compare(
 ) -> None:
     """Fit every method on one set and measure all on another, on the same rows, with intervals."""
     check_outputs([file, fit, test], [report, json])
-    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind)
+    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind, cluster)
     result = _compare_with_progress(
         fit_set,
         test_set,
@@ -95,11 +97,12 @@ def _two_sets(
     seed: int,
     stratify: bool,
     kind: str | None,
+    cluster: str | None,
 ) -> tuple[Predictions, Predictions]:
     if file is not None and fit is None and test is None:
-        return read(file, kind).split(fit_size, seed, stratify=stratify)
+        return read(file, kind, cluster=cluster).split(fit_size, seed, stratify=stratify)
     if file is None and fit is not None and test is not None:
-        return read(fit, kind), read(test, kind)
+        return read(fit, kind, cluster=cluster), read(test, kind, cluster=cluster)
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
 
 

@@ -27,6 +27,15 @@ Labels = Annotated[
     Path | None,
     typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column that names the cluster of each row (a patient, a document): its rows aren't "
+        "independent, and are drawn, split and held out together.",
+        show_default=False,
+    ),
+]
 Metrics = Annotated[
     str,
     typer.Option(
@@ -63,12 +72,22 @@ Settings = Annotated[
 
 
 def read(
-    path: Path, kind: str | None = None, labels: Path | None = None, labelled: bool = True
+    path: Path,
+    kind: str | None = None,
+    labels: Path | None = None,
+    labelled: bool = True,
+    cluster: str | None = None,
 ) -> Predictions:
     """Return the predictions in a file."""
     from calibrant.files import read_predictions
 
-    return read_predictions(path, kind=kind, labels=labels, labelled=labelled)  # type: ignore[arg-type]
+    return read_predictions(
+        path,
+        kind=kind,  # type: ignore[arg-type]
+        labels=labels,
+        labelled=labelled,
+        cluster=cluster,
+    )
 
 
 def names_in(text: str) -> list[str]:

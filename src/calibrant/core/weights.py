@@ -16,6 +16,9 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_nump
 from calibrant.core.checks import as_numbers
 from calibrant.core.errors import PredictionsError
 
+# Weights that differ by no more than this, after division by their mean, differ by rounding.
+SAME_WEIGHT = 1e-12
+
 
 def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -> FloatArray:
     """Return `weights` as (rows,) float64.
@@ -88,6 +91,24 @@ def _column(values: Array, rows: int, source: str, key: str) -> NDArray[Any]:
             f"{source}: '{key}' has {len(column)} entries, but there are {rows} rows of scores"
         )
     return column
+
+
+def normalised(weights: FloatArray) -> FloatArray | None:
+    """Return weights above 0 on a scale where they sum to a number of rows; None if all are 1.
+
+    Whole numbers count rows and stay as they are. Of others only the ratios mean anything, so they
+    are brought to a mean of 1.
+    """
+    if not are_counts(weights):
+        weights = weights / weights.max()
+        weights = weights / weights.mean()
+        weights = np.ones(len(weights)) if np.ptp(weights) < SAME_WEIGHT else weights
+    return None if bool((weights == 1.0).all()) else weights
+
+
+def are_counts(weights: FloatArray | None) -> bool:
+    """Return whether weights, if any, are whole numbers."""
+    return weights is None or bool((weights == np.round(weights)).all())
 
 
 def mean(values: FloatArray, weights: FloatArray | None) -> float:

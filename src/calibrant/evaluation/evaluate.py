@@ -3,95 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.evaluation import findings, printed
-from calibrant.evaluation.rare_outcomes import Gap, stretched
+from calibrant.evaluation.metric_result import MetricResult, result_of
+from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
-    FLOOR_QUANTILE,
+    INDEPENDENT,
     bootstrap,
     default_resamples,
     floor,
-    interval,
-    less_rounding,
 )
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.parts import each_once
 from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.shapes import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
-
-@dataclass(frozen=True, eq=False)
-class MetricResult:
-    """A measured number and how far to trust it. All values are fractions or nats.
-
-    Attributes:
-        metric: what was measured, with its convention.
-        value: the metric on all rows.
-        low: lower end of the bootstrap interval.
-        high: upper end.
-        floor: expected value if the confidences were perfectly honest; None for metrics that have
-            no floor.
-        floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
-        p_value: share of perfectly honest data sets that would show at least this value.
-        replicates: (R,) values on the resamples, paired over calibrators measured with one seed.
-
-    Examples:
-        >>> import calibrant as cb
-        >>> ece = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)["ece"]
-        >>> print(f"{ece.value:.3f}; an honest network would show {ece.floor:.3f}")
-        0.061; an honest network would show 0.006
-        >>> ece.low < ece.value < ece.high, ece.at_floor
-        (True, False)
-    """
-
-    metric: Metric
-    value: float
-    low: float
-    high: float
-    floor: float | None = None
-    floor_95: float | None = None
-    p_value: float | None = None
-    replicates: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
-
-    @property
-    def ends(self) -> tuple[float, float, float]:
-        """The value and the ends of its interval."""
-        return self.value, self.low, self.high
-
-    @property
-    def cost(self) -> float:
-        """The value, turned so that lower is better."""
-        return self.metric.cost(self.value)
-
-    @property
-    def at_floor(self) -> bool:
-        """Whether the value is no more than noise would give honest confidences.
-
-        If `metric.judges`, the confidences then can't be told from perfect ones; any other metric
-        sees only a part of what may be wrong.
-        """
-        return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
-
-    def as_dict(self) -> dict[str, float | None]:
-        """Return the numbers as JSON takes them."""
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "floor": self.floor,
-            "floor_95": self.floor_95,
-            "p_value": self.p_value,
-        }
+__all__ = ["Evaluation", "MetricResult", "evaluate"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +45,7 @@ class Evaluation:
         scores: the scored rows.
         rows: the same, sorted by confidence.
         level: nominal coverage of the intervals.
+        honest: how outcomes of rows depend on one another, on which floors rest.
 
     Examples:
         >>> import calibrant as cb
@@ -123,6 +62,36 @@ class Evaluation:
     scores: RowScores
     rows: TopLabel
     level: float
+    honest: HonestDraws = INDEPENDENT
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters, whose rows aren't independent; None where every row is."""
+        return None if self.honest.clusters is None else self.honest.clusters.number
+
+    @property
+    def correlation(self) -> float:
+        """That of the normal numbers behind honest outcomes of two rows of a cluster.
+
+        See `calibrant.metrics.resampling`.
+        """
+        return self.honest.correlation
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights that aren't all alike."""
+        return self.rows.weight is not None
+
+    @property
+    def effective_rows(self) -> float:
+        """How many independent rows of equal weight would know the mean gap as well.
+
+        With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
+        variance that the mean residual has over clusters, if that is less.
+        """
+        if not self.weighted and self.clusters is None:
+            return float(self.n)
+        return 1 / MeanResidual.of(self.rows, self.honest.clusters).share
 
     @property
     def n(self) -> int:
@@ -147,7 +116,7 @@ class Evaluation:
     @property
     def gap(self) -> Gap:
         """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
-        return Gap.of(self.rows, self.level)
+        return Gap.of(self.rows, self.level, self.honest.clusters)
 
     def headline(self) -> str:
         """Return the finding in one sentence, or two; see `calibrant.evaluation.findings`."""
@@ -159,6 +128,10 @@ class Evaluation:
             "file": self.source,
             "kind": self.kind,
             "n": self.n,
+            "weighted": self.weighted,
+            "effective_rows": self.effective_rows,
+            "clusters": self.clusters,
+            "correlation": None if self.clusters is None else self.correlation,
             "n_classes": self.n_classes,
             "level": self.level,
             "state": findings.state_of(self),
@@ -177,6 +150,8 @@ def evaluate(
     predictions: Predictions | Array,
     labels: Array | None = None,
     *,
+    sample_weight: Array | None = None,
+    clusters: Array | None = None,
     metrics: Sequence[str] | str | None = None,
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
@@ -188,6 +163,10 @@ def evaluate(
         predictions: a `Predictions`, or an (N, K) array of probabilities (not logits; for those
             pass ``Predictions.from_logits(logits, labels)``).
         labels: (N,) true classes, with an array.
+        sample_weight: (N,) how much each row counts, with an array; whole numbers count rows, of
+            others only the ratios matter.
+        clusters: (N,) names of clusters, whose rows aren't independent of one another, with an
+            array. Intervals, floors and p-values then resample whole clusters.
         metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
         resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
             for more than 100 000 rows, but at least 100.
@@ -197,7 +176,7 @@ def evaluate(
     Raises:
         PredictionsError: unusable arrays.
         UnknownMethodError: no such metric.
-        InputError: resamples or level out of range.
+        InputError: resamples or level out of range, or rows of one cluster only.
 
     Examples:
         >>> import calibrant as cb
@@ -209,7 +188,12 @@ def evaluate(
     if not isinstance(predictions, Predictions):
         if labels is None:
             raise InputError("evaluate needs labels with an array of probabilities")
-        predictions = Predictions.from_probs(predictions, labels)
+        predictions = Predictions.from_probs(
+            predictions, labels, sample_weight=sample_weight, clusters=clusters
+        )
+    elif sample_weight is not None or clusters is not None:
+        raise InputError("weights and clusters go into the Predictions when it is made of arrays")
+    predictions = predictions.counted
     if resamples is None:
         resamples = default_resamples(predictions.n)
     if resamples < 2:
@@ -218,17 +202,24 @@ def evaluate(
         raise InputError(f"level must lie between 0 and 1, not {level}")
     if seed < 0:
         raise InputError(f"seed must not be negative, but is {seed}")
+    clusters_of_rows = Clusters.of(predictions.clusters)
+    if clusters_of_rows is not None and clusters_of_rows.number < 2:
+        raise InputError(
+            f"{predictions.source}: all rows belong to one cluster, and what varies between "
+            "clusters can't be told from one; leave the clusters out, or give at least 2"
+        )
     scores = score_rows(predictions)
-    rows = TopLabel.sort(scores.confidence, scores.correct)
-    wanted, skipped = metrics_named(metrics), dict[str, str]()
-    if not scores.has_rows:
-        reason = "it needs a score for every class"
-        skipped = {metric.name: reason for metric in wanted if metric.needs_rows}
-        wanted = [metric for metric in wanted if not metric.needs_rows]
-    for metric in [metric for metric in wanted if predictions.n < metric.fewest_rows]:
-        skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
-        wanted.remove(metric)
-    results = _results(wanted, predictions, scores, rows, resamples, level, seed)
+    rows = TopLabel.sort(scores.confidence, scores.correct, scores.weights)
+    named, skipped = metrics_named(metrics), dict[str, str]()
+    wanted: list[Metric] = []
+    for metric in named:
+        reason = metric.refusal(predictions)
+        if reason is None:
+            wanted.append(metric)
+        else:
+            skipped[metric.name] = reason
+    honest = HonestDraws.like(rows, clusters_of_rows)
+    results = _results(wanted, predictions, scores, rows, resamples, level, seed, honest)
     return Evaluation(
         predictions.source,
         predictions.kind,
@@ -238,6 +229,7 @@ def evaluate(
         scores,
         rows,
         level,
+        honest,
     )
 
 
@@ -249,36 +241,19 @@ def _results(
     resamples: int,
     level: float,
     seed: int,
+    draws: HonestDraws,
 ) -> dict[str, MetricResult]:
     """Return the results of all metrics; those of one shape share their resamples."""
     whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
     others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
-    drawn = bootstrap(scores, rows, others, resamples, seed)
-    honest = floor(rows, others, resamples, seed)
+    clusters = Clusters.of(predictions.clusters)
+    drawn = bootstrap(scores, rows, others, resamples, seed, clusters)
+    honest = floor(rows, others, resamples, seed, draws)
     beyond = stretched(wanted, predictions, scores, level, seed)
     found = each_once({m.name: m.measure for m in whole}, predictions, resamples, seed)
     for name, value in values_of_rows(others, scores, rows).items():
         found[name] = Measured(value, drawn[name], honest.get(name), name in honest)
-    return {metric.name: _result(metric, found[metric.name], level, beyond) for metric in wanted}
-
-
-def _result(
-    metric: Metric, found: Measured, level: float, beyond: dict[str, tuple[float, float]]
-) -> MetricResult:
-    value, drawn, honest, biased = found
-    low, high = interval(value, drawn, level, biased=biased)
-    if metric.name in beyond:
-        least, most = beyond[metric.name]
-        low, high = min(low, least), max(high, most)
-    if honest is None:
-        return MetricResult(metric, value, low, high, replicates=drawn)
-    return MetricResult(
-        metric,
-        value,
-        low,
-        high,
-        floor=float(honest.mean()),
-        floor_95=float(np.quantile(honest, FLOOR_QUANTILE)),
-        p_value=float((1 + np.sum(honest >= less_rounding(value))) / (1 + len(honest))),
-        replicates=drawn,
-    )
+    if clusters is not None:
+        wider = clusters.stretch(level)
+        found = {name: each.scattered(wider) for name, each in found.items()}
+    return {metric.name: result_of(metric, found[metric.name], level, beyond) for metric in wanted}

@@ -103,6 +103,8 @@ def evaluate_by(
     groups: GroupKind | Array,
     labels: Array | None = None,
     *,
+    sample_weight: Array | None = None,
+    clusters: Array | None = None,
     metrics: Sequence[str] | str | None = None,
     quantiles: int = QUANTILES,
     min_rows: int = MIN_ROWS,
@@ -119,6 +121,7 @@ def evaluate_by(
             second largest logit) or ``"confidence"``, a group for each quantile, rows of equal
             value together; or an (N,) column, a group for each distinct value.
         labels: (N,) true classes, with an array.
+        sample_weight, clusters: as `evaluate` takes them.
         metrics: as `evaluate` takes them, the first one leads; None for `GROUP_METRICS`.
         quantiles: number of groups by margin or confidence.
         min_rows: smaller groups are left out.
@@ -143,7 +146,11 @@ def evaluate_by(
     if not isinstance(predictions, Predictions):
         if labels is None:
             raise InputError("evaluate_by needs labels with an array of probabilities")
-        predictions = Predictions.from_probs(predictions, labels)
+        predictions = Predictions.from_probs(
+            predictions, labels, sample_weight=sample_weight, clusters=clusters
+        )
+    elif sample_weight is not None or clusters is not None:
+        raise InputError("weights and clusters go into the Predictions when it is made of arrays")
     names, member = grouping(predictions, groups, quantiles)
     sizes = np.bincount(member, minlength=len(names))
     ends = np.cumsum(sizes)
@@ -159,6 +166,12 @@ def evaluate_by(
             skipped[name] = f"{size} rows are fewer than {min_rows}"
             continue
         rows = predictions.take(order[end - size : end])
+        if rows.clusters is not None and len(np.unique(rows.clusters)) < 2:
+            skipped[name] = "all its rows belong to one cluster"
+            continue
+        if rows.weights is not None and not rows.weights.any():
+            skipped[name] = "all its rows have a weight of 0"
+            continue
         found[name] = evaluate(
             rows,
             metrics=GROUP_METRICS if metrics is None else metrics,
@@ -167,7 +180,9 @@ def evaluate_by(
             seed=seed,
         )
         if by != "label":
-            family.add(name, next(iter(found[name].results.values())), found[name].rows, rows)
+            family.add(
+                name, next(iter(found[name].results.values())), found[name].rows, rows.counted
+            )
     if not found:
         raise InputError(
             f"no group has the {min_rows} rows that it takes (min_rows); the largest has "

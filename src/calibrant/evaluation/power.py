@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
+from calibrant.core.weights import mean as mean_of
 from calibrant.metrics.bins import DEFAULT_BINS, bin_edges
 
 # Data sets that are simulated for each number of rows: power is known to half a point.
@@ -58,6 +59,8 @@ def rows_needed(
     power: float = 0.8,
     significance: float = 0.05,
     seed: int = 0,
+    weights: FloatArray | None = None,
+    design_effect: float = 1.0,
 ) -> SampleSize:
     """Return how many rows it takes to tell a model of calibration error `ece` from an honest one.
 
@@ -78,6 +81,10 @@ def rows_needed(
         power: chance to see it.
         significance: chance of a false alarm.
         seed: of the simulation.
+        weights: (N,) how much each of the confidences counts.
+        design_effect: how many rows with weights, or in clusters, are worth an independent one; the
+            answer is so many times that for independent rows. `evaluate` says it of rows that were
+            measured: n / effective_rows.
 
     Raises:
         InputError: an argument out of range.
@@ -89,7 +96,9 @@ def rows_needed(
         >>> fine > 20 * coarse  # a fifth of the error takes far more than five times the rows
         True
     """
-    mean = float(np.mean(confidence))
+    if not 1 <= design_effect < math.inf:
+        raise InputError(f"design_effect must be at least 1, not {design_effect:g}")
+    mean = mean_of(confidence, weights)
     if not 0 < ece < mean:
         raise InputError(
             f"ece, a fraction, must lie between 0 and the mean confidence {mean:.3g}, not {ece:g}"
@@ -97,7 +106,9 @@ def rows_needed(
     for name, value in (("power", power), ("significance", significance)):
         if not 0 < value < 1:
             raise InputError(f"{name} must lie between 0 and 1, not {value}")
-    honest, dishonest = (_BinLaw.of(confidence, s) for s in (0.0, _shift_for_gap(confidence, ece)))
+    honest, dishonest = (
+        _BinLaw.of(confidence, s, weights) for s in (0.0, _shift_for_gap(confidence, ece, weights))
+    )
 
     def seen(rows: int) -> float:
         threshold = _threshold(honest, rows, significance, seed)
@@ -116,10 +127,10 @@ def rows_needed(
     rising = np.asarray(isotonic_regression([seen(n) for n in tried.tolist()]).x)
     above = int(np.argmax(rising >= power))
     if above == 0:
-        return SampleSize(int(tried[0]), ece, power, significance)
+        return SampleSize(math.ceil(int(tried[0]) * design_effect), ece, power, significance)
     pair = slice(above - 1, above + 1)
     rows = math.exp(np.interp(power, rising[pair], np.log(tried[pair])))
-    return SampleSize(round(rows), ece, power, significance)
+    return SampleSize(round(rows * design_effect), ece, power, significance)
 
 
 def smallest_visible_error(
@@ -129,6 +140,7 @@ def smallest_visible_error(
     power: float = 0.8,
     significance: float = 0.05,
     seed: int = 0,
+    weights: FloatArray | None = None,
 ) -> float | None:
     """Return the smallest ECE that so many rows would tell from an honest model's.
 
@@ -136,19 +148,20 @@ def smallest_visible_error(
 
     Args:
         confidence: (N,) confidences typical of the model.
-        rows: number of rows.
+        rows: number of independent rows.
         power: chance to see it. significance: chance of a false alarm. seed: of the simulation.
+        weights: (N,) how much each of the confidences counts.
 
     Returns:
         None if not even a model that is never right would be told.
     """
-    threshold = _threshold(_BinLaw.of(confidence, 0.0), rows, significance, seed)
+    threshold = _threshold(_BinLaw.of(confidence, 0.0, weights), rows, significance, seed)
 
     def seen(ece: float) -> bool:
-        law = _BinLaw.of(confidence, _shift_for_gap(confidence, ece))
+        law = _BinLaw.of(confidence, _shift_for_gap(confidence, ece, weights), weights)
         return float(np.mean(law.simulated_ece(rows, seed) > threshold)) >= power
 
-    low, high = 0.0, float(np.mean(confidence))
+    low, high = 0.0, mean_of(confidence, weights)
     if not seen(high):
         return None
     for _ in range(HALVINGS):
@@ -179,11 +192,13 @@ class _BinLaw:
     variance: FloatArray
 
     @classmethod
-    def of(cls, confidence: FloatArray, shift: float) -> _BinLaw:
+    def of(cls, confidence: FloatArray, shift: float, weights: FloatArray | None = None) -> _BinLaw:
         """Return the law of rows that are right with probability max(c - shift, 0)."""
         index = np.searchsorted(bin_edges(DEFAULT_BINS)[1:-1], confidence, side="left")
         right = np.clip(confidence - shift, 0.0, 1.0)
         weight = np.stack([1 - right, right])
+        if weights is not None:
+            weight *= weights
 
         def sums(values: FloatArray) -> FloatArray:
             return np.stack([np.bincount(index, v, DEFAULT_BINS) for v in values], dtype=np.float64)
@@ -212,10 +227,11 @@ class _BinLaw:
         return np.abs(total - right).sum(axis=1) / rows
 
 
-def _shift_for_gap(confidence: FloatArray, gap: float) -> float:
+def _shift_for_gap(confidence: FloatArray, gap: float, weights: FloatArray | None = None) -> float:
     """Return the shift s at which the mean of min(c, s), the gap that it makes, is `gap`."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if np.minimum(confidence, middle).mean() > gap else (middle, high)
+        more = mean_of(np.minimum(confidence, middle), weights) > gap
+        low, high = (low, middle) if more else (middle, high)
     return high

@@ -31,6 +31,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     parts = [
         wrap(evaluation.headline()),
         f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {evaluation.kind}",
+        wrap(weighing(evaluation)),
         format_table(head, [_table_row(r) for r in evaluation.results.values()]),
         "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
         wrap(
@@ -42,6 +43,19 @@ def evaluation_text(evaluation: Evaluation) -> str:
         wrap(legend),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def weighing(evaluation: Evaluation) -> str:
+    """Return what weights and clusters make of the rows, in a sentence or two, or nothing."""
+    worth = f"{evaluation.effective_rows:.0f}"
+    if evaluation.clusters is None:
+        return f"Weighted: worth {worth} rows of equal weight." if evaluation.weighted else ""
+    weighed = "weighted and " if evaluation.weighted else ""
+    return (
+        f"The rows are {weighed}in {evaluation.clusters} clusters, worth {worth} independent rows. "
+        "Intervals draw whole clusters; honest outcomes of two rows of a cluster correlate by "
+        f"{evaluation.correlation:.2f} (normal scale), as those seen do."
+    )
 
 
 def _table_row(result: MetricResult) -> list[str]:
@@ -112,8 +126,8 @@ def _group_row(name: str, group: Evaluation, result: MetricResult, marked: bool)
     return [
         name,
         str(group.n),
-        percent(group.rows.confidence.mean()),
-        percent(group.rows.correct.mean()),
+        percent(group.rows.mean_confidence),
+        percent(group.rows.accuracy),
         show(metric, result.value) + ("*" if marked else ""),
         f"{show(metric, result.low)} .. {show(metric, result.high)}",
         show(metric, result.floor_95),

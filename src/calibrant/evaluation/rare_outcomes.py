@@ -17,6 +17,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.parts import each_once
+from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.shapes import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
@@ -30,6 +31,36 @@ CHOICES, CHOICES_OF_WHOLE_ROWS = 8, 2
 NUMBERS = 4
 
 
+class MeanResidual(NamedTuple):
+    """How sure the weighted mean of c - a is of rows with weights, or in clusters.
+
+    Attributes:
+        mean: itself.
+        variance: of it.
+        share: one over the number of independent rows of equal weight that are as sure.
+    """
+
+    mean: float
+    variance: float
+    share: float
+
+    @classmethod
+    def of(cls, rows: TopLabel, clusters: Clusters | None) -> Self:
+        """Return it for sorted rows, and clusters in their order."""
+        weights = np.ones(rows.n) if rows.weight is None else rows.weight
+        residual, size = rows.confidence - rows.correct, float(weights.sum())
+        mean = float(weights @ residual) / size
+        weighed = weights * (residual - mean)
+        of_row = float(weighed @ (residual - mean)) / size
+        share = float(weights @ weights) / size**2
+        if clusters is None:
+            return cls(mean, float(weighed @ weighed) / size**2, share)
+        sums = np.bincount(clusters.codes, weighed)
+        few = clusters.number / (clusters.number - 1)
+        variance = few * float(sums @ sums) / size**2
+        return cls(mean, variance, max(share, variance / of_row) if of_row > 0 else share)
+
+
 class Gap(NamedTuple):
     """Mean confidence less accuracy of some rows, with its interval; positive: overconfident."""
 
@@ -38,7 +69,9 @@ class Gap(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, rows: TopLabel, level: float = DEFAULT_LEVEL) -> Self:
+    def of(
+        cls, rows: TopLabel, level: float = DEFAULT_LEVEL, clusters: Clusters | None = None
+    ) -> Self:
         """Return the gap of N rows with its score interval.
 
         As Wilson's for a share, it holds the gaps g whose distance to the measured one is at most z
@@ -48,12 +81,17 @@ class Gap(NamedTuple):
             (gap - g)^2 <= (z^2 / N) (s^2 + q (1 - q) - p (1 - p)).
 
         For equal confidences it is Wilson's interval; for many rows the normal one. Rows that are
-        all alike, or a single one, get an interval of the right width.
+        all alike, or a single one, get an interval of the right width. With weights or clusters the
+        means are weighted, and both variances over N become those of such means: sums over
+        clusters, of weighed residuals, squared and added, over the squared sum of weights.
 
         Args:
             rows: N sorted rows.
             level: nominal coverage.
+            clusters: of the rows, in their order; None where every row stands alone.
         """
+        if rows.weight is not None or clusters is not None:
+            return cls._of_sums(rows, level, clusters)
         residual = rows.confidence - rows.correct
         gap = float(residual.mean())
         residual -= gap
@@ -61,8 +99,17 @@ class Gap(NamedTuple):
         return cls.of_moments(gap, spread, float(rows.correct.mean()), rows.n, level)
 
     @classmethod
+    def _of_sums(cls, rows: TopLabel, level: float, clusters: Clusters | None) -> Self:
+        """Return the same of rows with weights or in clusters."""
+        law = MeanResidual.of(rows, clusters)
+        n = 1 / law.share
+        if clusters is not None:
+            n /= clusters.doubt(level) ** 2
+        return cls.of_moments(law.mean, law.variance / law.share, rows.accuracy, n, level)
+
+    @classmethod
     def of_moments(
-        cls, gap: float, spread: float, accuracy: float, n: int, level: float = DEFAULT_LEVEL
+        cls, gap: float, spread: float, accuracy: float, n: float, level: float = DEFAULT_LEVEL
     ) -> Self:
         """Return the gap of n rows of which only sums are known; see `of`.
 
@@ -104,15 +151,22 @@ def stretched(
         seed: of the choice of rows.
     """
     n, wrong = len(scores.correct), int(np.sum(~scores.correct))
+    to_wrong = wrong <= n - wrong
     rare = min(wrong, n - wrong)
-    if rare >= ENOUGH or not metrics:
+    seen, units = rare, n
+    if predictions.clusters is not None:
+        # Rows of a cluster tell hardly more than one row does of what was not seen.
+        units = len(np.unique(predictions.clusters))
+        seen = len(np.unique(predictions.clusters[scores.correct != to_wrong]))
+    if seen >= ENOUGH or not metrics:
         return {}
     from scipy.special import betaincinv
 
-    to_wrong = wrong <= n - wrong
-    bound = float(betaincinv(rare + 1, n - rare, (1 + level) / 2)) if rare < n else 1.0
+    bound = float(betaincinv(seen + 1, units - seen, (1 + level) / 2)) if seen < units else 1.0
     common = np.flatnonzero(scores.correct == to_wrong)
-    more = min(int(np.ceil(n * bound)) - rare, len(common))
+    more = min(max(int(np.ceil(n * bound)) - rare, 0), len(common))
+    if more == 0:
+        return {}
     doubt = (1 - scores.confidence if to_wrong else scores.confidence)[common] + 1 / n
     rng = np.random.default_rng([seed, 4])
     orders = [rng.choice(common, more, False, doubt / doubt.sum()) for _ in range(CHOICES)]
@@ -122,7 +176,7 @@ def stretched(
 
     def values(chosen: IntArray) -> dict[str, float]:
         turned = _with_others(scores, chosen)
-        return values_of_rows(others, turned, TopLabel.sort(turned.confidence, turned.correct))
+        return values_of_rows(others, turned, _sorted(turned))
 
     tried = [_means([values(order[:size]) for order in orders]) for size in sizes]
     ends = {m.name: _ends([each[m.name] for each in tried]) for m in others}
@@ -134,6 +188,10 @@ def stretched(
         of_whole = _means([{n: found.value for n, found in each.items()} for each in measured])
         ends |= {name: (value, value) for name, value in of_whole.items()}
     return ends
+
+
+def _sorted(scores: RowScores) -> TopLabel:
+    return TopLabel.sort(scores.confidence, scores.correct, scores.weights)
 
 
 def _means(found: Sequence[dict[str, float]]) -> dict[str, float]:

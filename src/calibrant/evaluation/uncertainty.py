@@ -1,6 +1,7 @@
 """How sure a number is: bootstrap intervals, and the floor that noise alone would show.
 
-**Interval.** Rows are resampled with replacement. For a mean the percentile interval is right. A
+**Interval.** Rows are resampled with replacement, with their weights, and clusters as wholes
+(`calibrant.metrics.resampling`). For a mean the percentile interval is right. A
 calibration error is biased upwards, and on a resample it is biased once more, so the percentiles of
 the resamples lie too high; they are moved down by that second bias (mean of the resamples minus the
 value). The interval then covers the *expected measured value at this N*: the very quantity that the
@@ -10,8 +11,9 @@ Near the floor it is on the safe side: wider than need be for honest confidences
 row is wrong, or right, resamples know too little, and `rare_outcomes` stretches it.
 
 **Floor.** If the confidences were perfectly honest, each row would be right with probability c.
-Drawing outcomes that way and measuring again gives the distribution of the metric under perfect
-calibration: its mean is the floor, and a value below its 95 % quantile can't be told from perfect
+Drawing outcomes that way, those of a cluster as dependent as they are, and measuring again gives
+the distribution of the metric under perfect calibration: its mean is the floor, and a value
+below its 95 % quantile can't be told from perfect
 at this N.
 """
 
@@ -27,6 +29,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
+from calibrant.metrics.resampling import Clusters, HonestDraws, draw_rows
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.scoring import RowScores
@@ -42,6 +45,8 @@ FAMILY_LEVEL = 0.05
 BATCH_ROWS = 1 << 18
 ROUNDING = 1e-9
 
+INDEPENDENT = HonestDraws(None, 0.0)
+
 Replicates = dict[str, FloatArray]
 
 
@@ -51,7 +56,12 @@ def default_resamples(rows: int) -> int:
 
 
 def bootstrap(
-    scores: RowScores, rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int
+    scores: RowScores,
+    rows: TopLabel,
+    metrics: Sequence[Metric],
+    resamples: int,
+    seed: int,
+    clusters: Clusters | None = None,
 ) -> Replicates:
     """Return the (R,) values of every metric on R bootstrap resamples.
 
@@ -64,23 +74,25 @@ def bootstrap(
         metrics: what to compute; those of whole rows bring their own resamples.
         resamples: R.
         seed: of the random numbers.
+        clusters: of the rows, drawn whole; None where every row stands alone.
     """
     if not metrics:
         return {}
     means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
-    if rows.n > BATCH_ROWS:
+    plain = rows.weight is None and clusters is None
+    if rows.n > BATCH_ROWS and plain:
         return _in_batches(
             lambda rng, _: _one_of_many_rows(scores, rows, metrics, rng), rows.n, resamples, seed
         )
     per_row = np.stack([metric.per_row(scores) for metric in means]) if means else None
 
     def batch(rng: np.random.Generator, size: int) -> Replicates:
-        counts = np.stack(
-            [np.bincount(rng.integers(rows.n, size=rows.n), minlength=rows.n) for _ in range(size)]
-        )
+        counts = draw_rows(rng, rows.n, size, clusters)
         found: Replicates = {}
         if per_row is not None:
-            values = counts @ per_row.T / rows.n
+            weighed = counts if scores.weights is None else counts * scores.weights
+            totals = rows.n if plain else weighed.sum(axis=1, keepdims=True)
+            values = weighed @ per_row.T / totals
             found.update({metric.name: values[:, i] for i, metric in enumerate(means)})
         if len(means) < len(metrics):
             curves = ResidualCurves.resampled(rows, counts[:, rows.order].astype(np.float64))
@@ -90,7 +102,13 @@ def bootstrap(
     return _in_batches(batch, rows.n, resamples, seed)
 
 
-def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) -> Replicates:
+def floor(
+    rows: TopLabel,
+    metrics: Sequence[Metric],
+    resamples: int,
+    seed: int,
+    honest: HonestDraws = INDEPENDENT,
+) -> Replicates:
     """Return the (R,) values of every curve metric under perfect calibration.
 
     Args:
@@ -98,6 +116,7 @@ def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) 
         metrics: what to compute; metrics without a floor are passed over.
         resamples: R.
         seed: of the random numbers.
+        honest: how outcomes of these rows depend on one another.
     """
 
     floored = [metric for metric in metrics if isinstance(metric, CurveMetric) and metric.has_floor]
@@ -105,10 +124,10 @@ def floor(rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int) 
         return {}
 
     def batch(rng: np.random.Generator, size: int) -> Replicates:
-        if rows.n > BATCH_ROWS:  # one at a time
+        if rows.n > BATCH_ROWS and rows.weight is None and honest.clusters is None:
             drawn = DrawnCurve(rows, outcomes=draw_outcomes(rng, rows.confidence))
             return values_of_curves(floored, drawn)
-        outcomes = rng.random((size, rows.n)) < rows.confidence
+        outcomes = honest.outcomes(rng, rows.confidence, size)
         return values_of_curves(floored, ResidualCurves.with_labels(rows, outcomes))
 
     return _in_batches(batch, rows.n, resamples, seed)

@@ -15,6 +15,7 @@ from calibrant.metrics.bins import (
     bin_edges,
     bin_index,
     equal_mass_cuts,
+    mass_cuts,
     unknown_edges,
 )
 from calibrant.metrics.top_label import (
@@ -94,7 +95,7 @@ def _left_closed_cuts(rows: TopLabel, n_bins: int, convention: str) -> IntArray:
 
 def ece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
     """Return the (R,) ECEs of residual curves."""
-    return np.abs(curves.between_edges(bin_edges(n_bins))).sum(axis=1) / curves.n
+    return np.abs(curves.between_edges(bin_edges(n_bins))).sum(axis=1) / curves.total
 
 
 def adaptive_calibration_error(
@@ -146,8 +147,8 @@ def adaptive_calibration_error(
 
 def adaece_of_curves(curves: ResidualCurves, n_bins: int = DEFAULT_BINS) -> FloatArray:
     """Return the (R,) AdaECEs of residual curves."""
-    at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, n_bins))
-    return np.abs(np.diff(at_cuts, axis=1)).sum(axis=1) / curves.n
+    at_cuts = curves.at_ranks(mass_cuts(curves.total, n_bins))
+    return np.abs(np.diff(at_cuts, axis=1)).sum(axis=1) / curves.total
 
 
 def _focal_adaptive_calibration_error(rows: TopLabel, n_bins: int) -> float:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,6 +89,25 @@ def equal_mass_cuts(n: int, n_bins: int) -> IntArray:
     return index * size + np.minimum(index, larger)
 
 
+def mass_cuts(total: FloatArray, n_bins: int) -> NDArray[Any]:
+    """Return the ranks that cut each of the (R,) totals into bins of equal mass.
+
+    Whole totals are cut as `equal_mass_cuts` does, others into equal parts.
+
+    Returns:
+        (B + 1,) if all totals are the same, else (R, B + 1).
+    """
+    whole = total == np.round(total)
+    if bool(whole[0]) and bool((total == total[0]).all()):
+        return equal_mass_cuts(int(total[0]), n_bins)
+    _check_count(n_bins)
+    index, totals = np.arange(n_bins + 1), total[:, None]
+    size, larger = np.divmod(totals, n_bins)
+    return np.where(
+        whole[:, None], index * size + np.minimum(index, larger), totals * index / n_bins
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class BinSums:
     """Sufficient statistics of a reliability diagram with B bins (lo, hi]; 0 is in the first.
@@ -96,7 +115,7 @@ class BinSums:
     The arrays may have leading axes, say one for resamples or classes: (..., B).
 
     Attributes:
-        count: (B,) rows in the bin.
+        count: (B,) rows in the bin, or the sum of their weights.
         confidence: (B,) sum of their confidences.
         correct: (B,) how many of them are right.
         strategy: how the bins were made: of equal width in confidence (``"uniform"``) or in its
@@ -121,9 +140,9 @@ class BinSums:
         """Sum rows into bins. A confidence of 0 counts in the first bin."""
         index = bin_index(rows.confidence, cell_edges(n_bins, strategy))
         return cls(
-            np.bincount(index, minlength=n_bins).astype(np.float64),
-            np.bincount(index, rows.confidence, n_bins).astype(np.float64),
-            np.bincount(index, rows.correct, n_bins).astype(np.float64),
+            np.bincount(index, rows.weight, n_bins).astype(np.float64),
+            np.bincount(index, _weighing(rows.confidence, rows), n_bins).astype(np.float64),
+            np.bincount(index, _weighing(rows.correct, rows), n_bins).astype(np.float64),
             strategy,
         )
 
@@ -139,12 +158,12 @@ class BinSums:
     @classmethod
     def of_quantiles(cls, curves: ResidualCurves, n_bins: int) -> BinSums:
         """Return the (R, B) sums over bins of equal mass, whose sizes differ by at most one."""
-        ranks = equal_mass_cuts(curves.n, n_bins)
+        ranks = mass_cuts(curves.total, n_bins)
         crossing = curves.crossing(ranks)
         confidence, gap = (
             np.diff(crossing.of(sums), axis=1) for sums in (curves.confidence, curves.residual)
         )
-        count = np.diff(ranks).astype(np.float64)
+        count = np.diff(ranks, axis=-1).astype(np.float64)
         return cls._broadcast(count, confidence, gap, "quantile")
 
     @classmethod
@@ -229,6 +248,10 @@ class BinSums:
         rows = TopLabel(position, self.accuracy[used], np.arange(len(position)))
         residual, weight = (accumulate(sums[None, used]) for sums in (self.residual, self.count))
         return ResidualCurves(rows, residual, weight)
+
+
+def _weighing(values: FloatArray, rows: TopLabel) -> FloatArray:
+    return values if rows.weight is None else values * rows.weight
 
 
 def bin_index(confidence: NDArray[np.floating], edges: FloatArray) -> IntArray:

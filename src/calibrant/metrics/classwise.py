@@ -13,13 +13,14 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
+from calibrant.core.weights import total
 from calibrant.metrics.bins import (
     DEFAULT_BINS,
     BinSums,
     EdgeConvention,
     Strategy,
     bin_edges,
-    equal_mass_cuts,
+    mass_cuts,
     unknown_edges,
 )
 from calibrant.metrics.full_rows import (
@@ -112,7 +113,7 @@ def classwise_bin_sums(
     bounds = bin_edges(n_bins)
     classes = int(predictions.scores.shape[1])
     width = n_bins + 1 if convention == "torchmetrics" else n_bins
-    count, total, hits = (np.zeros(classes * width) for _ in range(3))
+    count, said, hits = (np.zeros(classes * width) for _ in range(3))
     for part, chunk in prob_chunks(predictions):
         if convention == "right-closed":
             index = np.searchsorted(bounds[1:-1], chunk, side="left")
@@ -126,10 +127,10 @@ def classwise_bin_sums(
         used = np.ones(chunk.shape, dtype=bool) if threshold is None else chunk > threshold
         index += np.arange(classes) * width
         count += np.bincount(index[used], minlength=len(count))
-        total += np.bincount(index[used], chunk[used], len(count))
+        said += np.bincount(index[used], chunk[used], len(count))
         hits += np.bincount(index[truth][used[truth]], minlength=len(count))
     shape = (classes, width)
-    return BinSums(count.reshape(shape), total.reshape(shape), hits.reshape(shape))
+    return BinSums(count.reshape(shape), said.reshape(shape), hits.reshape(shape))
 
 
 def classwise_error(sums: BinSums, reduction: Reduction = "mean") -> float:
@@ -198,8 +199,8 @@ def classwise_adaptive_calibration_error(
             column, hits = column[column > threshold], hits[column > threshold]
         if len(column):
             curves = TopLabel.sort(column, hits).curves()
-            at_cuts = curves.at_ranks(equal_mass_cuts(curves.n, n_bins))
-            errors[k] = np.abs(np.diff(at_cuts)).sum() / curves.n
+            at_cuts = curves.at_ranks(mass_cuts(curves.total, n_bins))
+            errors[k] = np.abs(np.diff(at_cuts)).sum() / curves.total[0]
     return _reduced(errors, reduction)
 
 
@@ -226,11 +227,13 @@ class _Cuts(NamedTuple):
         return np.diff(low + self.share * (high - low), axis=1)
 
 
-def _cuts_of(column: FloatArray, n_bins: int, strategy: Strategy) -> _Cuts:
-    rows = TopLabel.sort(column, np.zeros(len(column)))
+def _cuts_of(
+    column: FloatArray, n_bins: int, strategy: Strategy, weights: FloatArray | None = None
+) -> _Cuts:
+    rows = TopLabel.sort(column, np.zeros(len(column)), weights)
     curves = rows.curves()
     if strategy == "quantile":
-        crossing = curves.crossing(equal_mass_cuts(rows.n, n_bins))
+        crossing = curves.crossing(mass_cuts(curves.total, n_bins))
         below, above, share = crossing.below[0], crossing.above[0], crossing.share[0]
     else:
         below = above = curves.cuts(bin_edges(n_bins))
@@ -250,7 +253,8 @@ def measure_classwise(
     """
     probs = to_numpy(predictions.probs)
     n, classes = len(probs), int(probs.shape[1])
-    block = deal_into_blocks(n, seed)
+    weights = predictions.weights
+    block = deal_into_blocks(n, seed, predictions.clusters)
     blocks = int(block.max()) + 1
     draws = min(resamples, HONEST_DRAWS)
     drawn = by_class(honest_labels(predictions, draws, seed), classes)
@@ -260,15 +264,19 @@ def measure_classwise(
     none = np.zeros(n, dtype=np.int64)
     for k, (draw, row) in enumerate(drawn):
         column = probs[:, k].astype(np.float64)
-        cuts = _cuts_of(column, DEFAULT_BINS, strategy)
+        cuts = _cuts_of(column, DEFAULT_BINS, strategy, weights)
+        said, drawn_mass = column, None
         gap = column - (predictions.labels == k)
+        if weights is not None:
+            said, drawn_mass, gap = column * weights, weights[row], gap * weights
         residual[:, k] = cuts.bin_totals(block, everyone, gap, blocks)
-        expected = cuts.bin_totals(none, everyone, column, 1)
-        honest += np.abs(expected - cuts.bin_totals(draw, row, None, draws)).sum(axis=1)
+        expected = cuts.bin_totals(none, everyone, said, 1)
+        honest += np.abs(expected - cuts.bin_totals(draw, row, drawn_mass, draws)).sum(axis=1)
     flat = residual.reshape(blocks, -1)
-    value = np.abs(flat.sum(axis=0)).sum() / (n * classes)
+    everything = total(n, weights)
+    value = np.abs(flat.sum(axis=0)).sum() / (everything * classes)
     counts = resampled_counts(blocks, resamples, seed)
-    size = counts @ np.bincount(block).astype(np.float64)
+    size = counts @ np.bincount(block, weights).astype(np.float64)
     step = max(1, BATCH_NUMBERS // flat.shape[1])
     replicates = np.concatenate(
         [
@@ -276,4 +284,6 @@ def measure_classwise(
             for start in range(0, resamples, step)
         ]
     )
-    return Measured(float(value), replicates / (size * classes), honest / (n * classes), True)
+    return Measured(
+        float(value), replicates / (size * classes), honest / (everything * classes), True
+    )

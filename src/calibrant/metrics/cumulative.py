@@ -35,4 +35,4 @@ def ks_error(scores: Array, labels: Array) -> float:
 
 def ks_of_curves(curves: ResidualCurves) -> FloatArray:
     """Return the (R,) KS errors of residual curves."""
-    return np.abs(curves.residual[:, curves.rows.tie_starts]).max(axis=1) / curves.n
+    return np.abs(curves.residual[:, curves.rows.tie_starts]).max(axis=1) / curves.total

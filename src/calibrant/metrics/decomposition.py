@@ -183,7 +183,7 @@ class CorpOfCurves:
     """
 
     def __init__(self, curves: ResidualCurves) -> None:
-        self._runs, self._n = _runs(curves), curves.n
+        self._runs, self._n = _runs(curves), curves.total
 
     @cached_property
     def miscalibration(self) -> FloatArray:

@@ -70,11 +70,13 @@ def kde_of_curves(
     sums = BinSums.of_curves(curves, cells)
     middles = (np.arange(cells) + 0.5) / cells
     if bandwidth is None:
-        widths = _bandwidth_rule(sums.correct, middles, curves.n)
+        widths = _bandwidth_rule(sums.correct, middles, curves.total)
     else:
         widths = np.full(len(sums.correct), float(bandwidth))
     response = _triweight_response(3 * widths, cells)
-    density, right = (_smoothed(mass / curves.n, response) for mass in (sums.count, sums.correct))
+    density, right = (
+        _smoothed(mass / curves.total[:, None], response) for mass in (sums.count, sums.correct)
+    )
     # The transform leaves rounding errors where no row is near.
     density = np.maximum(density, 0.0)
     right = np.clip(right, 0.0, density)
@@ -85,12 +87,13 @@ def kde_of_curves(
     return (density * ratio**norm).sum(axis=1)
 
 
-def _bandwidth_rule(right: FloatArray, middles: FloatArray, n: int) -> FloatArray:
+def _bandwidth_rule(right: FloatArray, middles: FloatArray, total: FloatArray) -> FloatArray:
     """Return (R,) standard deviations of the right rows' confidences times (2N)^(-1/5)."""
     right = np.maximum(right, 0.0)
     share = right / np.maximum(right.sum(axis=1, keepdims=True), 1.0)
     mean = (share * middles).sum(axis=1, keepdims=True)
-    return np.sqrt((share * (middles - mean) ** 2).sum(axis=1)) * (2 * n) ** -0.2
+    shrink = np.array([(2 * each) ** -0.2 for each in total.tolist()])
+    return np.sqrt((share * (middles - mean) ** 2).sum(axis=1)) * shrink
 
 
 def _triweight_response(half_widths: FloatArray, cells: int) -> FloatArray:

@@ -63,9 +63,9 @@ class DrawnCurve(ResidualCurves):
     _outcomes: BoolArray | None
 
     @property
-    def n(self) -> int:
-        """Number of rows that the curve counts."""
-        return self.rows.n
+    def total(self) -> FloatArray:
+        """(1,) number of rows that the curve counts."""
+        return np.array([float(self.rows.n)])
 
     @cached_property
     def residual(self) -> FloatArray:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -15,8 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, row_chunks, to_numpy
-from calibrant.predictions.predictions import Predictions
+from calibrant.core.weights import codes_of
+from calibrant.metrics.resampling import Clusters, HonestDraws
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import softmax
+from calibrant.predictions.scoring import score_top
 
 BLOCKS = 200
 HONEST_DRAWS = 200
@@ -37,6 +41,11 @@ class Measured(NamedTuple):
     honest: FloatArray | None
     biased: bool
 
+    def scattered(self, factor: float) -> Measured:
+        """Return the same with replicates that lie so much farther from their mean."""
+        middle = self.replicates.mean()
+        return self._replace(replicates=middle + factor * (self.replicates - middle))
+
 
 def prob_chunks(predictions: Predictions) -> Iterator[tuple[slice, FloatArray]]:
     """Yield the rows of (N, K) probabilities as float64 NumPy, a chunk at a time."""
@@ -47,18 +56,37 @@ def prob_chunks(predictions: Predictions) -> Iterator[tuple[slice, FloatArray]]:
 
 
 def honest_labels(predictions: Predictions, draws: int, seed: int) -> IntArray:
-    """Return (D, N) labels drawn from the probabilities themselves."""
+    """Return (D, N) labels drawn from the probabilities themselves.
+
+    Where there are clusters, rows of one agree on whether the predicted label is drawn, and else on
+    which other one, as far as outcomes do (`calibrant.metrics.resampling`).
+    """
     rng = np.random.default_rng(seed)
     labels = np.empty((draws, predictions.n), dtype=np.int64)
+    clusters = Clusters.of(predictions.clusters)
+    right, predicted, which = None, np.empty(0, dtype=np.int64), np.empty((0, 0))
+    if clusters is not None:
+        top = score_top(predictions)
+        rows = TopLabel.sort(top.confidence, top.correct, predictions.weights)
+        honest = HonestDraws.like(rows, clusters, in_order=False)
+        right, predicted = honest.outcomes(rng, top.confidence, draws), top.predicted
+        which = honest.uniforms(rng, predictions.n, draws)
     for part, probs in prob_chunks(predictions):
         rows, classes = len(probs), int(probs.shape[1])
+        if right is not None:
+            probs[np.arange(rows), predicted[part]] = 0.0
         cumulative = np.cumsum(probs, axis=1)
-        cumulative /= cumulative[:, -1:]
+        cumulative /= np.maximum(cumulative[:, -1:], SMALLEST_PROBABILITY)
         # Row i occupies [i, i + 1), so that one search serves all rows.
         offset = np.arange(rows)
         steps = (cumulative + offset[:, None]).ravel()
-        found = np.searchsorted(steps, rng.random((draws, rows)) + offset, side="right")
+        drawn = rng.random((draws, rows)) if right is None else which[:, part]
+        found = np.searchsorted(steps, drawn + offset, side="right")
         labels[:, part] = np.clip(found - offset * classes, 0, classes - 1)
+        if right is not None:
+            # Without another class that has a probability, there is none to be drawn.
+            surely = right[:, part] | (cumulative[:, -1] == 0)
+            labels[:, part] = np.where(surely, predicted[part], labels[:, part])
     return labels
 
 
@@ -71,8 +99,14 @@ def by_class(labels: IntArray, classes: int) -> Iterator[tuple[IntArray, IntArra
         yield np.divmod(order[start:end], labels.shape[1])
 
 
-def deal_into_blocks(n: int, seed: int) -> IntArray:
-    """Return the (N,) block of each row: `BLOCKS` blocks at most, of sizes that differ by one."""
+def deal_into_blocks(n: int, seed: int, clusters: IntArray | None = None) -> IntArray:
+    """Return the (N,) block of each row: `BLOCKS` blocks at most, of sizes that differ by one.
+
+    With clusters these are dealt, so that every block is made of whole ones.
+    """
+    if clusters is not None:
+        codes, number = codes_of(clusters)
+        return deal_into_blocks(number, seed)[codes]
     return np.random.default_rng(seed).permutation(n) % min(n, BLOCKS)
 
 

@@ -55,7 +55,7 @@ def smece_of_curves(
     curves: ResidualCurves, cells: int = RESAMPLING_CELLS, halvings: int = RESAMPLING_HALVINGS
 ) -> FloatArray:
     """Return the (R,) smECEs of residual curves."""
-    masses = curves.between_edges(np.arange(cells + 1) / cells) / curves.n
+    masses = curves.between_edges(np.arange(cells + 1) / cells) / curves.total[:, None]
     # Reflection about the outer edges of the first and last cell makes the kernel a plain, periodic
     # one on twice the cells.
     spectrum = np.fft.rfft(np.concatenate([masses, masses[:, ::-1]], axis=1), axis=1)

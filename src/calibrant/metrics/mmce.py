@@ -56,7 +56,7 @@ def squared_mmce_of_curves(curves: ResidualCurves, width: float = KERNEL_WIDTH) 
     mass = np.diff(curves.residual[:, starts], axis=1)
     rise = np.exp(curves.rows.confidence[starts[:-1]] / width)
     before = accumulate(mass * rise)[:, :-1] / rise
-    return np.maximum((mass * (mass + 2 * before)).sum(axis=1), 0.0) / curves.n**2
+    return np.maximum((mass * (mass + 2 * before)).sum(axis=1), 0.0) / curves.total**2
 
 
 def mmce_of_curves(curves: ResidualCurves) -> FloatArray:

@@ -21,8 +21,10 @@ from calibrant.core.arrays import (
     to_numpy,
     working_dtype,
 )
+from calibrant.core.weights import mean, total
 from calibrant.metrics.full_rows import HONEST_DRAWS, Measured, honest_labels
 from calibrant.metrics.parts import Part
+from calibrant.metrics.resampling import Clusters, draw_rows
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 
@@ -87,14 +89,15 @@ def refinement_split(probs: Array, labels: Array) -> RefinementSplit:
 
 def refinement_split_of(predictions: Predictions) -> RefinementSplit:
     """Return `refinement_split` of predictions of either kind that has full rows."""
-    return _split(summarize(predictions.logits, predictions.labels))
+    return _split(summarize(predictions.logits, predictions.labels, weights=predictions.weights))
 
 
 def _split(summary: RowSummary) -> RefinementSplit:
     low, high = np.log(GRID[0]), np.log(GRID[-1])
 
     def slope(log_beta: float) -> float:
-        return float((summary.curve.evaluate(np.exp(log_beta)).slope + summary.label_gap).mean())
+        slopes = summary.curve.evaluate(np.exp(log_beta)).slope + summary.label_gap
+        return mean(slopes, summary.weights)
 
     # The loss is convex in beta, so its slope has one root or an end is best.
     if slope(low) >= 0:
@@ -106,7 +109,8 @@ def _split(summary: RowSummary) -> RefinementSplit:
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     beta = float(np.exp((low + high) / 2))
     given, best = (
-        float((summary.curve.evaluate(b).value + b * summary.label_gap).mean()) for b in (1.0, beta)
+        mean(summary.curve.evaluate(b).value + b * summary.label_gap, summary.weights)
+        for b in (1.0, beta)
     )
     best = min(best, given)
     return RefinementSplit(given, given - best, best, beta)
@@ -123,9 +127,13 @@ class MeasuredSplit:
 
     def __init__(self, predictions: Predictions, resamples: int, seed: int) -> None:
         self._predictions, self._resamples, self._seed = predictions, resamples, seed
-        self._summary = summarize(predictions.logits, predictions.labels)
+        self._summary = summarize(
+            predictions.logits, predictions.labels, weights=predictions.weights
+        )
         self._split = _split(self._summary)
-        self._losses, self._partition = _resampled_losses(self._summary, resamples, seed)
+        self._losses, self._partition = _resampled_losses(
+            self._summary, resamples, seed, Clusters.of(predictions.clusters)
+        )
 
     @cached_property
     def calibration(self) -> Measured:
@@ -147,7 +155,7 @@ measure_refinement: Part[Measured] = Part(MeasuredSplit, "refinement")
 
 
 def _resampled_losses(
-    summary: RowSummary, resamples: int, seed: int
+    summary: RowSummary, resamples: int, seed: int, clusters: Clusters | None
 ) -> tuple[FloatArray, FloatArray]:
     """Return (R, G) mean losses of resamples over the grid, and (G,) means of f over all rows."""
     f = np.stack([summary.curve.evaluate(float(beta)).value for beta in GRID], axis=1)
@@ -157,9 +165,15 @@ def _resampled_losses(
     step = max(1, BATCH_ROWS // n)
     for start in range(0, resamples, step):
         size = min(step, resamples - start)
-        counts = np.stack([np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(size)])
-        losses[start : start + size] = counts @ per_row / n
-    return losses, f.mean(axis=0)
+        counts = draw_rows(rng, n, size, clusters)
+        if summary.weights is None and clusters is None:
+            losses[start : start + size] = counts @ per_row / n
+        else:
+            weighed = counts if summary.weights is None else counts * summary.weights
+            losses[start : start + size] = weighed @ per_row / weighed.sum(axis=1, keepdims=True)
+    if summary.weights is None:
+        return losses, f.mean(axis=0)
+    return losses, summary.weights @ f / summary.weights.sum()
 
 
 def _honest_gaps(
@@ -169,12 +183,15 @@ def _honest_gaps(
     labels = honest_labels(predictions, draws, seed)
     logits = predictions.logits
     xp, dtype = namespace(logits), working_dtype(logits)
-    total = np.zeros(draws)
+    found = np.zeros(draws)
     for part in row_chunks(logits):
         chunk = xp.astype(logits[part], dtype)
         drawn = xp.take_along_axis(chunk, like(labels[:, part].T, logits), axis=1)
-        total += (summary.top[part, None] - to_numpy(drawn)).sum(axis=0)
-    return total / predictions.n
+        gaps = summary.top[part, None] - to_numpy(drawn)
+        if summary.weights is not None:
+            gaps = gaps * summary.weights[part, None]
+        found += gaps.sum(axis=0)
+    return found / total(predictions.n, summary.weights)
 
 
 def _lowest(losses: FloatArray) -> FloatArray:

@@ -139,6 +139,7 @@ METRICS: dict[str, Metric] = {
         ),
         CurveMetric(
             name="debiased_rmsce",
+            weighs="counts",
             title="debiased RMSCE",
             definition="RMSCE less the variance of the bins' accuracies; an RMS, not an ECE",
             of_curves=_binned(_debiased_rms),
@@ -254,6 +255,8 @@ METRICS: dict[str, Metric] = {
         ),
         RowsMetric(
             name="skce",
+            weighs="none",
+            takes_clusters=False,
             fewest_rows=2,
             title="SKCE",
             definition="unbiased squared kernel error of whole rows, exp(-|p - q| / median)",

@@ -17,6 +17,8 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.top_label import ResidualCurves, top_label
 
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
@@ -60,7 +62,7 @@ def risk_coverage(scores: Array, labels: Array) -> RiskCoverage:
     curve = top_label(scores, labels).curves()
     counted, errors = (sums[0, 1:] for sums in _from_the_top(curve))
     threshold = curve.rows.confidence[curve.rows.tie_starts[:-1]][::-1]
-    return RiskCoverage(threshold, counted / curve.n, errors / counted)
+    return RiskCoverage(threshold, counted / curve.total[0], errors / counted)
 
 
 def aurc(scores: Array, labels: Array) -> float:
@@ -142,7 +144,7 @@ def risk_at_coverage(scores: Array, labels: Array, coverage: float) -> float:
         raise InputError(f"coverage must lie in (0, 1], not {coverage}")
     curve = top_label(scores, labels).curves()
     # Less a rounding error, so that 0.07 of 100 rows are 7 of them.
-    answered = math.ceil(coverage * curve.n * (1 - 1e-12))
+    answered = math.ceil(coverage * float(curve.total[0]) * (1 - 1e-12))
     counted, errors = _from_the_top(curve)
     after = int(np.searchsorted(counted[0], answered))
     low, high = counted[0, after - 1], counted[0, after]
@@ -195,15 +197,18 @@ def aurc_of_curves(curves: ResidualCurves) -> FloatArray:
     rate = np.divide(more, size, out=np.zeros(more.shape), where=size > 0)
     # Among a run of ties the errors grow by `rate` a row, so each k adds rate + (what is left) / k.
     rest = errors[:, :-1] - rate * before
-    return (more + rest * np.diff(_harmonic(counted), axis=1)).sum(axis=1) / curves.n
+    return (more + rest * np.diff(_harmonic(counted), axis=1)).sum(axis=1) / curves.total
 
 
 def excess_aurc_of_curves(curves: ResidualCurves) -> FloatArray:
     """Return the (R,) E-AURCs of residual curves."""
-    right = np.round(curves.correct[:, -1])
-    total = np.full(right.shape, float(curves.n))
+    right = curves.correct[:, -1]
+    # Sums of residuals leave rounding errors; whole rows are right in whole numbers.
+    near = np.round(right)
+    right = np.where(np.abs(right - near) < ROUNDING * curves.total, near, right)
+    total = np.broadcast_to(curves.total, right.shape)
     oracle = (total - right) - right * (_harmonic(total) - _harmonic(right))
-    return aurc_of_curves(curves) - oracle / curves.n
+    return aurc_of_curves(curves) - oracle / curves.total
 
 
 def _harmonic(k: FloatArray) -> FloatArray:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.weights import are_counts, mean
 from calibrant.metrics.bins import Cells
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.parts import each_once
@@ -29,6 +31,9 @@ class Metric:
         needs_rows: whether it needs a score for every class.
         ideal: the best value where that is no end of the range, as for a slope; else None.
         fewest_rows: with fewer it can't be computed.
+        weighs: which weights it takes: ``"any"``; ``"counts"``, whole numbers of rows that were
+            observed apart; or ``"none"``.
+        takes_clusters: whether rows may be clustered.
         judges: whether a value at its floor means that confidences can't be told from perfect ones.
             It counts every row and both directions, and a few rows can't decide it.
     """
@@ -41,6 +46,8 @@ class Metric:
     needs_rows: bool = False
     ideal: float | None = None
     fewest_rows: int = 1
+    weighs: Literal["any", "counts", "none"] = "any"
+    takes_clusters: bool = True
     judges: bool = False
 
     @property
@@ -49,6 +56,20 @@ class Metric:
         if self.ideal is not None:
             return f"{self.title.capitalize()} nearest to {self.ideal:g}"
         return f"{'Lowest' if self.lower_is_better else 'Highest'} {self.title}"
+
+    def refusal(self, predictions: Predictions) -> str | None:
+        """Return why it can't be computed of these rows, as a clause, or None."""
+        if self.needs_rows and predictions.kind == "toplabel":
+            return "it needs a score for every class"
+        if predictions.n < self.fewest_rows:
+            return f"it needs at least {self.fewest_rows} rows"
+        if self.weighs == "none" and predictions.weights is not None:
+            return "it takes no weights; where these count rows, measure `repeated()` ones"
+        if self.weighs == "counts" and not are_counts(predictions.weights):
+            return "it takes weights that count rows, whole numbers, only"
+        if not self.takes_clusters and predictions.clusters is not None:
+            return "it compares rows in pairs as if they were independent, and takes no clusters"
+        return None
 
     def cost(self, value: float) -> float:
         """Return a number to rank values by, lower for better."""
@@ -138,5 +159,5 @@ def values_of_rows(
     """
     wanted = list(metrics)
     means = {m.name: m.per_row(scores) for m in wanted if isinstance(m, MeanMetric)}
-    values = {name: float(np.mean(each)) for name, each in means.items()}
+    values = {name: mean(each, scores.weights) for name, each in means.items()}
     return values | values_of_curve(wanted, rows.curves())

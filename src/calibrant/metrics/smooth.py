@@ -53,13 +53,13 @@ def smce_of_curve(curve: ResidualCurves) -> float:
     if curve.rows.distinct >= MOST_EXACT_ROWS:
         return float(smce_of_curves(curve, LARGE_CELLS)[0])
     starts = curve.rows.tie_starts
-    residual = np.diff(curve.residual[0, starts]) / -curve.n
+    residual = np.diff(curve.residual[0, starts]) / -curve.total[0]
     return max_lipschitz_correlation(curve.rows.confidence[starts[:-1]], residual)
 
 
 def smce_of_curves(curves: ResidualCurves, cells: int = RESAMPLING_CELLS) -> FloatArray:
     """Return the (R,) smCEs of residual curves, with confidences moved to the middle of cells."""
-    masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.n
+    masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.total[:, None]
     used = np.abs(masses).max(axis=0) > 0
     middles = ((np.arange(cells) + 0.5) / cells)[used]
     return np.array([max_lipschitz_correlation(middles, mass) for mass in masses[:, used]])

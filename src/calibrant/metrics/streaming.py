@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calibrant.core.errors import InputError
+from calibrant.core.weights import mean
 from calibrant.metrics.bins import GRID_CELLS, LOGIT_CELLS, BinSums
 from calibrant.metrics.registry import METRICS, CurveMetric, MeanMetric, metrics_named
 from calibrant.metrics.top_label import TopLabel
@@ -29,8 +30,8 @@ class MetricSums:
 
     Attributes:
         n: number of rows.
-        totals: by mean metric, the sum of its numbers; without those that need full rows if any
-            shard had only confidences.
+        totals: by mean metric, the sum of its numbers, weighted; without those that need full rows
+            if any shard had only confidences.
         uniform: bin sums over cells of equal width in confidence.
         logit: bin sums over cells of equal width in logit confidence.
 
@@ -53,9 +54,9 @@ class MetricSums:
     def of(cls, predictions: Predictions | RowScores) -> MetricSums:
         """Sum predictions of any kind, or rows that are scored already."""
         scores = score_rows(predictions) if isinstance(predictions, Predictions) else predictions
-        rows = TopLabel.sort(scores.confidence, scores.correct)
+        rows = TopLabel.sort(scores.confidence, scores.correct, scores.weights)
         totals = {
-            name: float(metric.per_row(scores).sum())
+            name: mean(metric.per_row(scores), scores.weights) * rows.total
             for name, metric in METRICS.items()
             if isinstance(metric, MeanMetric) and (scores.has_rows or not metric.needs_rows)
         }
@@ -95,7 +96,7 @@ class MetricSums:
             return metric.of_curve(grid.curves())
         if name not in self.totals:
             raise InputError(f"'{name}' doesn't follow from these sums: it needs the rows")
-        return self.totals[name] / self.n
+        return self.totals[name] / float(self.uniform.total)
 
     def values(self) -> dict[str, float]:
         """Return every metric that follows from these sums, by name."""

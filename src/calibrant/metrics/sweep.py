@@ -53,7 +53,7 @@ def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:
     value = _norm(BinSums.of_quantiles(curves, 1), norm)
     sweeping = np.arange(len(value))
     part = curves
-    for n_bins in range(2, min(curves.n, MOST_BINS) + 1):
+    for n_bins in range(2, min(int(curves.total.min()), MOST_BINS) + 1):
         sums = BinSums.of_quantiles(part, n_bins)
         ascending = (np.diff(sums.accuracy, axis=1) >= -TIE).all(axis=1)
         if not ascending.any():
@@ -61,7 +61,9 @@ def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:
         value[sweeping[ascending]] = _norm(sums, norm)[ascending]
         if not ascending.all():
             sweeping = sweeping[ascending]
-            weight = part.weight if part.weight is None else part.weight[ascending]
+            weight = part.weight
+            if weight is not None and len(weight) > 1:
+                weight = weight[ascending]
             part = ResidualCurves(part.rows, part.residual[ascending], weight)
     return value
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import PredictionsError
+from calibrant.core.weights import mean, total
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,23 +30,48 @@ class TopLabel:
         confidence: (N,) probabilities of the predicted labels, ascending, in [0, 1].
         correct: (N,) 1.0 where the predicted label is the true one, else 0.0, in the same order.
         order: (N,) position of each row in the caller's arrays.
+        weight: (N,) how much each row counts, in the same order; None where all count alike.
     """
 
     confidence: FloatArray
     correct: FloatArray
     order: IntArray
+    weight: FloatArray | None = None
 
     @classmethod
-    def sort(cls, confidence: FloatArray, correct: NDArray[np.generic]) -> TopLabel:
-        """Sort (N,) confidences with their (N,) correctness."""
+    def sort(
+        cls,
+        confidence: FloatArray,
+        correct: NDArray[np.generic],
+        weights: FloatArray | None = None,
+    ) -> TopLabel:
+        """Sort (N,) confidences with their (N,) correctness, and (N,) weights if there are any."""
         order = np.argsort(confidence, kind="stable")
+        weight = None if weights is None else weights[order]
         # A renormalised float32 row can end a rounding error above 1.
-        return cls(np.clip(confidence[order], 0.0, 1.0), correct[order].astype(np.float64), order)
+        return cls(
+            np.clip(confidence[order], 0.0, 1.0), correct[order].astype(np.float64), order, weight
+        )
 
     @property
     def n(self) -> int:
         """Number of rows."""
         return len(self.confidence)
+
+    @property
+    def total(self) -> float:
+        """How many rows the weights amount to: their sum, or N."""
+        return total(self.n, self.weight)
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean confidence, weighted."""
+        return mean(self.confidence, self.weight)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right predictions, weighted."""
+        return mean(self.correct, self.weight)
 
     @cached_property
     def distinct(self) -> int:
@@ -62,6 +89,8 @@ class TopLabel:
 
     def curves(self) -> ResidualCurves:
         """Return the residual curve of these rows as a batch of one."""
+        if self.weight is not None:
+            return ResidualCurves.resampled(self, np.ones((1, self.n)))
         sums = np.zeros((1, self.n + 1))
         np.subtract(self.confidence, self.correct, out=sums[0, 1:])
         np.cumsum(sums[0, 1:], out=sums[0, 1:])  # in place: a million rows are 8 MB
@@ -75,7 +104,8 @@ class ResidualCurves:
     Attributes:
         rows: the rows they belong to.
         residual: (R, N + 1) sums of c - a over the first k rows, each row as often as resampled.
-        weight: (R, N + 1) how many resampled rows they are, or None if each row counts once.
+        weight: (R or 1, N + 1) how many rows they are, with weights and as often as resampled, or
+            None if each row counts once.
     """
 
     rows: TopLabel
@@ -84,24 +114,34 @@ class ResidualCurves:
 
     @classmethod
     def resampled(cls, rows: TopLabel, counts: FloatArray) -> ResidualCurves:
-        """Return the curves of bootstrap resamples.
+        """Return the curves of bootstrap resamples, each row with its weight.
 
         Args:
             rows: the original rows.
             counts: (R, N) how often each row was drawn, in the order of `rows`.
         """
+        if rows.weight is not None:
+            counts = counts * rows.weight
         residual = counts * (rows.confidence - rows.correct)
         return cls(rows, accumulate(residual), accumulate(counts))
 
     @classmethod
     def with_labels(cls, rows: TopLabel, correct: NDArray[np.generic]) -> ResidualCurves:
         """Return the curves for other outcomes: (R, N) `correct` in the order of `rows`."""
-        return cls(rows, accumulate(rows.confidence - correct.astype(np.float64)), None)
+        residual = rows.confidence - correct.astype(np.float64)
+        if rows.weight is None:
+            return cls(rows, accumulate(residual), None)
+        return cls(rows, accumulate(residual * rows.weight), accumulate(rows.weight[None, :]))
 
     @property
     def n(self) -> int:
-        """Number of rows that each curve counts; every resample has as many."""
-        return self.rows.n if self.weight is None else round(float(self.weight[0, -1]))
+        """Number of rows that the first curve counts, to the nearest whole one."""
+        return round(float(self.total[0]))
+
+    @property
+    def total(self) -> FloatArray:
+        """(R or 1,) how many rows each curve counts: its weights' sum, or N."""
+        return np.array([float(self.rows.n)]) if self.weight is None else self.weight[:, -1]
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -134,26 +174,36 @@ class ResidualCurves:
         """Return (R, B) residual sums of the bins (lo, hi], the first of which holds 0 too."""
         return self.between(self.cuts(edges))
 
-    def at_ranks(self, ranks: IntArray) -> FloatArray:
-        """Return (R, B) values of R(k) at ranks in [0, N].
+    def at_ranks(self, ranks: NDArray[Any]) -> FloatArray:
+        """Return (R, B) values of R(k) at (B,) or (R, B) ranks in [0, total].
 
         Rows of equal confidence have no order, so a run of them is crossed in a straight line.
         """
         return self.crossing(ranks).of(self.residual)
 
-    def crossing(self, ranks: IntArray) -> Crossing:
-        """Return where each curve has counted as many rows as the (B,) `ranks` in [0, N] say."""
+    def crossing(self, ranks: NDArray[Any]) -> Crossing:
+        """Return where each curve has counted as many rows as `ranks` in [0, total] say.
+
+        Args:
+            ranks: (B,) the same for all curves, or (R, B).
+        """
         tied = self.rows.distinct < self.rows.n
         if self.weight is None and not tied:
-            at = ranks[None, :]
+            at = np.atleast_2d(ranks)
             return Crossing(at, at, np.zeros(at.shape))
         starts = self.rows.tie_starts
         weights = self.weights[:, starts] if tied else self.weights
-        above = np.stack([np.searchsorted(weight, ranks) for weight in weights])
+        of_each = np.broadcast_to(ranks, (len(weights), ranks.shape[-1]))
+        above = np.empty(of_each.shape, dtype=np.int64)
+        for found, weight, wanted in zip(above, weights, of_each, strict=True):
+            found[:] = np.searchsorted(weight, wanted)
+        # The last rank may exceed the last sum by a rounding error.
+        above = np.minimum(above, weights.shape[1] - 1)
         below = np.maximum(above - 1, 0)
         low = np.take_along_axis(weights, below, axis=1)
         width = np.take_along_axis(weights, above, axis=1) - low
-        share = np.divide(ranks - low, width, out=np.zeros_like(low), where=width > 0)
+        share = np.divide(of_each - low, width, out=np.zeros_like(low), where=width > 0)
+        share = np.minimum(share, 1.0)
         return Crossing(starts[below], starts[above], share)
 
 

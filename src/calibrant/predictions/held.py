@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.core.errors import PredictionsError
-from calibrant.core.weights import check_clusters, check_weights
+from calibrant.core.weights import check_clusters, check_weights, normalised
 from calibrant.predictions.last_layer import Head
 from calibrant.predictions.splitting import rows_of_first_part
 
@@ -71,10 +71,21 @@ class Rows:
 
     @property
     def counted(self) -> Self:
-        """The rows that count: all but those of weight 0. Raises where none has a weight."""
-        if self.weights is None or self.weights.all():
+        """The rows that count, all but those of weight 0; their weights sum to a number of rows.
+
+        Whole weights stay; others are scaled to a mean of 1; where all are 1 there are none left.
+
+        Raises:
+            PredictionsError: no row has a weight.
+        """
+        if self.weights is None:
             return self
-        return self.take(np.flatnonzero(check_weights(self.weights, self.n, self.source)))
+        rows = self
+        if not self.weights.all():
+            rows = self.take(np.flatnonzero(check_weights(self.weights, self.n, self.source)))
+        assert rows.weights is not None
+        weights = normalised(rows.weights)
+        return rows if weights is rows.weights else replace(rows, weights=weights)
 
     def repeated(self) -> Self:
         """Return each row as often as its weight says, without weights.

@@ -49,10 +49,12 @@ class RowScores(TopScores):
     Attributes:
         nll: -log p_y; NaN for the top-label form, which doesn't say.
         brier: sum_k (p_k - onehot_k)^2; NaN for the top-label form.
+        weights: how much each row counts; None where all count alike.
     """
 
     nll: FloatArray
     brier: FloatArray
+    weights: FloatArray | None = None
 
     @property
     def has_rows(self) -> bool:
@@ -61,7 +63,8 @@ class RowScores(TopScores):
 
     def take(self, part: slice) -> RowScores:
         """Return some of the rows, nothing copied."""
-        return RowScores(**{name: values[part] for name, values in vars(self).items()})
+        fields = {name: v[part] for name, v in vars(self).items() if v is not None}
+        return RowScores(**fields)
 
 
 def score_rows(predictions: Predictions) -> RowScores:
@@ -69,7 +72,9 @@ def score_rows(predictions: Predictions) -> RowScores:
     if predictions.kind == "toplabel":
         top = score_top(predictions)
         unknown = np.full(predictions.n, np.nan)
-        return RowScores(top.confidence, top.predicted, top.correct, unknown, unknown)
+        return RowScores(
+            top.confidence, top.predicted, top.correct, unknown, unknown, predictions.weights
+        )
     scores, labels = predictions.scores, predictions.labels
     xp, dtype = namespace(scores), working_dtype(scores)
     confidence, nll, brier = (np.empty(predictions.n) for _ in range(3))
@@ -96,7 +101,7 @@ def score_rows(predictions: Predictions) -> RowScores:
         brier[part] = squares - 2 * of_label + 1
 
     for_row_chunks(scores, work)
-    return RowScores(confidence, predicted, predicted == labels, nll, brier)
+    return RowScores(confidence, predicted, predicted == labels, nll, brier, predictions.weights)
 
 
 def score_top(predictions: Predictions) -> TopScores:

@@ -200,8 +200,8 @@ def confidence_histogram(rows: TopLabel, n_bins: int = HISTOGRAM_BINS) -> Confid
         bin_edges(n_bins),
         sums.count,
         sums.correct,
-        float(rows.confidence.mean()),
-        float(rows.correct.mean()),
+        rows.mean_confidence,
+        rows.accuracy,
     )
 
 

@@ -88,8 +88,3 @@ def read(
         labelled=labelled,
         cluster=cluster,
     )
-
-
-def names_in(text: str) -> list[str]:
-    """Return the names of a list separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -176,7 +176,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, folder, tmp_path):
         "no such folder": [tmp_path / "none"],
         "holds no test.npz": [tmp_path],
         "holds no train.npz": [half],
-        "no second stage 'magic'": [*files(folder), "--method", "magic"],
+        "no second stage is called 'magic'": [*files(folder), "--method", "magic"],
         "trains the whole network": [*files(folder), "--method", "plp"],
         "no argument 'depth'": [*files(folder), "--set", "depth=3"],
         "not of the form key=value": [*files(folder), "--set", "depth"],

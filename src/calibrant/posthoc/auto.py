@@ -222,7 +222,7 @@ class AutoCalibrator(Calibrator):
                 "candidates must be names, as a sequence or separated by commas, "
                 f"not {self.candidates!r}"
             )
-        for text in names_in(named):
+        for text in names_in(cast(Sequence[object], named)):
             steps = [name.strip() for name in text.split("+") if name.strip()]
             name = "+".join(steps)
             if self.method in steps:

@@ -420,7 +420,10 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
         (["fit", "val.npz", "--set", "seed=-1", "--out", "x.safetensors"], ["seed"]),
         (["fit", "val.npz", "--out", "missing/x.safetensors"], ["folder", "missing"]),
         (["fit", "val.npz", "--out", "x.pkl"], [".safetensors"]),
-        (["fit", "top.csv", "--out", "x.safetensors"], ["top.csv", "every class"]),
+        (
+            ["fit", "top.csv", "--method", "svs", "--out", "x.safetensors"],
+            ["top.csv", "every class"],
+        ),
         (
             ["apply", "saved.safetensors", "wide.npz", "--out", "x.npz"],
             ["4 classes", "6 classes", "wide.npz"],
@@ -447,7 +450,7 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
         (["compare", "test.npz", "--fit-size", "nan"], ["can't split"]),
         (["compare", "test.npz", "--fit-size", "inf"], ["can't split"]),
         (["compare", "test.npz", "--seed", "-1"], ["seed"]),
-        (["compare", "top.csv"], ["top.csv", "every class"]),
+        (["compare", "top.csv", "--methods", "svs"], ["top.csv", "every class"]),
         (["demo", "--out", "val.npz"], ["val.npz", "can't make this folder"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -12,7 +12,7 @@ from feature_rows import rows_with_features
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
-from calibrant.core.errors import InputError, PredictionsError, UnknownMethodError
+from calibrant.core.errors import CalibrantError, InputError, UnknownMethodError
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.registry import CORE_METRICS, METRICS
 from calibrant.posthoc.base import Calibrator, FitReport
@@ -237,8 +237,10 @@ def test_sets_that_can_not_be_compared(sets, labelled_logits):
     with pytest.raises(InputError, match=r"fit.npz has 4 classes, but other.npz 7"):
         compare(["none"], fit=sets["fit"], test=other)
     top = Predictions.from_confidence([0.5, 0.7], [0, 1], [0, 0], source="top.csv")
-    with pytest.raises(PredictionsError, match=r"top.csv: this needs a score for every class"):
-        compare(["none"], fit=top, test=top)
+    with pytest.raises(CalibrantError, match=r"svs: it needs a score for every class, and top.csv"):
+        compare(["svs"], fit=top, test=top)
+    with pytest.raises(InputError, match=r"top.csv holds no scores of classes, and other.npz does"):
+        compare(["none"], fit=top, test=other)
     with pytest.raises(InputError, match="at least one method"):
         compare([], **sets)
     with pytest.raises(UnknownMethodError, match="no method is called 'magic'"):

@@ -362,7 +362,10 @@ def test_top_label_keys(tmp_path: Path, extension: str, true: str, said: str):
 
 
 BAD_CONTENT = [
-    ({"a": LABELS, "b": LABELS}, "there is no 'logits' or 'probs' or 'confidence'; .*'a', 'b'"),
+    (
+        {"a": LABELS, "b": LABELS},
+        "there is no 'logits' or 'probs' or 'confidence' or 'prob' or 'logit'; .*'a', 'b'",
+    ),
     ({"logits": LOGITS, "truth": LABELS}, "there is no 'labels' or .*'true_label'; .*'truth'"),
     ({"confidence": PROBS[0, :2], "labels": LABELS}, "there is no 'pred_label' or 'predicted'"),
     ({"logits": LOGITS + np.nan, "labels": LABELS}, "'logits' .*row 0, column 0 holds nan"),
@@ -392,7 +395,10 @@ def test_wanted_kind_is_missing(tmp_path: Path):
     path = save(tmp_path / "p.npz", {"logits": LOGITS, "labels": LABELS})
     with pytest.raises(PredictionsError, match=r"there is no 'probs'; .*found 'logits', 'labels'"):
         read_predictions(path, kind="probs")
-    with pytest.raises(InputError, match="kind must be one of logits, probs, toplabel, not 'odds'"):
+    with pytest.raises(
+        InputError,
+        match=r"kind must be one of logits, .*, binary, not 'odds'",
+    ):
         read_predictions(path, kind="odds")
     with pytest.raises(PredictionsError, match=r"a separate file of labels goes with .npy"):
         read_predictions(path, labels=path)

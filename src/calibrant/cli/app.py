@@ -22,16 +22,18 @@ from calibrant.cli.options import (
     Level,
     Method,
     Metrics,
+    Positive,
     Report,
     Resamples,
     Seed,
     Settings,
+    names_in,
     read,
 )
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, names_in, wrap
+from calibrant.core.text import counted, wrap
 
 app = typer.Typer(
     name="calibrant",
@@ -82,6 +84,7 @@ def measure(
         ),
     ] = None,
     kind: Kind = None,
+    positive: Positive = None,
     labels: Labels = None,
     cluster: Cluster = None,
     resamples: Resamples = None,
@@ -100,7 +103,7 @@ def measure(
         )
     if rows_for is not None and by is not None:
         raise InputError("--rows-for asks about the whole file; leave out either it or --by")
-    predictions = read(file, kind, labels, cluster=cluster)
+    predictions = read(file, kind, labels, cluster=cluster, positive=positive)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
     if by is not None:
@@ -153,6 +156,7 @@ def fit(
     method: Method = "auto",
     settings: Settings = None,
     kind: Kind = None,
+    positive: Positive = None,
     labels: Labels = None,
     cluster: Cluster = None,
     json: Json = None,
@@ -162,7 +166,7 @@ def fit(
 
     check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
-    predictions = read(file, kind, labels, cluster=cluster)
+    predictions = read(file, kind, labels, cluster=cluster, positive=positive)
     with progress(None, f"fitting {method}"):
         calibrator.fit_predictions(predictions)
     calibrator.save(out)
@@ -199,6 +203,7 @@ def apply(
     file: File,
     out: Annotated[Path, typer.Option(help="Where to write the probabilities; any format.")],
     kind: Kind = None,
+    positive: Positive = None,
     labels: Labels = None,
     cluster: Cluster = None,
     json: Json = None,
@@ -209,7 +214,7 @@ def apply(
 
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
-    before = read(file, kind, labels, labelled=False, cluster=cluster)
+    before = read(file, kind, labels, labelled=False, cluster=cluster, positive=positive)
     if before.n_classes not in (None, fitted.n_classes_):
         raise InputError(
             f"{file}: has {before.n_classes} classes, but {calibrator} was fitted for "

@@ -15,14 +15,16 @@ from calibrant.cli.options import (
     Kind,
     Level,
     Metrics,
+    Positive,
     Report,
     Resamples,
     Seed,
+    names_in,
     read,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
-from calibrant.core.text import names_in, wrap
+from calibrant.core.text import wrap
 from calibrant.predictions.predictions import Predictions
 
 
@@ -61,6 +63,7 @@ def compare(
     ] = "ece",
     kind: Kind = None,
     cluster: Cluster = None,
+    positive: Positive = None,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
@@ -69,7 +72,8 @@ def compare(
 ) -> None:
     """Fit every method on one set and measure all on another, on the same rows, with intervals."""
     check_outputs([file, fit, test], [report, json])
-    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, kind, cluster)
+    options = {"kind": kind, "cluster": cluster, "positive": positive}
+    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, options)
     result = _compare_with_progress(
         fit_set,
         test_set,
@@ -95,13 +99,12 @@ def _two_sets(
     fit_size: float,
     seed: int,
     stratify: bool,
-    kind: str | None,
-    cluster: str | None,
+    options: dict[str, Any],
 ) -> tuple[Predictions, Predictions]:
     if file is not None and fit is None and test is None:
-        return read(file, kind, cluster=cluster).split(fit_size, seed, stratify=stratify)
+        return read(file, **options).split(fit_size, seed, stratify=stratify)
     if file is None and fit is not None and test is not None:
-        return read(fit, kind, cluster=cluster), read(test, kind, cluster=cluster)
+        return read(fit, **options), read(test, **options)
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
 
 

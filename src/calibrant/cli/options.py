@@ -21,7 +21,19 @@ Json = Annotated[
 ]
 Kind = Annotated[
     str | None,
-    typer.Option(help="What to read from the file: logits, probs or toplabel.", show_default=False),
+    typer.Option(
+        help="What to read from the file: logits, probs, toplabel, prob or logit (one score a row, "
+        "of the positive class), or binary (those, or two columns of classes).",
+        show_default=False,
+    ),
+]
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Of binary predictions: the label of the positive class, where labels aren't 0 and 1.",
+        show_default=False,
+    ),
 ]
 Labels = Annotated[
     Path | None,
@@ -77,6 +89,7 @@ def read(
     labels: Path | None = None,
     labelled: bool = True,
     cluster: str | None = None,
+    positive: str | None = None,
 ) -> Predictions:
     """Return the predictions in a file."""
     from calibrant.files import read_predictions
@@ -87,4 +100,10 @@ def read(
         labels=labels,
         labelled=labelled,
         cluster=cluster,
+        positive=positive,
     )
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -18,7 +18,7 @@ from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.registry import METHODS, calibrator_class
 from calibrant.predictions.predictions import Predictions
 
 
@@ -52,7 +52,7 @@ def compare(
     Raises:
         InputError: no method, or sets that don't fit together.
         UnknownMethodError: no such method or metric.
-        PredictionsError: sets in the top-label form, which can't be recalibrated.
+        PredictionsError: no labels.
 
     Examples:
         >>> import calibrant as cb
@@ -61,9 +61,21 @@ def compare(
         >>> found.recommended, found.best, found.tied_with_best  # nothing else is as good
         ('smart', 'smart', [])
     """
+    if None in (fit.n_classes, test.n_classes) and fit.n_classes != test.n_classes:
+        top, other = (fit, test) if fit.n_classes is None else (test, fit)
+        raise InputError(
+            f"{top.source} holds no scores of classes, and {other.source} does; compare sets of "
+            "one form"
+        )
     if fit.n_classes != test.n_classes:
         raise InputError(
             f"{fit.source} has {fit.n_classes} classes, but {test.source} {test.n_classes}"
+        )
+    if fit.binary != test.binary:
+        binary, other = (fit, test) if fit.binary else (test, fit)
+        raise InputError(
+            f"{binary.source} holds binary predictions, and {other.source} scores of two classes; "
+            "read both with kind='binary' (--kind binary)"
         )
     if _same_rows(fit, test):
         message = "the rows to fit on and to measure on are the same: the results are too good"
@@ -71,13 +83,15 @@ def compare(
     wanted = list(METHODS) if methods == "all" else methods
     if isinstance(wanted, str):
         wanted = [wanted]
-    calibrators = [METHODS.named(m)() if isinstance(m, str) else m for m in wanted]
+    calibrators = [calibrator_class(m)() if isinstance(m, str) else m for m in wanted]
     if not calibrators:
         raise InputError("compare needs at least one method")
     measured = _with_the_ranking(metrics, rank_by, test)
     entries: list[ComparedMethod] = []
     skipped: dict[str, str] = {}
-    fit_rows, test_logits = fit.as_logits(), test.logits
+    top_only = fit.kind == "toplabel"
+    # The logarithm of probabilities is taken once, not by every method.
+    fit_rows, test_rows = (rows if top_only else rows.as_logits() for rows in (fit, test))
     for name, calibrator in zip(_names(calibrators), calibrators, strict=True):
         if progress is not None:
             progress(name)
@@ -95,14 +109,10 @@ def compare(
                 skipped[name] = str(reason)
                 continue
             fitted = time.perf_counter()
-        probs = calibrator.predict_proba(test_logits, test.features)
+        after = calibrator.apply_predictions(test_rows)
         applied = time.perf_counter()
         evaluation = evaluate(
-            replace(
-                Predictions.from_probs(probs, test.labels, source=test.source),
-                weights=test.weights,
-                clusters=test.clusters,
-            ),
+            after,
             metrics=measured,
             resamples=resamples,
             level=level,
@@ -115,7 +125,7 @@ def compare(
                 evaluation,
                 fitted - started,
                 applied - fitted,
-                _keeps_classes(evaluation, test_logits),
+                top_only or _keeps_classes(evaluation, test_rows.scores),
                 tuple(str(w.message) for w in caught if issubclass(w.category, CalibrationWarning)),
             )
         )

@@ -3,9 +3,11 @@
 ========================  =======================================================================
 ``.npz .safetensors``     `logits` or `probs` (N, K), `labels` (N,), optional `features` (N, D),
 ``.pt .pth``              `head_weight` (K, D) with `head_bias` (K,), `reference_features` (M, D);
+                          or `prob` or `logit` of the positive class with `labels`, each (N,);
                           or `confidence`, `pred_label`, `true_label`, each (N,)
 ``.csv .parquet``         columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
-                          `feature_0`, ...; or `true_label`, `pred_label`, `confidence`
+                          `feature_0`, ...; or `label` with `prob` or `logit` of the positive
+                          class; or `true_label`, `pred_label`, `confidence`
 ``.npy``                  one array a file, memory-mapped: ``PREFIXlogits.npy`` beside
                           ``PREFIXlabels.npy``, or a folder that holds them
 ========================  =======================================================================
@@ -30,11 +32,11 @@ from calibrant.files.atomic import StrPath, replacing, whole_set
 from calibrant.files.bounds import check_regular
 from calibrant.files.csv_files import read_csv, write_csv
 from calibrant.files.extra_column import read_column
-from calibrant.files.keys import Arrays, Wanted, to_keys
+from calibrant.files.keys import Arrays, FileKind, Wanted, to_keys
 from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
 from calibrant.files.parquet_files import read_parquet, write_parquet
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
-from calibrant.predictions.predictions import Predictions, ScoreKind
+from calibrant.predictions.predictions import Predictions
 
 __all__ = ["StrPath", "read_column", "read_predictions", "replacing", "write_predictions"]
 
@@ -60,23 +62,27 @@ _PICKLES = (".pkl", ".pickle", ".joblib")
 def read_predictions(
     path: StrPath,
     *,
-    kind: ScoreKind | None = None,
+    kind: FileKind | None = None,
     labels: StrPath | None = None,
     name: str | None = None,
     labelled: bool = True,
     cluster: str | None = None,
+    positive: str | None = None,
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
     Args:
         path: the file, or a folder of ``.npy`` arrays.
-        kind: what to read: ``"logits"``, ``"probs"`` or ``"toplabel"``. By default the first of
-            these that is there.
+        kind: what to read: ``"logits"``, ``"probs"``, ``"toplabel"``, or of binary predictions
+            ``"prob"`` or ``"logit"``. By default the first of these that is there. ``"binary"``
+            takes either of the last two, or two columns of classes, the second the positive one.
         labels: for ``.npy`` only: the file of labels, if it isn't the sibling ``PREFIXlabels.npy``.
         name: what later messages and tables call these rows; the path by default.
         labelled: whether to refuse a file without labels. To apply a calibrator takes none.
         cluster: name of the column of an npz, safetensors, CSV or parquet file that says which
             cluster (a patient, a document) each row belongs to: whole numbers or text.
+        positive: which label is the positive class of binary predictions, where labels aren't 0
+            and 1; in CSV, parquet and npz files they may be text.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -91,15 +97,15 @@ def read_predictions(
         <Predictions 'val.npz': 2 rows x 2 classes, logits>
     """
     source, file = fspath(path), Path(path)
-    if kind is not None and kind not in get_args(ScoreKind):
-        raise InputError(f"kind must be one of {', '.join(get_args(ScoreKind))}, not {kind!r}")
+    if kind is not None and kind not in get_args(FileKind):
+        raise InputError(f"kind must be one of {', '.join(get_args(FileKind))}, not {kind!r}")
     folder = os.path.isdir(file)
     extension = ".npy" if folder else file.suffix.lower()
     _check_extension(extension, _READERS, source)
     check_regular(file, source, folders=folder)
     if labels is not None and os.path.exists(labels):
         check_regular(Path(labels), fspath(labels))
-    wanted = Wanted(kind, labelled)
+    wanted = Wanted(kind, labelled, positive)
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
     elif labels is not None:
@@ -116,9 +122,11 @@ def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: boo
 
     Reading the file back gives the same numbers: in the same dtype from every format but CSV,
     which comes back as float64. ``.npy`` writes one file for each array: `path` must end in
-    ``logits.npy``, ``probs.npy`` or ``confidence.npy``, after the kind, and what precedes that
-    begins the other names. CSV and parquet hold rows only, so a last layer and reference features
-    are left out. A failure leaves what was there before as it was.
+    ``logits.npy``, ``probs.npy``, ``prob.npy``, ``logit.npy`` or ``confidence.npy``, after the
+    form, and what precedes that begins the other names. Labels of binary predictions that have
+    names are written as these, but for safetensors, which holds numbers only. CSV and parquet hold
+    rows only, so a last layer and reference features are left out. A failure leaves what was there
+    before as it was.
 
     Raises:
         InputError: the format can't be written, the folder doesn't exist, or, unless `overwrite`,
@@ -135,7 +143,7 @@ def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: boo
     source, target = fspath(path), Path(path)
     extension = target.suffix.lower()
     _check_extension(extension, _WRITERS, source)
-    arrays = to_keys(predictions)
+    arrays = to_keys(predictions, words=extension != ".safetensors")
     parts = npy_parts(arrays, target, source) if extension == ".npy" else {target: arrays}
     taken = [str(part) for part in parts if part.exists()]
     if taken and not overwrite:

@@ -14,8 +14,8 @@ from calibrant.files.keys import OF_THE_NETWORK, Arrays, Keys, Wanted, select
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 KEYS = {stem: key for key, stem in STEMS.items()}
 EXPECTED_COLUMNS = (
-    "the columns label with logit_0, logit_1, ... or prob_0, prob_1, ..., or true_label, "
-    "pred_label, confidence"
+    "the columns label with logit_0, logit_1, ... or prob_0, prob_1, ..., label with prob or logit "
+    "of the positive class, or true_label, pred_label, confidence"
 )
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.checks import ROW_SUM_TOLERANCE, check_scores
 from calibrant.core.errors import PredictionsError
 from calibrant.files.columns import join, select_columns, split
-from calibrant.files.keys import SCORES, WEIGHT, Arrays, Keys, Wanted, assemble, readable
+from calibrant.files.keys import ONE_SCORE, SCORES, WEIGHT, Arrays, Keys, Wanted, assemble, readable
 from calibrant.predictions.predictions import Predictions
 
 # Rows become Python numbers this many at a time, to bound the memory.
@@ -41,14 +42,20 @@ def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
             raise PredictionsError(f"{source}: is empty; expected a header and rows")
         header = [name.strip() for name in header]
         keys, places = select_columns(header, wanted, source)
+        named = keys.labels if keys.positive is not None else None
+        numbers = {key: columns for key, columns in places.items() if key != named}
         try:
-            table = _table(path, len(header), {i for columns in places.values() for i in columns})
-            return assemble(
-                keys, lambda key: join(key, [table[f"f{i}"] for i in places[key]]), source
-            )
+            table = _table(path, len(header), {i for columns in numbers.values() for i in columns})
+
+            def get(key: str) -> NDArray[Any]:
+                if key == named:
+                    return _words(path, places[key][0])
+                return join(key, [table[f"f{i}"] for i in places[key]])
+
+            return assemble(keys, get, source)
         # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
         except ValueError as error:
-            fault = _first_fault(path, len(header), _columns(header, keys, places))
+            fault = _first_fault(path, len(header), _columns(header, keys, numbers))
             if fault is None:
                 raise
             raise PredictionsError(f"{source}: {fault}") from error
@@ -81,15 +88,27 @@ def _table(path: Path, width: int, used: set[int]) -> Any:
     return table
 
 
+def _words(path: Path, position: int) -> NDArray[np.str_]:
+    """Return a column as text."""
+    with _opened(path) as text:
+        records = _records(text)
+        next(records)
+        return np.array([cells[position].strip() for _, cells in records])
+
+
 def _columns(header: list[str], keys: Keys, places: dict[str, list[int]]) -> list[Column]:
     """Describe the columns that are read, in the order of the file."""
     classes = math.inf if keys.kind == "toplabel" else len(places[keys.scores])
+    if keys.kind in ONE_SCORE:
+        classes = 2
     top = "" if keys.kind == "toplabel" else f" to {classes - 1}"
 
     def rule(key: str) -> tuple[str, Callable[[float], bool]]:
+        if key == keys.labels and keys.binary:
+            return "0 or 1 (or names, of which --positive NAME says one)", lambda x: x in (0, 1)
         if key in (keys.labels, keys.predicted):
             return f"a whole number from 0{top}", lambda x: x.is_integer() and 0 <= x < classes
-        if key == SCORES["toplabel"]:
+        if key in (SCORES["toplabel"], SCORES["prob"]):
             return "a number from 0 to 1", lambda x: 0 <= x <= 1
         if key in (SCORES["probs"], WEIGHT):
             return "a finite number of at least 0", lambda x: 0 <= x < math.inf

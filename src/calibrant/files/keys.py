@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, namespace, to_numpy
 from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
-from calibrant.predictions.predictions import Predictions, ScoreKind
+from calibrant.predictions.binary import labels_of_columns
+from calibrant.predictions.predictions import Predictions
 
 Arrays = dict[str, NDArray[Any]]
 
-SCORES: dict[ScoreKind, str] = {"logits": "logits", "probs": "probs", "toplabel": "confidence"}
+FileKind = Literal["logits", "probs", "toplabel", "prob", "logit", "binary"]
+SCORES: dict[FileKind, str] = {
+    "logits": "logits",
+    "probs": "probs",
+    "toplabel": "confidence",
+    "prob": "prob",
+    "logit": "logit",
+}
+ONE_SCORE = ("prob", "logit")
+# Which keys hold what a caller may ask for, where that isn't the one of its name.
+OF_KIND: dict[FileKind | None, tuple[str, ...]] = {
+    None: tuple(SCORES.values()),
+    "binary": (*ONE_SCORE, "logits", "probs"),
+}
 LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
 HEAD = ("head_weight", "head_bias")
@@ -26,7 +40,8 @@ WEIGHT, CLUSTER = "weight", "cluster"
 # What is known of the network rather than of a row; tables, which hold rows, don't hold it.
 OF_THE_NETWORK = (*HEAD, REFERENCE)
 EXPECTED_KEYS = (
-    "'logits' or 'probs' with 'labels', or 'confidence' with 'pred_label' and 'true_label'"
+    "'logits' or 'probs' with 'labels', 'prob' or 'logit' of the positive class with 'labels', or "
+    "'confidence' with 'pred_label' and 'true_label'"
 )
 # A message should stay readable when a file has a thousand columns.
 LISTED = 12
@@ -39,17 +54,26 @@ class Wanted(NamedTuple):
     Attributes:
         kind: of the scores; None for the first that is there.
         labelled: whether to refuse a file without labels.
+        positive: which label is the positive class of binary predictions; None where labels are 0
+            and 1.
     """
 
-    kind: ScoreKind | None = None
+    kind: FileKind | None = None
     labelled: bool = True
+    positive: str | None = None
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one file that will be read."""
+    """The keys of one file that will be read.
 
-    kind: ScoreKind
+    Attributes:
+        kind: what the scores are, a key of `SCORES`.
+        positive: see `Wanted`; labels may then be text.
+        binary: whether they are about one event.
+    """
+
+    kind: FileKind
     scores: str
     labels: str | None
     predicted: str | None = None
@@ -57,6 +81,8 @@ class Keys:
     head: tuple[str, ...] = ()
     reference: str | None = None
     weight: str | None = None
+    binary: bool = False
+    positive: str | None = None
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -99,8 +125,15 @@ def select(
         needed = wanted.labelled or any(name in names for name in candidates)
         return first(candidates) if needed else None
 
-    scores = first(list(SCORES.values()) if wanted.kind is None else [SCORES[wanted.kind]])
+    scores = first(OF_KIND.get(wanted.kind) or [SCORES[wanted.kind]])  # type: ignore[index]
+    kind: FileKind = next(kind for kind, key in SCORES.items() if key == scores)
     weight = WEIGHT if WEIGHT in names else None
+    binary = wanted.kind == "binary" or kind in ONE_SCORE
+    if wanted.positive is not None and not binary:
+        raise PredictionsError(
+            f"{source}: '{scores}' holds no binary predictions, and only those have a positive "
+            "class; for two columns of classes say so with kind='binary' (--kind binary)"
+        )
     if scores == SCORES["toplabel"]:
         return Keys("toplabel", scores, truth(LABELS[::-1]), first(PREDICTED), weight=weight)
     head = tuple(key for key in HEAD if key in names)
@@ -111,13 +144,15 @@ def select(
             "where it has no bias"
         )
     return Keys(
-        "logits" if scores == "logits" else "probs",
+        kind,
         scores,
         truth(LABELS),
         features="features" if "features" in names else None,
         head=head,
         reference=REFERENCE if REFERENCE in names else None,
         weight=weight,
+        binary=binary,
+        positive=wanted.positive,
     )
 
 
@@ -142,23 +177,46 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
     if keys.predicted is not None:
         predicted = load(keys.predicted)
         return Predictions.from_confidence(scores, predicted, labels, source, sample_weight=weight)
+    features = load(keys.features)
+    if keys.kind in ONE_SCORE:
+        return Predictions.from_binary(
+            scores,
+            labels,
+            kind="prob" if keys.kind == "prob" else "logit",
+            positive=keys.positive,
+            features=features,
+            source=source,
+            sample_weight=weight,
+        )
+    names = None
+    if keys.binary and labels is not None:
+        labels, names = labels_of_columns(labels, source, keys.positive)
     build = Predictions.from_logits if keys.kind == "logits" else Predictions.from_probs
-    return build(
+    rows = build(
         scores,
         labels,
-        load(keys.features),
+        features,
         source,
         head=(load(HEAD[0]), load(HEAD[1])) if keys.head else None,
         reference=load(keys.reference),
         sample_weight=weight,
     )
+    return replace(rows.as_binary(), class_names=names) if keys.binary else rows
 
 
-def to_keys(predictions: Predictions) -> Arrays:
-    """Return what a file of these predictions holds: the inverse of `assemble`."""
+def to_keys(predictions: Predictions, *, words: bool = True) -> Arrays:
+    """Return what a file of these predictions holds: the inverse of `assemble`.
+
+    With `words`, labels of binary predictions are the names of the classes, if they have any.
+    """
     p = predictions
     if p.kind == "toplabel":
         arrays = {"true_label": p.known_labels, "pred_label": p.predicted, "confidence": p.scores}
+    elif p.binary:
+        labels = p.known_labels
+        if words and p.class_names is not None and labels is not None:
+            labels = np.array(p.class_names)[labels]
+        arrays = {p.form: p.one_score, "labels": labels, "features": p.features}
     else:
         arrays = {p.kind: p.scores, "labels": p.known_labels, "features": p.features}
         arrays |= dict(zip(HEAD, p.head or (None, None), strict=True)) | {REFERENCE: p.reference}

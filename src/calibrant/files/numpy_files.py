@@ -30,8 +30,8 @@ from calibrant.predictions.predictions import Predictions
 
 BESIDE_SCORES = (*LABELS, *PREDICTED, "features", WEIGHT, *OF_THE_NETWORK)
 EXPECTED_FILES = (
-    "PREFIXlogits.npy or PREFIXprobs.npy beside PREFIXlabels.npy, or any name with its kind and "
-    "file of labels given"
+    "PREFIXlogits.npy or PREFIXprobs.npy (PREFIXlogit.npy or PREFIXprob.npy of binary predictions) "
+    "beside PREFIXlabels.npy, or any name with its kind and file of labels given"
 )
 
 
@@ -71,15 +71,17 @@ def read_npy(path: Path, wanted: Wanted, source: str, labels: Path | None = None
         files = _siblings(path, "", ".npy")
     else:
         files: dict[str, Path] = {}
-        for named, key in SCORES.items():
+        held = SCORES.get(wanted.kind) if wanted.kind is not None else None
+        for key in SCORES.values():
             if path.stem.endswith(key):
                 files = _siblings(path.parent, path.stem.removesuffix(key), path.suffix)
-                wanted = wanted._replace(kind=wanted.kind or named)
-        if wanted.kind is None:
+                held = held or key
+        if held is None:
             raise PredictionsError(
                 f"{source}: the name doesn't say what the array is; expected {EXPECTED_FILES}"
             )
-        files[SCORES[wanted.kind]] = path
+        kept = {key: file for key, file in files.items() if key not in SCORES.values()}
+        files = {held: path, **kept}
     if labels is not None:
         files = {key: file for key, file in files.items() if key not in LABELS}
         files["labels"] = labels

@@ -27,16 +27,20 @@ def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
             names = [header[i] for i in places[key]]
             check_room(8 * file.metadata.num_rows * len(names), f"'{key}'", source)
             table = file.read(columns=names)
-            return join(key, [_numbers(table[name], name, source) for name in names])
+            words = keys.binary and key == keys.labels
+            return join(key, [_values(table[name], name, source, words=words) for name in names])
 
         return assemble(keys, get, source)
 
 
-def _numbers(column: Any, name: str, source: str) -> NDArray[Any]:
+def _values(column: Any, name: str, source: str, *, words: bool) -> NDArray[Any]:
+    """Return a column of numbers, or of `words`, which may be numbers too."""
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise PredictionsError(f"{source}: row {row}, column '{name}': the cell is blank")
     values: NDArray[Any] = column.to_numpy()
+    if words:
+        return values
     if values.dtype.kind not in "fiu":
         raise PredictionsError(f"{source}: column '{name}' must hold numbers, not {column.type}")
     return values

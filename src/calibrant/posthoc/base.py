@@ -41,7 +41,7 @@ from calibrant.predictions.predictions import Predictions
 
 FittedForm = Literal["rows", "binary", "toplabel"]
 FORMS: dict[FittedForm, str] = {
-    "rows": "scores of all classes",
+    "rows": "a score for every class",
     "binary": "one score a row",
     "toplabel": "the confidence of the predicted label alone",
 }

@@ -121,17 +121,35 @@ def binary_labels(
     said = names[1] if positive is None and names is not None else _word(positive)
     others = [name for name in found if name != said]
     listed = ", ".join(map(repr, found[:LISTED])) + (", ..." if len(found) > LISTED else "")
-    if len(others) > 1 or (names is not None and not set(found) <= set(names)):
-        expected = "two classes" if names is None else f"the classes {names[0]!r} and {names[1]!r}"
-        raise PredictionsError(f"{source}: labels must be of {expected}, but there are {listed}")
     if names is None and said not in found:
         raise PredictionsError(
             f"{source}: no row is labelled {said!r}, which is to be the positive class; there are "
             f"{listed}"
         )
+    if len(others) > 1 or (names is not None and not set(found) <= set(names)):
+        expected = "two classes" if names is None else f"the classes {names[0]!r} and {names[1]!r}"
+        raise PredictionsError(f"{source}: labels must be of {expected}, but there are {listed}")
     if names is None and others:
         names = (others[0], said)
     return np.array([word == said for word in words], dtype=np.int64), names
+
+
+def labels_of_columns(
+    labels: Array, source: str, positive: Any
+) -> tuple[IntArray, ClassNames | None]:
+    """Return (N,) labels of two columns of scores, the second of which is of the positive class.
+
+    Raises:
+        PredictionsError: as `binary_labels`, or labels that are numbers of the columns themselves
+            and another positive class than 1.
+    """
+    values = to_numpy(as_array(labels))
+    if values.dtype.kind in "iufb" and positive is not None and _word(positive) != "1":
+        raise PredictionsError(
+            f"{source}: labels are the numbers of two columns of scores, so the positive class is "
+            f"that of the second one, 1, not {positive}"
+        )
+    return binary_labels(values, len(values), source, positive)
 
 
 def two_names(

@@ -112,6 +112,13 @@ class Forms(Rows):
         return (self.scores if self.kind == "probs" else softmax(self.scores))[:, 1]
 
     @property
+    def one_score(self) -> Array:
+        """(N,) scores of binary predictions, as `form` says: the inverse of `from_binary`."""
+        if not self.binary or self.kind == "probs":
+            return self.positive_probs
+        return self.scores[:, 1] - self.scores[:, 0]
+
+    @property
     def positive_name(self) -> str:
         """What the positive class of binary predictions is called; "1" where it has no name."""
         return self.class_names[1] if self.class_names else "1"

@@ -15,10 +15,11 @@ of the training, so that steps have nearly one length: results differ from those
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.core.lookup import named
+from calibrant.core.errors import UnknownMethodError
 
 MOMENTUM = 0.9
 WARM_UP = 0.2  # of a cycle
@@ -87,7 +88,13 @@ def protocol_named(name: str) -> Protocol:
     Raises:
         UnknownMethodError: there is none of this name.
     """
-    return named(PROTOCOLS, name, "protocol")
+    if name not in PROTOCOLS:
+        close = difflib.get_close_matches(name, PROTOCOLS, n=1)
+        hint = f" did you mean '{close[0]}'?" if close else ""
+        raise UnknownMethodError(
+            f"no protocol is called '{name}';{hint} there are: {', '.join(PROTOCOLS)}"
+        )
+    return PROTOCOLS[name]
 
 
 def rate_at(protocol: Protocol, step: int, steps_per_epoch: int, epochs: int, peak: float) -> float:

@@ -525,3 +525,16 @@ def test_a_step_of_another_method_is_refused(tmp_path):
     save_file(arrays, path, metadata=header)
     with pytest.raises(CalibratorFileError, match="part 'sms' is a 'svs' calibrator"):
         load(path)
+
+
+@pytest.mark.parametrize("candidates", [["temperature", "vector"], ("temperature", "vector")])
+def test_candidates_are_a_sequence_or_a_text(candidates, tmp_path):
+    rows, labels = biased(300)
+    text = AutoCalibrator(candidates="temperature,vector").fit(rows, labels)
+    sequence = AutoCalibrator(candidates=candidates).fit(rows, labels)
+    assert sequence.averaged_ == text.averaged_
+    sequence.save(tmp_path / "auto.safetensors")
+    again = load(tmp_path / "auto.safetensors").predict_proba(rows)
+    np.testing.assert_array_equal(again, text.predict_proba(rows))
+    with pytest.raises(InputError, match=r"candidates must be names, .* not 3"):
+        AutoCalibrator(candidates=3).fit(rows, labels)

@@ -54,9 +54,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def files(folder: Path) -> list[object]:
-    return [
-        part for name in ("train", "val", "test") for part in (f"--{name}", folder / f"{name}.npz")
-    ]
+    names = {"train": "train", "validation": "val", "test": "test"}
+    return [part for name in names for part in (f"--{name}", folder / f"{names[name]}.npz")]
 
 
 @pytest.mark.parametrize("method", ["maccal", "retrain", "tst", "v-tst", "balcal"])
@@ -177,7 +176,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(run, folder, tmp_path):
         "no such folder": [tmp_path / "none"],
         "holds no test.npz": [tmp_path],
         "holds no train.npz": [half],
-        "no second stage 'magic'": [*files(folder), "--method", "magic"],
+        "no second stage is called 'magic'": [*files(folder), "--method", "magic"],
         "trains the whole network": [*files(folder), "--method", "plp"],
         "no argument 'depth'": [*files(folder), "--set", "depth=3"],
         "not of the form key=value": [*files(folder), "--set", "depth"],
@@ -224,7 +223,7 @@ def test_a_run_of_calibrant_train_gets_its_training_features(run, tmp_path):
     np.testing.assert_allclose(logits, rows.logits, atol=1e-4)
     seen = {tuple(features) for features in rows.features.round(4)}
     assert not any(tuple(features) in seen for features in held_out.features.round(4))
-    assert json.loads(out)["val"] == str(folder / "val.npz")
+    assert json.loads(out)["validation"] == str(folder / "val.npz")
     network, _ = load_network(folder)
     assert rows.features.shape[1] == network.fc.in_features
     before = (folder / "train.npz").stat().st_mtime_ns

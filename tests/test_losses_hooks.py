@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from calibrant.training.losses import CrossEntropy  # noqa: E402
 from calibrant.training.losses.recorder import Recorder  # noqa: E402
-from calibrant.training.nets import build  # noqa: E402
+from calibrant.training.nets import make_network  # noqa: E402
 from calibrant.training.run.objective import Objective  # noqa: E402
 
 BATCH = (torch.rand(4, 3, 32, 32), torch.tensor([0, 1, 2, 0]), torch.arange(4), 0)
@@ -43,15 +43,15 @@ class Compared(CrossEntropy):
 
 
 def test_what_a_loss_records_is_in_the_history() -> None:
-    objective = Objective(build("resnet8", 3), Counted(), samples=8)
+    objective = Objective(make_network("resnet8", 3), Counted(), samples=8)
     objective(*BATCH)
     assert objective.recorded_columns() == {"seen_share": 0.5}
-    mixed = Objective(build("resnet8", 3), Counted(), "mixup", samples=8)
+    mixed = Objective(make_network("resnet8", 3), Counted(), "mixup", samples=8)
     assert mixed.recorded_columns() == {}
-    assert Objective(build("resnet8", 3), CrossEntropy(), samples=8).recorded_columns() == {}
+    assert Objective(make_network("resnet8", 3), CrossEntropy(), samples=8).recorded_columns() == {}
 
 
 def test_a_loss_gets_as_many_mixtures_as_it_asks_for() -> None:
     loss = Compared()
-    Objective(build("resnet8", 3), loss, samples=8)(*BATCH)
+    Objective(make_network("resnet8", 3), loss, samples=8)(*BATCH)
     assert loss.shapes == ((2, 4, 3), (2, 4, 3))

@@ -33,7 +33,7 @@ from calibrant.posthoc.confidence import (
 from calibrant.posthoc.confidence.base import rebuilt
 from calibrant.posthoc.linear.vector import VectorScaling
 from calibrant.posthoc.pieces import parted
-from calibrant.posthoc.registry import METHODS, calibrator_class, make_calibrator, parse_arguments
+from calibrant.posthoc.registry import METHODS, make_calibrator, parse_arguments
 from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.rows import softmax
@@ -207,15 +207,15 @@ def test_arguments_out_of_range_are_refused_at_fit(method, arguments, overconfid
 
 
 def test_methods_by_name():
-    assert calibrator_class("smart") is METHODS["smart"]
+    assert METHODS.named("smart") is METHODS["smart"]
     with pytest.raises(UnknownMethodError, match="did you mean 'temperature'"):
-        calibrator_class("temprature")
+        METHODS.named("temprature")
     for spelt in ("SMART", "Predicted_Class"):
         right = spelt.lower().replace("_", "-")
         with pytest.raises(UnknownMethodError, match=f"did you mean '{right}'"):
-            calibrator_class(spelt)
+            METHODS.named(spelt)
     with pytest.raises(UnknownMethodError, match="there are: none, temperature"):
-        calibrator_class("???")
+        METHODS.named("???")
     with pytest.raises(InputError, match="has no argument 'depth'"):
         make_calibrator("histogram", depth=3)
 

@@ -26,7 +26,7 @@ from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR, Tempe
 from calibrant.posthoc.temperature.smart.objectives import (
     SoftBins,
     charbonnier_eq6,
-    objective_named,
+    make_objective,
     objective_names,
     soft_binned_calibration,
 )
@@ -41,8 +41,8 @@ def fitted(logits, labels, **arguments) -> SMART:
         return SMART(**arguments).fit(logits, labels)
 
 
-def make_objective(name: str):
-    return at_its_curves(objective_named(name, bins=SoftBins(15, 0.05), delta=1e-3, smoothing=0.05))
+def curve_objective(name: str):
+    return at_its_curves(make_objective(name, bins=SoftBins(15, 0.05), delta=1e-3, smoothing=0.05))
 
 
 def at_its_curves(objective):
@@ -100,7 +100,7 @@ def naive_objective(name: str, logits, labels, beta) -> float:
 def test_objectives_are_what_they_are_defined_to_be(name, classes, labelled_logits):
     logits, labels = labelled_logits(300, classes, seed=1)
     beta = np.random.default_rng(0).uniform(0.2, 1.5, size=300)
-    value, _ = make_objective(name)(summarize(logits, labels), beta)
+    value, _ = curve_objective(name)(summarize(logits, labels), beta)
     np.testing.assert_allclose(value, naive_objective(name, logits, labels, beta), rtol=1e-10)
 
 
@@ -108,7 +108,7 @@ def test_objectives_are_what_they_are_defined_to_be(name, classes, labelled_logi
 @pytest.mark.parametrize("classes", [2, 6])
 def test_gradients_of_objectives(name, classes, labelled_logits):
     logits, labels = labelled_logits(40, classes, seed=2)
-    rows, objective = summarize(logits, labels), make_objective(name)
+    rows, objective = summarize(logits, labels), curve_objective(name)
     beta = np.random.default_rng(1).uniform(0.2, 1.5, size=40)
     _, gradient = objective(rows, beta)
     for i in range(40):

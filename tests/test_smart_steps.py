@@ -10,14 +10,14 @@ import pytest
 from calibrant.posthoc.temperature.smart.curvature import (
     OfRows,
     OfSoftBins,
-    curvature_named,
+    make_curvature,
     of_brier,
     of_likelihood,
 )
 from calibrant.posthoc.temperature.smart.damped import derivatives, fit_damped
 from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
-from calibrant.posthoc.temperature.smart.objectives import SoftBins, objective_named
+from calibrant.posthoc.temperature.smart.objectives import SoftBins, make_objective
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.predictions.temperature import fit_temperature
 
@@ -35,11 +35,11 @@ def start_of(rows, name: str, **more) -> tuple:
     reference = fit_temperature(rows).beta
     inputs = rows.margin[:, None] * reference
     inputs = (inputs - inputs.mean()) / inputs.std()
-    objective = objective_named(name, bins=BINS, delta=1e-3, smoothing=0.05)
+    objective = make_objective(name, bins=BINS, delta=1e-3, smoothing=0.05)
     terms = {"likelihood_weight": 0.0, "shrinkage": 0.0} | more
     loss = Penalised(rows, reference, objective, **terms)
     network = TemperatureNetwork.constant(1.0, inputs, 0)
-    return network, inputs, loss, curvature_named(name, bins=BINS, delta=1e-3)
+    return network, inputs, loss, make_curvature(name, bins=BINS, delta=1e-3)
 
 
 def slope_by_log_beta(function, beta) -> np.ndarray:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
-from calibrant.training.nets import NETS, build  # noqa: E402
+from calibrant.training.nets import NETS, make_network  # noqa: E402
 from calibrant.training.nets.base import initialise_by_outputs  # noqa: E402
 from calibrant.training.nets.densenet import GROWTH, DenseLayer  # noqa: E402
 
@@ -35,7 +35,7 @@ PUBLISHED = [
 def on_meta(name: str, classes: int) -> nn.Module:
     """Return a network without memory, which still knows its shapes."""
     with torch.device("meta"):
-        return build(name, classes)
+        return make_network(name, classes)
 
 
 def parameters(network: nn.Module) -> int:
@@ -85,7 +85,7 @@ def test_stages_in_turn_are_the_network(name: str) -> None:
 @pytest.mark.parametrize("name", ["resnet8", "resnet20", "densenet121"])
 def test_stages_and_features_give_the_logits(name: str) -> None:
     torch.manual_seed(0)
-    network = build(name, 4).eval()
+    network = make_network(name, 4).eval()
     images = torch.randn(3, 3, 32, 32)
     logits, features = network(images, return_features=True)
     assert not features.requires_grad
@@ -134,6 +134,6 @@ def test_initialisation_by_outputs() -> None:
 
 def test_unknown_names_and_one_class_are_refused() -> None:
     with pytest.raises(UnknownMethodError, match="did you mean 'resnet50'"):
-        build("resnet-50", 10)
+        make_network("resnet-50", 10)
     with pytest.raises(InputError, match="at least 2 classes, not 1"):
-        build("resnet8", 1)
+        make_network("resnet8", 1)

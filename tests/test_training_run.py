@@ -26,7 +26,7 @@ from calibrant.files import read_predictions  # noqa: E402
 from calibrant.training.data import CIFAR10_STATISTICS, DataSet, ImageSet  # noqa: E402
 from calibrant.training.losses import make_loss  # noqa: E402
 from calibrant.training.mixing import Mixup  # noqa: E402
-from calibrant.training.nets import build  # noqa: E402
+from calibrant.training.nets import make_network  # noqa: E402
 from calibrant.training.run import (  # noqa: E402
     PROTOCOLS,
     Observer,
@@ -143,7 +143,7 @@ def plain_loop(
     indicator, and whether the network was right.
     """
     torch.manual_seed(chosen.seed)
-    network = build(chosen.net, CLASSES)
+    network = make_network(chosen.net, CLASSES)
     loss = make_loss(chosen.loss, CLASSES, reduction="sum" if recipe.summed else "mean")
     kept = [row for row in range(len(data.train)) if row not in validation]
     optimizer = torch.optim.SGD(
@@ -248,7 +248,7 @@ def test_the_training_accuracy_of_regmixup_is_that_of_the_images_as_they_are(
     changes = {"epochs": 3, "mixing": "regmixup", "mixing_arguments": {"weight": 0.0}}
     mixed = train(settings(**changes), tmp_path / "mixed", data=data).history
     assert mixed[-1]["train_accuracy"] > 1 / CLASSES
-    network, loss = build("resnet8", CLASSES), make_loss("cross-entropy", CLASSES)
+    network, loss = make_network("resnet8", CLASSES), make_loss("cross-entropy", CLASSES)
     objective = Objective(network, loss, "regmixup", samples=70)
     inputs = CIFAR10_STATISTICS(data.train.images)
     _, right = objective(inputs, data.train.labels, torch.arange(70), 3)

@@ -27,13 +27,12 @@ from calibrant.cli.options import (
     Resamples,
     Seed,
     Settings,
-    names_in,
     read,
 )
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import counted, names_in, wrap
 
 app = typer.Typer(
     name="calibrant",

@@ -19,12 +19,11 @@ from calibrant.cli.options import (
     Report,
     Resamples,
     Seed,
-    names_in,
     read,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
-from calibrant.core.text import wrap
+from calibrant.core.text import names_in, wrap
 from calibrant.predictions.predictions import Predictions
 
 

@@ -10,7 +10,7 @@ import typer
 from calibrant.cli.options import Json, Resamples, Seed, Settings, read
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
-from calibrant.core.settings import parse_literals
+from calibrant.core.settings import parse_settings
 
 if TYPE_CHECKING:
     from calibrant.training.second_stages.stage import SecondStage
@@ -21,7 +21,7 @@ def head(
         Path | None,
         typer.Argument(
             help="Folder of a run of `calibrant train`, or one with train.npz, val.npz and "
-            "test.npz; instead of --train, --val and --test.",
+            "test.npz; instead of --train, --validation and --test.",
             show_default=False,
         ),
     ] = None,
@@ -33,7 +33,7 @@ def head(
     test: Annotated[
         Path | None, typer.Option(help="Rows to measure on.", show_default=False)
     ] = None,
-    val: Annotated[
+    validation: Annotated[
         Path | None,
         typer.Option(
             help="Held-out rows to choose kappa or the epoch on, and to fit the temperature that "
@@ -71,17 +71,23 @@ def head(
     from calibrant.training.second_stages.outcome import run_second_stage
 
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
-    train_file, val_file, test_file = _files(run, train, val, test, data)
-    check_outputs([train_file, val_file, test_file], [out, json])
+    train_file, validation_file, test_file = _files(run, train, validation, test, data)
+    check_outputs([train_file, validation_file, test_file], [out, json])
     train_rows, test_rows = read(train_file), read(test_file)
-    val_rows = None if val_file is None else read(val_file)
+    validation_rows = None if validation_file is None else read(validation_file)
     with progress(stage.epochs, f"training {method}") as step:
         outcome = run_second_stage(
-            stage, train_rows, test_rows, val_rows, resamples=resamples, seed=seed, progress=step
+            stage,
+            train_rows,
+            test_rows,
+            validation_rows,
+            resamples=resamples,
+            seed=seed,
+            progress=step,
         )
     document: dict[str, Any] = {
         "train": str(train_file),
-        "val": None if val_file is None else str(val_file),
+        "validation": None if validation_file is None else str(validation_file),
         "test": str(test_file),
         **outcome.as_dict(),
         "out": None if out is None else str(out),
@@ -94,15 +100,21 @@ def head(
 
 
 def _files(
-    run: Path | None, train: Path | None, val: Path | None, test: Path | None, data: Path | None
+    run: Path | None,
+    train: Path | None,
+    validation: Path | None,
+    test: Path | None,
+    data: Path | None,
 ) -> tuple[Path, Path | None, Path]:
     """Return the files of training, validation and test rows."""
     if run is None:
         if train is None or test is None:
             raise InputError("give --train FILE and --test FILE, or the folder of a run")
-        return train, val, test
-    if train or val or test:
-        raise InputError("give either the folder of a run or --train, --val and --test, not both")
+        return train, validation, test
+    if train or validation or test:
+        raise InputError(
+            "give either the folder of a run or --train, --validation and --test, not both"
+        )
     from calibrant.training.second_stages.runs import files_of_run
 
     return files_of_run(run, data)
@@ -113,7 +125,7 @@ def _stage(
 ) -> SecondStage:
     from calibrant.training.second_stages.registry import make_second_stage
 
-    arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_literals(settings)
+    arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_settings(settings)
     if kappa is not None:
         arguments["kappa"] = kappa
     return make_second_stage(method, **arguments)

@@ -102,8 +102,3 @@ def read(
         cluster=cluster,
         positive=positive,
     )
-
-
-def names_in(text: str) -> list[str]:
-    """Return the names of a list separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -11,7 +11,7 @@ import typer
 from calibrant.cli.options import Json
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.errors import MissingDependencyError
-from calibrant.core.settings import parse_literals
+from calibrant.core.settings import parse_settings
 
 _OF_PROTOCOL = "Default: that of the protocol."
 
@@ -93,10 +93,10 @@ def train(
         data=str(data),
         net=net,
         loss=loss,
-        loss_arguments=parse_literals(loss_arguments or []),
+        loss_arguments=parse_settings(loss_arguments or []),
         loss_settings_for=loss_settings_for,
         mixing=mixing,
-        mixing_arguments=parse_literals(mixing_arguments or []),
+        mixing_arguments=parse_settings(mixing_arguments or []),
         protocol=protocol,
         epochs=epochs,
         batch_size=batch_size,

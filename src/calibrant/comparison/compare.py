@@ -18,7 +18,7 @@ from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.registry import METHODS, calibrator_class
+from calibrant.posthoc.registry import METHODS
 from calibrant.predictions.predictions import Predictions
 
 
@@ -83,7 +83,7 @@ def compare(
     wanted = list(METHODS) if methods == "all" else methods
     if isinstance(wanted, str):
         wanted = [wanted]
-    calibrators = [calibrator_class(m)() if isinstance(m, str) else m for m in wanted]
+    calibrators = [METHODS.named(m)() if isinstance(m, str) else m for m in wanted]
     if not calibrators:
         raise InputError("compare needs at least one method")
     measured = _with_the_ranking(metrics, rank_by, test)

@@ -27,6 +27,12 @@ def wrap(text: str) -> str:
     return textwrap.fill(text, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
+def names_in(names: str | Sequence[object]) -> list[str]:
+    """Return names that are a sequence, or a text that separates them by commas."""
+    parts = names.split(",") if isinstance(names, str) else names
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is one."""
     return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.core.errors import UnknownMethodError
+from calibrant.core.lookup import unknown
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.canonical import measure_skce
@@ -305,9 +304,5 @@ def metrics_named(names: Sequence[str] | str | None) -> list[Metric]:
         elif name in METRICS:
             found[name] = METRICS[name]
         else:
-            close = get_close_matches(name.lower(), METRICS, n=1)
-            hint = f"did you mean '{close[0]}'? There are" if close else "there are"
-            raise UnknownMethodError(
-                f"no metric is called '{name}'; {hint}: {', '.join(METRICS)}, and 'all'"
-            )
+            raise unknown([*METRICS, "all"], name, "metric")
     return list(found.values())

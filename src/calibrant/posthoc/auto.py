@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, cast
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, namespace, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
-from calibrant.core.text import counted
+from calibrant.core.text import counted, names_in
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.chains.chain import learnt_by
 from calibrant.posthoc.fitting.choice import (
@@ -92,10 +92,10 @@ class AutoCalibrator(Calibrator):
     docs/calibration-size.md measures all of it.
 
     Args:
-        candidates: names separated by commas, with their default arguments. Methods that refuse the
-            rows, or need more than logits, are left out and named in the report. ``"usual"`` stands
-            for the six, or of binary predictions and of the top-label form for temperature, platt,
-            beta, quadratic and venn-abers.
+        candidates: names, as a sequence or separated by commas, with their default arguments.
+            Methods that refuse the rows, or need more than logits, are left out and named in the
+            report. ``"usual"`` stands for the six, or of binary predictions and of the top-label
+            form for temperature, platt, beta, quadratic and venn-abers.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.
@@ -128,7 +128,7 @@ class AutoCalibrator(Calibrator):
     fits_top_label: ClassVar[bool] = True
     part_names: ClassVar[tuple[str, ...]] = ("steps_",)
 
-    candidates: str = USUAL
+    candidates: str | Sequence[str] = USUAL
     rule: Rule = argument("average", choices=("average", "lowest", "simplest"))
     score: Score = argument("nll", choices=("nll", "brier"))
     same_prediction: bool = argument(False)
@@ -216,8 +216,13 @@ class AutoCalibrator(Calibrator):
         """Return the chains that take part, and why others that were named don't."""
         chains, left_out = [FALLBACK], dict[str, str]()
         usual = DEFAULT_CANDIDATES if self.form_ == "rows" else CANDIDATES_OF_EVENTS
-        named = usual if self.candidates == USUAL else str(self.candidates)
-        for text in named.split(","):
+        named: Any = usual if self.candidates == USUAL else self.candidates
+        if not isinstance(named, Sequence):
+            raise InputError(
+                "candidates must be names, as a sequence or separated by commas, "
+                f"not {self.candidates!r}"
+            )
+        for text in names_in(cast(Sequence[object], named)):
             steps = [name.strip() for name in text.split("+") if name.strip()]
             name = "+".join(steps)
             if self.method in steps:

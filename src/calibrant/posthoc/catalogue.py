@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from calibrant.core.docstrings import Docstring
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.registry import METHODS, calibrator_class
+from calibrant.posthoc.registry import METHODS
 
 
 class Facts(NamedTuple):
@@ -246,7 +246,7 @@ def described(method: str) -> Described:
         >>> described("histogram").arguments["n_bins"][0]
         15
     """
-    kind: type[Calibrator] = calibrator_class(method)
+    kind: type[Calibrator] = METHODS.named(method)
     text = Docstring.of(kind)
     defaults = kind().get_params()
     meanings = {key: _meaning(key, text) for key in defaults}
@@ -267,7 +267,7 @@ def _meaning(argument: str, text: Docstring) -> str:
     step, separator, own = argument.partition("__")
     if separator:
         kind = step.rstrip("0123456789").replace("_", "-")
-        text, argument = Docstring.of(calibrator_class(kind)), own
+        text, argument = Docstring.of(METHODS.named(kind)), own
     return text.items("Args").get(argument, "")
 
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
 from calibrant.core.errors import UnknownMethodError
+from calibrant.core.lookup import unknown
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chains.chain import chain_of
 from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
@@ -141,11 +141,7 @@ class Methods(Mapping[str, type[Calibrator]]):
         """
         for name in method.split("+"):
             if name not in self:
-                close = difflib.get_close_matches(name.lower().replace("_", "-"), self, n=1)
-                hint = f" did you mean '{close[0]}'?" if close else ""
-                raise UnknownMethodError(
-                    f"no method is called '{name}';{hint} there are: {', '.join(self)}"
-                )
+                raise unknown(self, name, "method")
         try:
             return self[method]
         except KeyError:

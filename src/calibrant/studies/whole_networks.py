@@ -51,12 +51,12 @@ class Epochs:
 
 def trained(method: str, batches: Epochs, classes: int, epochs: int, seed: int) -> nn.Module:
     """Return the network of a method, in evaluation mode."""
-    from calibrant.training.nets import build
+    from calibrant.training.nets import make_network
     from calibrant.training.run.seeding import seed_everything
     from calibrant.training.second_stages import BalCAL, ProgressiveLayerPeeling
 
     seed_everything(seed)
-    network = build("resnet8", classes)
+    network = make_network("resnet8", classes)
     if method == "balcal":
         stage = BalCAL(epochs=epochs, seed=seed, optimizer="sgd", learning_rate=0.1)
         channels = network.fc.in_features

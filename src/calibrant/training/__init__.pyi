@@ -4,6 +4,7 @@ from calibrant.training import data as data
 from calibrant.training import losses as losses
 from calibrant.training import nets as nets
 from calibrant.training import run as run
+from calibrant.training import second_stages as second_stages
 from calibrant.training.adapters import for_trainer as for_trainer
 from calibrant.training.callback import CalibrationCallback as CalibrationCallback
 from calibrant.training.features import PenultimateFeatures as PenultimateFeatures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -53,7 +53,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
         neighbours: k. The paper takes 50 for CIFAR-10, 200 for CIFAR-100, and 10 for ImageNet with
             1 % of its training rows.
         reference_rows: how many reference rows to keep at most.
-        layers: widths of the layers, such as "64,128"; empty for one layer.
+        layers: widths of the layers, such as "64,128" or [64, 128]; empty for one layer.
         loss: "nll", or "mse", the Brier score, with which the paper's experiments are made.
 
     Attributes:
@@ -74,7 +74,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
     method: ClassVar[str] = "dac"
     keeps_prediction: ClassVar[bool] = True
 
-    layers: str = ""
+    layers: str | Sequence[int] = ""
     loss: Literal["nll", "mse"] = argument("nll", choices=("nll", "mse"))
 
     weights_: FloatArray = learnt("L")
@@ -145,19 +145,22 @@ class DensityAwareCalibration(NeighbourCalibrator):
         return softmax_of_gaps(xp, below_top(xp, logits) * beta[:, None])
 
 
-def layer_columns(widths: str, width: int) -> list[slice]:
-    """Return the columns of each layer from text such as "64,128"; one layer if it is empty.
+def layer_columns(widths: str | Sequence[int], width: int) -> list[slice]:
+    """Return the columns of each layer from widths, such as "64,128" or [64, 128].
+
+    Without widths, all columns are one layer.
 
     Raises:
         InputError: not whole numbers above zero, or they don't add up to `width`.
     """
     if not widths:
         return [slice(0, width)]
+    parts = widths.split(",") if isinstance(widths, str) else widths
     try:
-        sizes = [int(size) for size in widths.split(",")]
-    except (ValueError, AttributeError):
+        sizes = [int(size) for size in parts]
+    except (ValueError, TypeError):
         sizes = [0]
-    if min(sizes) < 1 or sum(sizes) != width:
+    if min(sizes, default=0) < 1 or sum(sizes) != width:
         raise InputError(
             f"layers must be widths such as '64,128' that add up to the {width} features, "
             f"not {widths!r}"

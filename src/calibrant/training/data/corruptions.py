@@ -8,7 +8,6 @@ the published images see `read_cifar_c`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError
+from calibrant.core.lookup import named
 from calibrant.training.data.binary import SEVERITIES
 from calibrant.training.data.images import ImageSet, open_image, tensor
 
@@ -40,15 +40,9 @@ def corrupt(images: ImageSet, name: str, severity: int, seed: int = 0) -> ImageS
         UnknownMethodError: no corruption goes by this name.
         InputError: no such severity.
     """
-    if name not in CORRUPTIONS:
-        close = difflib.get_close_matches(name, CORRUPTIONS, n=1)
-        hint = f" did you mean '{close[0]}'?" if close else ""
-        raise UnknownMethodError(
-            f"no corruption is called '{name}';{hint} there are: {', '.join(CORRUPTIONS)}"
-        )
+    function, strengths = named(CORRUPTIONS, name, "corruption")
     if not 1 <= severity <= SEVERITIES:
         raise InputError(f"severity must be 1 to {SEVERITIES}, not {severity}")
-    function, strengths = CORRUPTIONS[name]
     rng = np.random.default_rng(seed)
     pixels = images.images.numpy().transpose(0, 2, 3, 1)
     parts: list[NDArray[np.uint8]] = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError
+from calibrant.core.lookup import named, unknown
 from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.batch import MDCA, MMCE
@@ -103,17 +103,9 @@ def make_loss(
         >>> make_loss("focal", n_classes=2, gamma=1.0)(logits, target)  # (1 - .5) log 2
         tensor(0.3466)
     """
-    if name not in LOSSES:
-        close = difflib.get_close_matches(name, LOSSES, n=1)
-        hint = f" did you mean '{close[0]}'?" if close else ""
-        raise UnknownMethodError(
-            f"no loss is called '{name}';{hint} there are: {', '.join(LOSSES)}"
-        )
+    make = named(LOSSES, name, "loss")
     if dataset is not None and dataset not in DATA_SETS:
-        raise UnknownMethodError(
-            f"no data set is called '{dataset}'; there are: {', '.join(DATA_SETS)}"
-        )
-    make = LOSSES[name]
+        raise unknown(DATA_SETS, dataset, "data set")
     signature = inspect.signature(make)
     settings = PUBLISHED.get(name, {}).get(dataset or "", {}) | arguments
     if "n_classes" in signature.parameters:

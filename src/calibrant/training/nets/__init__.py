@@ -17,16 +17,16 @@ resnet101-tiny   64x64                       8192  44,131,080 (K = 200)
 Examples:
     >>> import torch
     >>> from calibrant.training import nets
-    >>> nets.build("resnet8", n_classes=10)(torch.zeros(2, 3, 32, 32)).shape
+    >>> nets.make_network("resnet8", n_classes=10)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
-from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.core.errors import InputError
+from calibrant.core.lookup import named
 from calibrant.training.nets.base import ImageClassifier
 from calibrant.training.nets.densenet import densenet121
 from calibrant.training.nets.resnet import (
@@ -40,7 +40,7 @@ from calibrant.training.nets.resnet import (
     wide_resnet_26_10,
 )
 
-__all__ = ["NETS", "ImageClassifier", "build"]
+__all__ = ["NETS", "ImageClassifier", "make_network"]
 
 NETS: dict[str, Callable[[int], ImageClassifier]] = {
     "resnet8": resnet8,
@@ -55,7 +55,7 @@ NETS: dict[str, Callable[[int], ImageClassifier]] = {
 }
 
 
-def build(name: str, n_classes: int) -> ImageClassifier:
+def make_network(name: str, n_classes: int) -> ImageClassifier:
     """Return a freshly initialised network that reads (B, 3, H, W) images.
 
     Its weights are drawn from torch's global generator.
@@ -68,12 +68,7 @@ def build(name: str, n_classes: int) -> ImageClassifier:
         UnknownMethodError: no network goes by this name.
         InputError: fewer than two classes.
     """
-    if name not in NETS:
-        close = difflib.get_close_matches(name, NETS, n=1)
-        hint = f" did you mean '{close[0]}'?" if close else ""
-        raise UnknownMethodError(
-            f"no network is called '{name}';{hint} there are: {', '.join(NETS)}"
-        )
+    make = named(NETS, name, "network")
     if n_classes < 2:
         raise InputError(f"a network needs at least 2 classes, not {n_classes}")
-    return NETS[name](n_classes)
+    return make(n_classes)

@@ -15,11 +15,10 @@ of the training, so that steps have nearly one length: results differ from those
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.core.errors import UnknownMethodError
+from calibrant.core.lookup import named
 
 MOMENTUM = 0.9
 WARM_UP = 0.2  # of a cycle
@@ -88,13 +87,7 @@ def protocol_named(name: str) -> Protocol:
     Raises:
         UnknownMethodError: there is none of this name.
     """
-    if name not in PROTOCOLS:
-        close = difflib.get_close_matches(name, PROTOCOLS, n=1)
-        hint = f" did you mean '{close[0]}'?" if close else ""
-        raise UnknownMethodError(
-            f"no protocol is called '{name}';{hint} there are: {', '.join(PROTOCOLS)}"
-        )
-    return PROTOCOLS[name]
+    return named(PROTOCOLS, name, "protocol")
 
 
 def rate_at(protocol: Protocol, step: int, steps_per_epoch: int, epochs: int, peak: float) -> float:

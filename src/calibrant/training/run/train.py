@@ -23,7 +23,7 @@ from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.data.splits import shuffled_split, split_by_class
 from calibrant.training.losses import LOSSES, make_loss
-from calibrant.training.nets import ImageClassifier, build
+from calibrant.training.nets import ImageClassifier, make_network
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.folder import CONFIG, open_folder, write_history, write_outputs
 from calibrant.training.run.loop import Loop
@@ -149,7 +149,7 @@ def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]:
         if key.startswith(prefix)
     }
     with loading(place / name):
-        network = build(settings.net, len(weights["fc.bias"]))
+        network = make_network(settings.net, len(weights["fc.bias"]))
         network.load_state_dict(weights)
     mean, std = content["normalisation"]
     return network.eval(), Normalisation(mean, std)
@@ -180,7 +180,7 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
 
 def _objective(settings: RunSettings, n_classes: int, samples: int) -> Objective:
     seed_everything(settings.seed)
-    network = build(settings.net, n_classes)
+    network = make_network(settings.net, n_classes)
     arguments = dict(settings.loss_arguments)
     known = inspect.signature(LOSSES[settings.loss]).parameters if settings.loss in LOSSES else ()
     if "samples" in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
-from calibrant.core.errors import CalibrationWarning, InputError
+from calibrant.core.errors import CalibrationWarning, InputError, warn_caller
 from calibrant.training.second_stages.held_out import logits_of, measure_logits
 from calibrant.training.second_stages.kappa import (
     KAPPAS,
@@ -29,11 +28,7 @@ from calibrant.training.second_stages.kappa import (
     step_bound,
     warning_of,
 )
-from calibrant.training.second_stages.learning import (
-    MaskedLearner,
-    check_finite,
-    train,
-)
+from calibrant.training.second_stages.learning import MaskedLearner, check_finite, train
 from calibrant.training.second_stages.masked import (
     MaskedDescent,
     MaskedHeads,
@@ -50,6 +45,7 @@ from calibrant.training.second_stages.scaling import (
 )
 from calibrant.training.second_stages.sources import Batch, FeatureRows, FeatureSource
 
+Feedback = Literal["running", "epoch_end"]
 FEWEST_HIDDEN = 64
 HELD_OUT_SHARE = 0.2
 # Training accuracy this far below its own best, with hardly a connection left, is a collapse.
@@ -121,9 +117,7 @@ class MaCCal(HeadRetraining):
     restrict_gradient: bool = True
     adaptation: Adaptation = argument("decaying", choices=get_args(Adaptation))
     mode: MaskMode = argument("zeroing", choices=get_args(MaskMode))
-    feedback: Literal["running", "epoch_end"] = argument(
-        "running", choices=("running", "epoch_end")
-    )
+    feedback: Feedback = argument("running", choices=get_args(Feedback))
     strict_freeze: bool = True
     masked_momentum: MaskedMomentum = argument("dropped", choices=get_args(MaskedMomentum))
     initial_retention: float = argument(0.9, above=0, at_most=1)
@@ -190,9 +184,7 @@ class MaCCal(HeadRetraining):
         if not given:
             raise InputError("kappas must hold at least one number")
         if self.smallest_step > self.largest_step:
-            raise InputError(
-                f"smallest_step must not exceed largest_step, but is {self.smallest_step:g}"
-            )
+            raise InputError(f"smallest_step {self.smallest_step:g} must not exceed largest_step")
         if self.hidden is not None and not (isinstance(self.hidden, Integral) and self.hidden > 0):
             raise InputError(f"hidden must be a whole number of at least 1, not {self.hidden!r}")
         return tuple(float(kappa) for kappa in given), relative
@@ -296,7 +288,7 @@ class MaCCal(HeadRetraining):
 
     def _warn(self, sentence: str) -> None:
         self.notes_.append(sentence)
-        warnings.warn(CalibrationWarning(sentence), stacklevel=5)
+        warn_caller(CalibrationWarning(sentence))
 
     def summary(self) -> Mapping[str, Any]:
         """Return kappa, the curve it was chosen from, and the plain head, as JSON takes them."""

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.core.lookup import named
 from calibrant.training.second_stages.balcal import BalCAL
 from calibrant.training.second_stages.maccal import MaCCal
 from calibrant.training.second_stages.retraining import HeadRetraining
@@ -36,11 +37,8 @@ def make_second_stage(method: str, **arguments: Any) -> SecondStage:
             "PLP trains the whole network, not a head on its features; use "
             "calibrant.training.second_stages.ProgressiveLayerPeeling"
         )
-    if method not in SECOND_STAGES:
-        raise UnknownMethodError(
-            f"there is no second stage '{method}'; choose from {', '.join(SECOND_STAGES)}"
-        )
-    known = {item.name: item.default for item in fields(SECOND_STAGES[method]) if item.init}
+    kind = named(SECOND_STAGES, method, "second stage")
+    known = {item.name: item.default for item in fields(kind) if item.init}
     for name, value in arguments.items():
         if name not in known:
             raise InputError(
@@ -48,4 +46,4 @@ def make_second_stage(method: str, **arguments: Any) -> SecondStage:
             )
         if isinstance(known[name], bool) and not isinstance(value, bool):
             raise InputError(f"{name} must be true or false, not {value!r}")
-    return SECOND_STAGES[method](**arguments)
+    return kind(**arguments)

@@ -15,7 +15,7 @@ from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_cal
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
-from calibrant.posthoc.temperature.smart.curvature import curvature_named
+from calibrant.posthoc.temperature.smart.curvature import make_curvature
 from calibrant.posthoc.temperature.smart.damped import fit_damped
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
@@ -32,7 +32,7 @@ from calibrant.posthoc.temperature.smart.network import TemperatureNetwork, temp
 from calibrant.posthoc.temperature.smart.objectives import (
     ObjectiveName,
     SoftBins,
-    objective_named,
+    make_objective,
     objective_names,
 )
 from calibrant.predictions.predictions import Predictions
@@ -187,13 +187,13 @@ class SMART(SummaryTemperature):
         inputs /= self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
         bins = SoftBins(self.n_bins, self.width)
-        objective = objective_named(
+        objective = make_objective(
             self.objective, bins=bins, delta=self.delta, smoothing=self.smoothing
         )
         network = TemperatureNetwork.constant(1.0, inputs, self.seed, self.hidden)
         loss = Penalised(rows, reference, objective, self.likelihood_weight, self.shrinkage)
         if network.size <= MOST_WEIGHTS_BY_CURVATURE:
-            curvature = curvature_named(self.objective, bins=bins, delta=self.delta)
+            curvature = make_curvature(self.objective, bins=bins, delta=self.delta)
             fit = fit_damped(network, inputs, loss, curvature, self.max_iterations)
         else:
             fit = fit_network(network, inputs, loss, QUASI_NEWTON_STEPS * self.max_iterations)

@@ -113,7 +113,7 @@ class OfSoftBins:
         return 1 / (rows * mass * penalty)
 
 
-def curvature_named(name: ObjectiveName, *, bins: SoftBins, delta: float) -> Curvature:
+def make_curvature(name: ObjectiveName, *, bins: SoftBins, delta: float) -> Curvature:
     """Return what bends like the objective that goes by `name`.
 
     Equation 6, which has no minimum worth the name, gets the likelihood's as a scale for its steps.

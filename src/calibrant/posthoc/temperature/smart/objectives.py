@@ -191,11 +191,11 @@ def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
 
 
 def objective_names() -> tuple[ObjectiveName, ...]:
-    """Return the names that `objective_named` knows."""
+    """Return the names that `make_objective` knows."""
     return get_args(ObjectiveName)
 
 
-def objective_named(
+def make_objective(
     name: ObjectiveName, *, bins: SoftBins, delta: float, smoothing: float
 ) -> Objective:
     """Return the objective that goes by `name`."""

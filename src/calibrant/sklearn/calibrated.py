@@ -28,6 +28,7 @@ from calibrant.core.errors import InputError
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
+from calibrant.sklearn.pooling import Pool
 from calibrant.sklearn.responses import Response, Scores, floor_of, response_of, scores_of
 
 FEWEST_FOLDS = 2
@@ -37,10 +38,14 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier whose probabilities are calibrated on rows that it wasn't fitted to.
 
     With `cv` folds, each row is scored by a classifier that was fitted to the others, and one
-    calibrator is fitted to all these scores together. The probabilities are the mean of what the
-    calibrator makes of the folds' classifiers (`ensemble`), or what it makes of one classifier that
-    is fitted to all rows. scikit-learn's `CalibratedClassifierCV` fits each calibrator of an
-    ensemble to the scores of one fold, a fifth of the rows.
+    calibrator is fitted to all these scores together. With `ensemble` the probabilities are the
+    mean of what it makes of the folds' classifiers, sharpened, because a mean of several is surer
+    than each (`calibrant.sklearn.pooling`; how much, one more classifier tells, fitted to what the
+    first two folds have in common). Otherwise they are what it makes of one classifier that is
+    fitted to all rows. Two classes go to the calibrator as one score a row.
+
+    scikit-learn's `CalibratedClassifierCV` fits each calibrator of an ensemble to the scores of one
+    fold, a fifth of the rows, and takes the plain mean.
 
     Args:
         estimator: a classifier with `decision_function` or `predict_proba`.
@@ -49,8 +54,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         cv: folds, or a splitter or splits as scikit-learn knows them; "prefit" for an `estimator`
             that is fitted already, and rows that it hasn't seen. Fewer folds are taken where a
             class has fewer rows.
-        ensemble: average the folds' classifiers, or fit one to all rows instead, which predicts
-            faster; "auto" averages.
+        ensemble: keep the folds' classifiers, or fit one to all rows instead, which predicts
+            faster; "auto" keeps them.
         response: the method of `estimator` to calibrate; "auto" takes `decision_function` where it
             has one.
         n_jobs: processes that fit the folds, as in scikit-learn.
@@ -59,6 +64,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         classes_: (K,) labels, sorted.
         calibrator_: the fitted calibrator; it can be saved and exported alone.
         estimators_: the fitted classifiers.
+        pool_: how much their mean is sharpened (`pool_.factor`).
         n_features_in_, feature_names_in_: those of the first, if it has them.
 
     Raises:
@@ -132,7 +138,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 f"y holds '{labels[unknown][0]!s}', which is none of the classes that "
                 f"{type(self.estimator).__name__} was fitted on"
             )
-        self.estimators_ = [self.estimator]
+        self.estimators_, self.pool_ = [self.estimator], Pool()
         self._response = response_of(self.estimator, self.response)
         scores = scores_of(self.estimator, X, self._response, self.classes_)
         self._fit_calibrator(scores, np.searchsorted(self.classes_, labels), weights)
@@ -148,9 +154,15 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.classes_, truth = np.unique(labels, return_inverse=True)
         params = _for_fit(self.estimator, weights, fit_params)
         splits = list(self._splitter(truth).split(X, truth))
+        shared = None if self.ensemble is False else _shared_rows(splits, truth)
+        # Of `ensemble`, one more classifier tells how much the others differ on rows that are new
+        # to both; else, one that has seen all rows is the one to keep.
+        more = [None] if self.ensemble is False else [shared] if shared is not None else []
         fit_fold = delayed(_fit_fold)
-        work = (fit_fold(clone(self.estimator), X, labels, train, params) for train, _ in splits)
-        fitted: Any = list(Parallel(n_jobs=self.n_jobs)(work))
+        trains = [*(train for train, _ in splits), *more]
+        work = (fit_fold(clone(self.estimator), X, labels, train, params) for train in trains)
+        every_one: Any = list(Parallel(n_jobs=self.n_jobs)(work))
+        fitted, further = every_one[: len(splits)], every_one[len(splits) :]
         self._response = response_of(fitted[0], self.response)
         every = np.concatenate([test for _, test in splits])
         scores = [
@@ -159,9 +171,15 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         ]
         together = Scores(np.concatenate([part.values for part in scores]), scores[0].probabilities)
         self._fit_calibrator(together, truth[every], None if weights is None else weights[every])
+        self.estimators_, self.pool_ = fitted, Pool()
         if self.ensemble is False:
-            fitted = [_fit_fold(clone(self.estimator), X, labels, None, params)]
-        self.estimators_ = fitted
+            self.estimators_ = further
+        elif further:
+            new = np.concatenate([test for _, test in splits[:2]])
+            own = self._calibrated(Scores(together.values[: len(new)], together.probabilities))
+            others = self._probabilities(further[0], _safe_indexing(X, new))
+            heavy = None if weights is None else weights[new]
+            self.pool_ = Pool.learn(own, others, len(fitted), heavy)
 
     def _splitter(self, truth: IntArray) -> Any:
         if len(self.classes_) < 2:
@@ -190,18 +208,20 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             source="the scores of these rows",
             sample_weight=weights,
         )
+        if len(self.classes_) == 2:
+            rows = rows.as_binary()
         self.calibrator_: Calibrator = calibrator.fit_predictions(rows)
+
+    def _calibrated(self, scores: Scores) -> FloatArray:
+        return self.calibrator_.predict_proba(scores.logits(self._floor))
+
+    def _probabilities(self, classifier: Any, X: Any) -> FloatArray:
+        return self._calibrated(scores_of(classifier, X, self._response, self.classes_))
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Return (N, K) calibrated probabilities, a column for each of `classes_`."""
         check_is_fitted(self)
-        total: FloatArray | None = None
-        for one in self.estimators_:
-            scores = scores_of(one, X, self._response, self.classes_)
-            probs = self.calibrator_.predict_proba(scores.logits(self._floor))
-            total = probs if total is None else total + probs
-        assert total is not None
-        return total / len(self.estimators_)
+        return self.pool_.mean([self._probabilities(one, X) for one in self.estimators_])
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the (N,) labels of greatest probability."""
@@ -212,6 +232,15 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = get_tags(self.estimator).input_tags.sparse
         return tags
+
+
+def _shared_rows(splits: list[tuple[IntArray, IntArray]], truth: IntArray) -> IntArray | None:
+    """Return the rows that both of the first two classifiers learn from, if they can teach a third.
+
+    That one and each of the two see other rows for the first time.
+    """
+    shared = np.intersect1d(splits[0][0], splits[1][0])
+    return shared if len(np.unique(truth[shared])) == len(np.unique(truth)) else None
 
 
 def _is_frozen(estimator: Any) -> bool:

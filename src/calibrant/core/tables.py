@@ -1,0 +1,115 @@
+"""One table, written for whoever reads it: a terminal, a paper, a wiki or a program."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibrant.core.errors import InputError
+from calibrant.core.text import format_table
+
+# What LaTeX takes for commands, and what stands for them.
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text under headings; the first column names the rows.
+
+    Attributes:
+        head: headings.
+        rows: cells, as many in each row as there are headings.
+        bold: (row, column) of the cells that stand out, as the best of a column.
+        notes: what marks and columns mean, a sentence or more.
+
+    Examples:
+        >>> from calibrant.core.tables import Table
+        >>> table = Table(["method", "ECE"], [["none", "6.1"], ["smart", "0.9"]], {(1, 1)})
+        >>> print(table.to_markdown())
+        | method | ECE |
+        | --- | --: |
+        | none | 6.1 |
+        | smart | **0.9** |
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    bold: frozenset[tuple[int, int]] | set[tuple[int, int]] = frozenset()
+    notes: str = ""
+
+    def to_text(self) -> str:
+        """Return the table for a terminal; what stands out in others doesn't here."""
+        return format_table(self.head, self.rows)
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, and the notes below it."""
+        bars = ["---", *["--:"] * (len(self.head) - 1)]
+        cells = self._cells(lambda text: text.replace("|", r"\|"), "**{}**")
+        lines = ["| " + " | ".join(line) + " |" for line in (self.head, bars, *cells)]
+        return "\n".join([*lines, *(["", self.notes] if self.notes else [])])
+
+    def to_latex(self) -> str:
+        """Return a LaTeX tabular of the package booktabs, the notes as a comment above it."""
+        form = "l" + "r" * (len(self.head) - 1)
+        comment = [f"% {line}" for line in self.notes.splitlines()]
+        cells = self._cells(_escaped, r"\textbf{{{}}}")
+        head = [_escaped(text) for text in self.head]
+        lines = [" & ".join(line) + r" \\" for line in (head, *cells)]
+        return "\n".join(
+            [
+                *comment,
+                rf"\begin{{tabular}}{{{form}}}",
+                r"\toprule",
+                lines[0],
+                r"\midrule",
+                *lines[1:],
+                r"\bottomrule",
+                r"\end{tabular}",
+            ]
+        )
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, without notes."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.head, *self.rows])
+        return text.getvalue().rstrip("\n")
+
+    def written_for(self, path: str | Path) -> str:
+        """Return the text of a file whose name ends in .tex, .md or .csv.
+
+        Raises:
+            InputError: it ends otherwise.
+        """
+        forms = {".tex": self.to_latex, ".md": self.to_markdown, ".csv": self.to_csv}
+        form = forms.get(Path(path).suffix.lower())
+        if form is None:
+            raise InputError(f"{path}: tables are written as {', '.join(forms)}; name it so")
+        return form() + "\n"
+
+    def _cells(self, escaped: Callable[[str], str], emphasis: str) -> list[list[str]]:
+        return [
+            [
+                emphasis.format(escaped(text)) if (i, j) in self.bold else escaped(text)
+                for j, text in enumerate(row)
+            ]
+            for i, row in enumerate(self.rows)
+        ]
+
+
+def _escaped(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)

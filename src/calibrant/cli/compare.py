@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.completion import complete_methods, complete_metric
+from calibrant.cli.datasets import compare_datasets, read_datasets, seeds_in, several
 from calibrant.cli.options import (
     Cluster,
     Json,
@@ -28,8 +29,13 @@ from calibrant.predictions.predictions import Predictions
 
 
 def compare(
-    file: Annotated[
-        Path | None, typer.Argument(help="One file, to be split.", show_default=False)
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="One file, to be split; or several data sets: files, runs of `calibrant train`, "
+            "or a folder of either.",
+            show_default=False,
+        ),
     ] = None,
     fit: Annotated[
         Path | None, typer.Option(help="Predictions to fit on.", show_default=False)
@@ -38,7 +44,7 @@ def compare(
         Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
     ] = None,
     fit_size: Annotated[
-        float, typer.Option(help="With one file: rows to fit on, or a fraction below 1.")
+        float, typer.Option(help="Of files that are split: rows to fit on, or a fraction below 1.")
     ] = 0.5,
     stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
     methods: Annotated[
@@ -58,20 +64,64 @@ def compare(
     ] = None,
     metrics: Metrics = "",
     rank_by: Annotated[
-        str, typer.Option(help="The metric that ranks.", autocompletion=complete_metric)
-    ] = "ece",
+        str | None,
+        typer.Option(
+            help="The metric that ranks. Default: ece; nll over several data sets.",
+            autocompletion=complete_metric,
+            show_default=False,
+        ),
+    ] = None,
     kind: Kind = None,
     cluster: Cluster = None,
     positive: Positive = None,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds of the splits, as 0-4 or 0,1,2.", show_default=False),
+    ] = None,
+    table: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Over several data sets: write the table here, as .tex, .md or .csv; may be "
+            "repeated.",
+            show_default=False,
+        ),
+    ] = None,
     report: Report = None,
     json: Json = None,
 ) -> None:
-    """Fit every method on one set and measure all on another, on the same rows, with intervals."""
-    check_outputs([file, fit, test], [report, json])
+    """Fit every method on one set and measure all on another, on the same rows, with intervals.
+
+    Over several data sets: means over seeds, ranks over data sets, and what they can tell.
+    """
+    paths, tables = files or [], table or []
+    check_outputs([*paths, fit, test], [report, json, *tables])
     options = {"kind": kind, "cluster": cluster, "positive": positive}
+    if several(paths, seeds):
+        if fit is not None or test is not None or report is not None:
+            raise InputError(
+                "over several data sets there is no --fit, --test or --report; give the files or "
+                "folders alone"
+            )
+        compare_datasets(
+            read_datasets(paths, **options),
+            with_settings(_method_names(methods), settings or ()),
+            seeds=[seed] if seeds is None else seeds_in(seeds),
+            fit_size=fit_size,
+            stratify=stratify,
+            metrics=names_in(metrics) or None,
+            rank_by=rank_by or "nll",
+            resamples=resamples,
+            level=level,
+            tables=tables,
+            json=json,
+        )
+        return
+    if tables:
+        raise InputError("--table is for several data sets; name more files, or --seeds")
+    file = paths[0] if paths else None
     fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, options)
     result = _compare_with_progress(
         fit_set,
@@ -79,7 +129,7 @@ def compare(
         methods,
         settings or (),
         metrics=names_in(metrics) or None,
-        rank_by=rank_by,
+        rank_by=rank_by or "ece",
         resamples=resamples,
         level=level,
         seed=seed,
@@ -111,12 +161,16 @@ def _compare_with_progress(
     fit: Predictions, test: Predictions, methods: str, settings: Sequence[str] = (), **options: Any
 ) -> Any:
     from calibrant.comparison.compare import compare as compare_methods
+
+    calibrators = with_settings(_method_names(methods), settings)
+    with progress(len(calibrators), "comparing") as step:
+        return compare_methods(calibrators, fit=fit, test=test, progress=step, **options)
+
+
+def _method_names(text: str) -> list[str]:
     from calibrant.posthoc.registry import METHODS
 
-    names = list(METHODS) if methods == "all" else names_in(methods)
-    calibrators = with_settings(names, settings)
-    with progress(len(names), "comparing") as step:
-        return compare_methods(calibrators, fit=fit, test=test, progress=step, **options)
+    return list(METHODS) if text == "all" else names_in(text)
 
 
 def with_settings(methods: Sequence[str], settings: Sequence[str]) -> list[Any]:

@@ -1,9 +1,9 @@
 """What a comparison over several data sets found: means, ranks, and what the ranks can tell.
 
-On one data set rows are the sample, and the paired bootstrap says what they can tell. Over data sets
-the data sets are the sample: each gives one value a method, the mean over its seeds, and a method is
-better if it is better on data sets in general. Seeds of one data set share their rows, so their
-spread is shown and is no ground for a test.
+On one data set rows are the sample, and the paired bootstrap says what they can tell. Here the data
+sets are the sample: each gives one value a method, the mean over its seeds, and a method is better
+if it is better on data sets in general. Seeds of one data set share their rows, so their spread is
+shown and is no ground for a test.
 """
 
 from __future__ import annotations

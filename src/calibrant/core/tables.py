@@ -23,7 +23,6 @@ _LATEX = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
 }
 
 
@@ -112,4 +111,5 @@ class Table:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    escaped = "".join(_LATEX.get(letter, letter) for letter in text)
+    return escaped.replace(" +- ", r" $\pm$ ")

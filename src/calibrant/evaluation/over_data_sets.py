@@ -6,6 +6,7 @@ Demsar's advice (JMLR 2006): data sets are the sample, so a method has one value
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def friedman_p(ranks: FloatArray) -> float | None:
     if n * (k - 1) - chi <= 1e-12:
         return 0.0  # the same order on every data set
     f = (n - 1) * chi / (n * (k - 1) - chi)
-    return float(fdtrc(k - 1, (k - 1) * (n - 1), f))
+    return float(cast(Any, fdtrc)(k - 1, (k - 1) * (n - 1), f))
 
 
 def t_interval(values: FloatArray, level: float) -> tuple[float | None, float | None]:

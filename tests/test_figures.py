@@ -60,7 +60,7 @@ def test_reliability_diagram_draws_the_points_of_the_page(
 ) -> None:
     evaluation = comparison["none"].evaluation
     assert figures.reliability_diagram(evaluation, ax, strategy=strategy, label="none") is ax
-    points = series.binned_reliability(evaluation.rows, strategy=strategy)
+    points = series.binned_reliability(evaluation.top, strategy=strategy)
     np.testing.assert_allclose(offsets(ax), np.stack([points.confidence, points.accuracy], axis=1))
     assert ax.get_legend_handles_labels()[1] == ["none"]
 
@@ -68,7 +68,7 @@ def test_reliability_diagram_draws_the_points_of_the_page(
 def test_smooth_diagram_draws_one_band_a_piece(comparison: cb.Comparison, ax: Axes) -> None:
     evaluation = comparison["none"].evaluation
     figures.reliability_diagram(evaluation, ax, strategy="smooth", label="smooth")
-    curve = series.smoothed_reliability(evaluation.rows)
+    curve = series.smoothed_reliability(evaluation.top)
     drawn = np.concatenate([line.get_xydata() for line in ax.lines[1:]])
     np.testing.assert_allclose(drawn, np.stack([curve.confidence, curve.accuracy], axis=1))
     assert ax.get_legend_handles_labels()[1] == ["smooth"]
@@ -81,7 +81,7 @@ def test_histogram_bars_hold_all_rows(comparison: cb.Comparison, ax: Axes) -> No
     figures.confidence_histogram(evaluation, ax, n_bins=10)
     heights = [bar.get_height() for bar in ax.patches]
     assert sum(heights) == evaluation.n
-    assert sum(heights[:10]) == evaluation.rows.correct.sum()
+    assert sum(heights[:10]) == evaluation.top.correct.sum()
 
 
 def test_risk_coverage_ends_at_the_error_of_all_rows(comparison: cb.Comparison, ax: Axes) -> None:

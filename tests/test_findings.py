@@ -101,7 +101,7 @@ def test_every_level_is_written_in_full_in_headline_and_table() -> None:
 
 def test_the_gap_is_the_one_that_the_headline_gives() -> None:
     found = measured(0.1)
-    assert found.gap == Gap.of(found.rows, found.level)
+    assert found.gap == Gap.of(found.top, found.level)
     points = f"{percent(found.gap.value)} points (95 % interval {percent(found.gap.low)} to"
     for text in (found.headline(), findings.heading(found), findings.finding(found)):
         assert points in text

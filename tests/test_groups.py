@@ -56,8 +56,7 @@ def test_groups_by_quantile(predictions: Predictions, by: str):
     values = [group["accuracy"].value for group in found.groups.values()]
     assert values == sorted(values)
     ends = [
-        (group.rows.confidence.min(), group.rows.confidence.max())
-        for group in found.groups.values()
+        (group.top.confidence.min(), group.top.confidence.max()) for group in found.groups.values()
     ]
     if by == "confidence":
         assert all(a[1] < b[0] for a, b in pairwise(ends))

@@ -76,7 +76,7 @@ ARGUMENTS = {
         {
             "candidates": st.sampled_from(["temperature", "svs-top-rest, ets", "svs+smart"]),
             "rule": st.sampled_from(["average", "lowest", "simplest"]),
-            "score": st.sampled_from(["nll", "brier"]),
+            "loss": st.sampled_from(["nll", "brier"]),
             "same_prediction": st.booleans(),
             "folds": st.integers(2, 3),
         }

@@ -159,11 +159,11 @@ def test_page_holds_the_numbers_of_the_comparison(page: Path, comparison: cb.Com
             assert entry["metrics"][name] == result.as_dict() | {"at_floor": result.at_floor}
         ranked = entry["differences"][comparison.rank_by]
         assert ranked == vars(comparison.differences[method.name])
-        risk = risk_coverage(method.evaluation.rows)
+        risk = risk_coverage(method.evaluation.top)
         assert entry["risk"]["accepted"] == risk.accepted.tolist()
         np.testing.assert_allclose(
             entry["bins"]["uniform"]["accuracy"],
-            binned_reliability(method.evaluation.rows).accuracy,
+            binned_reliability(method.evaluation.top).accuracy,
             rtol=1e-4,
         )
     best_nll = min(comparison.methods, key=lambda m: m.evaluation["nll"].value).name

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import InputError
 from calibrant.evaluation.groups import evaluate_by
@@ -151,3 +153,108 @@ def test_too_small_groups_are_counted(run, file):
 def test_intervals_of_a_comparison_say_their_level(run, file):
     said = run("compare", file, "--methods", "none", "--resamples", "20", "--level", "0.9").out
     assert " % (90 % interval " in said.partition("fit on")[0]
+
+
+# What the glossary of CONTRIBUTING.md calls by another word.
+OTHER_WORDS = {
+    "bins": "n_bins",
+    "num_bins": "n_bins",
+    "nbins": "n_bins",
+    "binning": "strategy",
+    "spacing": "strategy",
+    "edges": "strategy or convention",
+    "weighting": "convention",
+    "sign_convention": "convention",
+    "classes": "n_classes",
+    "num_classes": "n_classes",
+    "val": "validation",
+}
+
+
+def arguments_of(thing: Any) -> set[str]:
+    """The arguments of a function, or of a class and its public methods."""
+    members = [thing]
+    if inspect.isclass(thing):
+        members += [value for name, value in inspect.getmembers(thing) if name[0] != "_"]
+    found: set[str] = set()
+    for member in members:
+        if callable(member):
+            try:
+                found |= set(inspect.signature(member).parameters)
+            except (TypeError, ValueError):  # what is written in C has no signature
+                continue
+    return found
+
+
+def public_things() -> Iterator[tuple[str, Any]]:
+    from calibrant.posthoc.registry import METHODS
+
+    for name in dir(cb):
+        thing = getattr(cb, name)
+        if callable(thing):
+            yield name, thing
+    for name in ("tempered", "margin_tempered", "top_label"):
+        yield name, getattr(cb.synthetic, name)
+    yield from ((name, METHODS[name]) for name in METHODS)
+
+
+def other_words(arguments: set[str]) -> set[str]:
+    return arguments & OTHER_WORDS.keys()
+
+
+def test_no_public_argument_goes_by_another_word():
+    wrong = {
+        name: found
+        for name, thing in public_things()
+        if (found := other_words(arguments_of(thing)))
+    }
+    assert wrong == {}
+
+
+def test_no_argument_of_what_trains_goes_by_another_word():
+    pytest.importorskip("torch")
+    from calibrant.training import LOSSES, nets, run, second_stages
+
+    things = [*LOSSES.items(), *second_stages.SECOND_STAGES.items()]
+    things += [
+        (name, getattr(nets, name)) for name in nets.__all__ if callable(getattr(nets, name))
+    ]
+    things += [("RunSettings", run.RunSettings), ("run", second_stages.run_second_stage)]
+    wrong = {name: found for name, thing in things if (found := other_words(arguments_of(thing)))}
+    assert wrong == {}
+
+
+def test_another_word_would_be_found():
+    def measured(scores: Any, bins: int) -> int:
+        return bins
+
+    class Measure:
+        def of(self, num_classes: int) -> int:
+            return num_classes
+
+    assert other_words(arguments_of(measured)) == {"bins"}
+    assert other_words(arguments_of(Measure)) == {"num_classes"}
+
+
+def test_the_glossary_has_every_word_that_stands_for_another():
+    text = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    glossary = text.partition("## One word, one thing\n")[2].partition("\n## ")[0]
+    for words in OTHER_WORDS.values():
+        for word in words.split(" or "):
+            assert f"| `{word}` |" in glossary
+
+
+def test_no_option_goes_by_another_word():
+    import typer.main
+
+    from calibrant.cli.app import app
+
+    commands: Any = typer.main.get_command(app)
+    options = {
+        word.lstrip("-").replace("-", "_")
+        for command in commands.commands.values()
+        for option in command.params
+        for word in option.opts
+    }
+    assert {"n_classes", "validation"} <= options
+    assert other_words(options) == set()

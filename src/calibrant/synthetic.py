@@ -155,14 +155,14 @@ class KnownTruth:
         return values.max(axis=1), pick(self.honest, label)
 
 
-def tempered(rows: int, n_classes: int, temperature: float = 2.0, seed: int = 0) -> KnownTruth:
+def tempered(n: int, n_classes: int, temperature: float = 2.0, seed: int = 0) -> KnownTruth:
     """Return rows whose honest logits were multiplied by one temperature, so that it is the truth.
 
     Above 1 all rows are overconfident, below 1 all are underconfident. Margins depend on the
     class, and eight directions in which classes resemble each other run through all rows.
 
     Args:
-        rows: N. n_classes: K. temperature: T > 0 of the reported logits z = T z*.
+        n: N. n_classes: K. temperature: T > 0 of the reported logits z = T z*.
         seed: of the rows.
 
     Raises:
@@ -176,13 +176,13 @@ def tempered(rows: int, n_classes: int, temperature: float = 2.0, seed: int = 0)
         0.00
         0.13
     """
-    _check(rows, n_classes, temperature=temperature)
-    honest, labels = _honest_logits(rows, n_classes, seed)
-    return _reported(honest, labels, np.full(rows, float(temperature)))
+    _check(n, n_classes, temperature=temperature)
+    honest, labels = _honest_logits(n, n_classes, seed)
+    return _reported(honest, labels, np.full(n, float(temperature)))
 
 
 def margin_tempered(
-    rows: int, n_classes: int, near: float = 4.0, far: float = 1.0, seed: int = 0
+    n: int, n_classes: int, near: float = 4.0, far: float = 1.0, seed: int = 0
 ) -> KnownTruth:
     """Return rows that are the more overconfident, the closer their two best classes are.
 
@@ -192,7 +192,7 @@ def margin_tempered(
     can't.
 
     Args:
-        rows: N. n_classes: K. near, far: see above, 1 <= far <= near <= 8 far. seed: of the rows.
+        n: N. n_classes: K. near, far: see above, 1 <= far <= near <= 8 far. seed: of the rows.
 
     Raises:
         InputError: no rows, fewer than two classes, or temperatures out of these limits.
@@ -205,17 +205,17 @@ def margin_tempered(
         >>> truth.temperature  # there is no single one
         nan
     """
-    _check(rows, n_classes, near=near, far=far)
+    _check(n, n_classes, near=near, far=far)
     if not 1 <= far <= near <= 8 * far:  # beyond, the reported margin would fall somewhere
         raise InputError(f"1 <= far <= near <= 8 far must hold, but far={far} and near={near}")
-    honest, labels = _honest_logits(rows, n_classes, seed)
+    honest, labels = _honest_logits(n, n_classes, seed)
     second, first = np.partition(honest, -2, axis=1)[:, -2:].T
     temperatures = far + (near - far) * np.exp((second - first) / 2)
     return _reported(honest, labels, temperatures)
 
 
 def top_label(
-    rows: int,
+    n: int,
     curve: CalibrationCurve = np.square,
     n_classes: int = 10,
     low: float = 0.3,
@@ -225,7 +225,7 @@ def top_label(
     """Return top-label predictions whose accuracy is a chosen curve of the confidence.
 
     Args:
-        rows: N.
+        n: N.
         curve: P(correct | c), from (N,) confidences to (N,) probabilities.
         n_classes: K; predicted labels, and the true ones of wrong rows, are equally likely.
         low, high: ends of the interval that confidences are uniform in.
@@ -242,39 +242,39 @@ def top_label(
         >>> abs(truth.true_calibration_error() - half) < 1e-9
         np.True_
     """
-    _check(rows, n_classes)
+    _check(n, n_classes)
     if not 0 <= low <= high <= 1:
         raise InputError(f"0 <= low <= high <= 1 must hold, but low={low} and high={high}")
     rng = np.random.default_rng(seed)
-    confidence = rng.uniform(low, high, rows)
+    confidence = rng.uniform(low, high, n)
     right = np.asarray(curve(confidence), dtype=np.float64)
-    if right.shape != (rows,) or not ((right >= 0) & (right <= 1)).all():
+    if right.shape != (n,) or not ((right >= 0) & (right <= 1)).all():
         raise InputError("'curve' must return a probability in [0, 1] for each confidence")
-    predicted = rng.integers(n_classes, size=rows)
-    other = (predicted + rng.integers(1, n_classes, size=rows)) % n_classes
-    labels = np.where(rng.random(rows) < right, predicted, other)
+    predicted = rng.integers(n_classes, size=n)
+    other = (predicted + rng.integers(1, n_classes, size=n)) % n_classes
+    labels = np.where(rng.random(n) < right, predicted, other)
     said = Predictions.from_confidence(confidence, predicted, labels, source="synthetic")
     return KnownTruth(said, right, curve=curve)
 
 
-def _check(rows: int, n_classes: int, **temperatures: float) -> None:
-    if rows < 1 or n_classes < 2:
-        raise InputError(f"at least 1 row and 2 classes are needed, not {rows} and {n_classes}")
+def _check(n: int, n_classes: int, **temperatures: float) -> None:
+    if n < 1 or n_classes < 2:
+        raise InputError(f"at least 1 row and 2 classes are needed, not {n} and {n_classes}")
     for name, value in temperatures.items():
         if not 0 < value < np.inf:
             raise InputError(f"{name} must be a positive number, not {value}")
 
 
-def _honest_logits(rows: int, n_classes: int, seed: int) -> tuple[FloatArray, IntArray]:
+def _honest_logits(n: int, n_classes: int, seed: int) -> tuple[FloatArray, IntArray]:
     """Return (N, K) logits z* and labels drawn from softmax(z*) by the Gumbel maximum."""
     of_classes = np.random.default_rng(SEED_OF_CLASSES)
     margin = np.log(n_classes) + MARGIN + of_classes.normal(size=n_classes)
     confusions = CONFUSION_STRENGTH * of_classes.normal(size=(CONFUSIONS, n_classes))
     rng = np.random.default_rng(seed)
-    shown = rng.integers(n_classes, size=rows)
-    logits = NOISE * rng.normal(size=(rows, n_classes))
-    logits += rng.normal(size=(rows, CONFUSIONS)) @ confusions
-    logits[np.arange(rows), shown] += margin[shown]
+    shown = rng.integers(n_classes, size=n)
+    logits = NOISE * rng.normal(size=(n, n_classes))
+    logits += rng.normal(size=(n, CONFUSIONS)) @ confusions
+    logits[np.arange(n), shown] += margin[shown]
     gumbel = -np.log(-np.log(rng.uniform(size=logits.shape)))
     return logits, (logits + gumbel).argmax(axis=1)
 

@@ -128,10 +128,10 @@ def measure(
         from calibrant.evaluation.power import rows_needed
 
         size = rows_needed(
-            result.rows.confidence,
+            result.top.confidence,
             rows_for,
             seed=seed,
-            weights=result.rows.weight,
+            weights=result.top.weight,
             design_effect=result.n / result.effective_rows,
         )
         text += f"\n\n{size}"

@@ -43,7 +43,7 @@ class Evaluation:
         results: by metric name.
         skipped: metric name to the reason why it could not be computed.
         scores: the scored rows.
-        rows: the same, sorted by confidence.
+        top: the same, sorted by confidence.
         level: nominal coverage of the intervals.
         honest: how outcomes of rows depend on one another, on which floors rest.
 
@@ -60,7 +60,7 @@ class Evaluation:
     results: dict[str, MetricResult]
     skipped: dict[str, str]
     scores: RowScores
-    rows: TopLabel
+    top: TopLabel
     level: float
     honest: HonestDraws = INDEPENDENT
 
@@ -80,7 +80,7 @@ class Evaluation:
     @property
     def weighted(self) -> bool:
         """Whether rows have weights that aren't all alike."""
-        return self.rows.weight is not None
+        return self.top.weight is not None
 
     @property
     def effective_rows(self) -> float:
@@ -91,12 +91,12 @@ class Evaluation:
         """
         if not self.weighted and self.clusters is None:
             return float(self.n)
-        return 1 / MeanResidual.of(self.rows, self.honest.clusters).share
+        return 1 / MeanResidual.of(self.top, self.honest.clusters).share
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return self.rows.n
+        return self.top.n
 
     def __getitem__(self, name: str) -> MetricResult:
         """Return the result of one metric.
@@ -116,7 +116,7 @@ class Evaluation:
     @property
     def gap(self) -> Gap:
         """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
-        return Gap.of(self.rows, self.level, self.honest.clusters)
+        return Gap.of(self.top, self.level, self.honest.clusters)
 
     def headline(self) -> str:
         """Return the finding in one sentence, or two; see `calibrant.evaluation.findings`."""

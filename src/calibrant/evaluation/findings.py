@@ -103,7 +103,7 @@ def finding(evaluation: Evaluation, preferred: str | None = None) -> str:
 
 def means(evaluation: Evaluation) -> str:
     """Return mean confidence and accuracy as a clause."""
-    confidence, accuracy = evaluation.rows.mean_confidence, evaluation.rows.accuracy
+    confidence, accuracy = evaluation.top.mean_confidence, evaluation.top.accuracy
     return f"mean confidence {percent(confidence)} %, accuracy {percent(accuracy)} %"
 
 
@@ -120,7 +120,7 @@ def _of_few_rows(evaluation: Evaluation) -> str:
     result = judge(evaluation)
     if result is None or not result.at_floor or (result.floor_95 or 0) < MUCH_NOISE:
         return ""
-    rows = evaluation.rows
+    rows = evaluation.top
     worth = max(round(evaluation.effective_rows), 1)
     seen = smallest_visible_error(rows.confidence, worth, weights=rows.weight)
     if seen is None:

@@ -181,7 +181,7 @@ def evaluate_by(
         )
         if by != "label":
             family.add(
-                name, next(iter(found[name].results.values())), found[name].rows, rows.counted
+                name, next(iter(found[name].results.values())), found[name].top, rows.counted
             )
     if not found:
         raise InputError(

@@ -99,7 +99,7 @@ class AutoCalibrator(Calibrator):
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.
-        score: the loss of a row, ``"nll"`` or ``"brier"``.
+        loss: of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
         folds: parts of each repeat, at least 2; 0 for 5, or 2 with more than four million logits.
             With so many, no chain is tried whose first step alone is clearly worse than temperature
@@ -130,7 +130,7 @@ class AutoCalibrator(Calibrator):
 
     candidates: str | Sequence[str] = USUAL
     rule: Rule = argument("average", choices=("average", "lowest", "simplest"))
-    score: Score = argument("nll", choices=("nll", "brier"))
+    loss: Score = argument("nll", choices=("nll", "brier"))
     same_prediction: bool = argument(False)
     folds: int = argument(0, at_least=0)
     repeats: int = argument(0, at_least=0)
@@ -159,7 +159,7 @@ class AutoCalibrator(Calibrator):
             return self._keep({FALLBACK: 1.0}, {}, predictions, (note,))
         folds = self._folds(predictions)
         contest = CrossValidation(
-            predictions, folds, self._repeats(predictions.n), self.score, self.seed
+            predictions, folds, self._repeats(predictions.n), self.loss, self.seed
         )
         hopeless = HOPELESS if self._many(predictions) else np.inf
         named = {*chains, *left_out}
@@ -168,11 +168,11 @@ class AutoCalibrator(Calibrator):
         how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
         ranking = choose(entered, folds, FALLBACK, self.rule if self._one else "simplest")
         if self._one:
-            weights, note = {ranking.chosen: 1.0}, ranking.sentence(self.score, how)
+            weights, note = {ranking.chosen: 1.0}, ranking.sentence(self.loss, how)
         else:
             weights = weights_by_likelihood(entered, folds, FALLBACK)
-            note = sentence_of_weights(weights, entered, self.score, how, FALLBACK)
-        notes = (note, ranking.all_scores(self.score))
+            note = sentence_of_weights(weights, entered, self.loss, how, FALLBACK)
+        notes = (note, ranking.all_scores(self.loss))
         notes += tuple(f"left out {n}: {why}" for n, why in left_out.items() if n in named)
         return self._keep(weights, trials, predictions, notes)
 

@@ -210,7 +210,7 @@ def _figure(metric: Metric, value: float | None) -> str:
 def _method(
     one: Shown, predictions: Predictions, margin: FloatArray | None, labels: IntArray
 ) -> Document:
-    rows, scores, level = one.evaluation.rows, one.evaluation.scores, one.evaluation.level
+    rows, scores, level = one.evaluation.top, one.evaluation.scores, one.evaluation.level
     histogram, risk = confidence_histogram(rows), risk_coverage(rows)
     smooth = smoothed_reliability(rows, points=SMOOTH_POINTS, level=level)
     table = class_table(scores, labels, level)

@@ -86,7 +86,7 @@ def test_it_does_not_matter_how_many_rows_come_at_once():
     assert one["level"] == other["level"]
     assert one["change"] == other["change"]
     assert one["change"]["alarm"]
-    assert [w["rows"] for w in one["windows"]] == [w["rows"] for w in other["windows"]]
+    assert one["windows"] == other["windows"]
     assert one["details"]["diagnosis"] == other["details"]["diagnosis"]
 
 
@@ -157,8 +157,8 @@ def test_windows_are_measured_as_the_rows_would_be():
         rows = cb.Predictions.from_confidence(said[part], classes, right[part].astype(int))
         whole = cb.evaluate(rows, metrics=["ece"])
         ece = whole["ece"]
-        assert window.ece == pytest.approx(ece.value, abs=1e-12)
-        assert window.gap == pytest.approx(whole.gap.value, abs=1e-12)
+        assert window.ece == pytest.approx(ece.value, abs=1e-7)
+        assert window.gap == pytest.approx(whole.gap.value, abs=1e-7)
         assert (window.gap_low, window.gap_high) == pytest.approx(whole.gap[1:], abs=1e-3)
         assert window.floor == pytest.approx(ece.floor, rel=0.1)
         assert window.floor_95 == pytest.approx(ece.floor_95, rel=0.15)
@@ -321,7 +321,7 @@ def test_a_state_is_the_monitor_itself(tmp_path):
     monitor = cb.Monitor(window=100)
     monitor.update(said[:2_000], right[:2_000], np.arange(2_000) % 3)
     monitor.predict(["x", 7], [0.5, 0.75], [1, 2], groups="1")
-    monitor.inputs["rows.jsonl"] = {"offset": 12}
+    monitor.notes["rows.jsonl"] = {"offset": 12}
     monitor.save(tmp_path / "state")
     again = cb.Monitor.load(tmp_path / "state")
     for one in (monitor, again):

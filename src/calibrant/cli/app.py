@@ -12,6 +12,7 @@ from calibrant._version import __version__
 from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
 from calibrant.cli.head import head
+from calibrant.cli.monitor import monitor
 from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
     Cluster,
@@ -235,5 +236,5 @@ def apply(
 
 
 app.command(cls=NamesMethods)(compare)
-for command in (train, head, methods, metrics, demo):
+for command in (monitor, train, head, methods, metrics, demo):
     app.command()(command)

@@ -41,7 +41,7 @@ class Counted:
         latest: the latest rows.
         waiting: predictions and outcomes without each other.
         unlabelled: sums over rows without an outcome.
-        inputs: how much of which input was counted.
+        notes: of whoever feeds the monitor.
     """
 
     tests: TwoTests
@@ -49,7 +49,7 @@ class Counted:
     latest: Latest
     waiting: Waiting
     unlabelled: Unlabelled = field(default_factory=Unlabelled)
-    inputs: dict[str, Any] = field(default_factory=dict[str, Any])
+    notes: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
     def start(cls, settings: Mapping[str, Any]) -> Counted:
@@ -124,7 +124,7 @@ class Counted:
     def pack(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything as a header and arrays."""
         header = {
-            "inputs": self.inputs,
+            "notes": self.notes,
             "groups": self.tests.groups.names,
             "alarms": [alarm.as_dict() for alarm in self.tests.alarms.values()],
             "unlabelled": vars(self.unlabelled),
@@ -146,7 +146,7 @@ class Counted:
         self.latest = Latest.unpack(self.latest.most, arrays)
         self.waiting = Waiting.unpack(self.waiting.most, arrays)
         self.unlabelled = Unlabelled(**header["unlabelled"])
-        self.inputs = header["inputs"]
+        self.notes = header["notes"]
 
     @classmethod
     def merged(cls, parts: Sequence[Counted]) -> Counted:

@@ -59,7 +59,7 @@ class Monitor:
         rows: how many rows with outcomes were counted.
         alarms: the alarms that rose, by test: ``"level"``, ``"change"``.
         unlabelled: the rows without outcome.
-        inputs: how much of which input was counted, for whoever reads them.
+        notes: what whoever feeds the monitor wants kept with its state, as JSON can hold it.
 
     Raises:
         InputError: an argument out of its limits.
@@ -111,9 +111,9 @@ class Monitor:
         return self._counted.unlabelled
 
     @property
-    def inputs(self) -> dict[str, Any]:
-        """How much of which input was counted: whoever reads inputs may note it here."""
-        return self._counted.inputs
+    def notes(self) -> dict[str, Any]:
+        """What whoever feeds the monitor wants kept with its state, such as how far they came."""
+        return self._counted.notes
 
     @property
     def log_e(self) -> float:

@@ -79,7 +79,6 @@ def document(monitor: Monitor, *, details: bool) -> dict[str, Any]:
             "diagnosis": None if diagnosis is None else diagnosis.as_dict(),
             "groups": [asdict(group) for group in monitor.groups()],
             "unlabelled": monitor.unlabelled.as_dict(),
-            "inputs": monitor.inputs,
         }
     return found
 
@@ -92,23 +91,31 @@ def headline(monitor: Monitor) -> str:
     if not alarms:
         return (
             f"No alarm in {counted(monitor.rows, 'row')}: nothing shows that confidences are off "
-            f"by more than {percent(monitor.tolerance)} points."
+            f"by more than {100 * monitor.tolerance:g} points."
         )
-    alarm = alarms.get("change") or alarms["level"]
-    return f"The confidences are not honest: {alarm_words(alarm, monitor)}"
+    change = alarms.get("change")
+    if change is None:
+        return f"Confidences are off: an alarm rose at row {alarms['level'].row}."
+    since = change.since
+    return (
+        f"Confidences have gone off: an alarm rose at row {change.row}, and they have probably "
+        f"been off since row {since.row} ({since.low} to {since.high})."
+    )
 
 
 def alarm_words(alarm: Alarm, monitor: Monitor) -> str:
-    """Return what an alarm says, as a clause that ends a sentence."""
-    since, where = alarm.since, "" if alarm.group is None else f", most in group {alarm.group}"
-    off = f"off by more than {percent(monitor.tolerance)} points"
+    """Return what an alarm says and what it is worth, as a sentence."""
+    off = f"off by more than {100 * monitor.tolerance:g} points"
+    where = "" if alarm.group is None else f", most plainly in group {alarm.group}"
+    since = f"row {alarm.since.row} (95 % interval {alarm.since.low} to {alarm.since.high})"
     if alarm.test == "level":
-        rate = f"a false alarm with probability {percent(monitor.alpha)} % at most, ever"
-        return f"at row {alarm.row} it was plain that they are {off}{where} ({rate})."
-    rate = f"a false alarm once in {monitor.average_run_length:.3g} rows on average, or more seldom"
+        return (
+            f"at row {alarm.row}: they are {off}{where}, probably since {since}. A false alarm has "
+            f"a probability of {100 * monitor.alpha:g} % at most, however long the stream."
+        )
     return (
-        f"at row {alarm.row} it was plain that they have gone {off}{where}, probably since row "
-        f"{since.row} (95 % interval {since.low} to {since.high}; {rate})."
+        f"at row {alarm.row}: they have gone {off}{where}, probably since {since}. A false alarm "
+        f"comes after {spaced(monitor.average_run_length)} rows on average, or later."
     )
 
 
@@ -139,7 +146,7 @@ def text(monitor: Monitor) -> str:
         parts.append(windows_table(monitor.windows()))
     off = [group.group for group in monitor.groups() if group.off]
     if off:
-        together = f"at {percent(monitor.alpha)} % for all groups together"
+        together = f"at {100 * monitor.alpha:g} % for all groups together"
         parts.append(wrap(f"Off by their own evidence, {together}: {listed(off)}."))
     if monitor.unlabelled.rows:
         parts.append(wrap(str(monitor.unlabelled)))

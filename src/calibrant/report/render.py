@@ -30,15 +30,15 @@ def render(document: Document, headline: str, deck: str) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(_resource("page.html.jinja"))
+    template = environment.from_string(resource("page.html.jinja"))
     return template.render(
         doc=document,
         grouped=grouped,
         headline=typeset(headline),
         deck=typeset(deck),
         data=embedded_json(document),
-        css=_resource("page.css"),
-        script="\n".join(_resource(name) for name in SCRIPTS),
+        css=resource("page.css"),
+        script="\n".join(resource(name) for name in SCRIPTS),
     )
 
 
@@ -81,5 +81,6 @@ def typeset(text: str) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """Return the text of a file that pages are made of."""
     return files("calibrant.report").joinpath("page", name).read_text(encoding="utf-8")

@@ -1,0 +1,138 @@
+"""Alarms for machines: a line of JSON, Prometheus' text format, a command to run."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from calibrant.core.errors import InputError
+from calibrant.monitor.monitor import Monitor
+from calibrant.monitor.two_tests import Alarm
+
+HOOK_SECONDS = 60.0
+PREFIX = "calibrant_monitor"
+
+
+def alarm_line(alarm: Alarm, monitor: Monitor) -> str:
+    """Return an alarm as one line of JSON."""
+    diagnosis = monitor.diagnosis()
+    document: dict[str, Any] = {"event": "calibrant_monitor_alarm", **alarm.as_dict()}
+    document |= {
+        "rows": monitor.rows,
+        "tolerance": monitor.tolerance,
+        "which_way": None if diagnosis is None else diagnosis.which_way(),
+        "refit": None if diagnosis is None else diagnosis.what_a_refit_gives(),
+    }
+    return json.dumps(document)
+
+
+def run_hook(command: str, line: str) -> None:
+    """Run a command of the shell, with an alarm's line of JSON on its standard input.
+
+    Raises:
+        InputError: it failed, or took longer than a minute.
+    """
+    try:
+        done = subprocess.run(
+            command, shell=True, input=line + "\n", text=True, timeout=HOOK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise InputError(
+            f"--on-alarm: '{command}' was still running after {HOOK_SECONDS:g} s, and was ended"
+        ) from error
+    if done.returncode:
+        raise InputError(f"--on-alarm: '{command}' ended with code {done.returncode}")
+
+
+def metrics_text(monitor: Monitor) -> str:
+    """Return where the monitor stands in Prometheus' text format, for a textfile collector."""
+    return "\n".join(_metrics(monitor)) + "\n"
+
+
+def _metrics(monitor: Monitor) -> Iterator[str]:
+    alarms = monitor.alarms
+    bounds = {"level": -math.log(monitor.alpha), "change": math.log(monitor.average_run_length)}
+    logs = {"level": monitor.log_e, "change": monitor.log_r}
+    yield from _metric("rows_total", "counter", "Rows with an outcome.", {"": monitor.rows})
+    yield from _metric(
+        "alarm",
+        "gauge",
+        "Whether the alarm has risen (1) or not (0).",
+        {f'{{test="{test}"}}': int(test in alarms) for test in bounds},
+    )
+    yield from _metric(
+        "alarm_row",
+        "gauge",
+        "0-based row at which the alarm rose.",
+        {f'{{test="{alarm.test}"}}': alarm.row for alarm in alarms.values()},
+    )
+    yield from _metric(
+        "since_row",
+        "gauge",
+        "0-based row since which confidences have probably been off.",
+        {f'{{test="{alarm.test}"}}': alarm.since.row for alarm in alarms.values()},
+    )
+    for name, values, what in (
+        ("evidence_nats", logs, "Log of the evidence that confidences are off."),
+        ("evidence_threshold_nats", bounds, "Log of the evidence at which the alarm rises."),
+    ):
+        labelled = {f'{{test="{test}"}}': value for test, value in values.items()}
+        yield from _metric(name, "gauge", what, labelled)
+    windows = monitor.windows()
+    latest = next((w for w in reversed(windows) if w.rows >= monitor.window), None)
+    latest = latest or (windows[-1] if windows else None)
+    if latest is not None:
+        yield from _metric("window_rows", "gauge", "Rows of the latest window.", {"": latest.rows})
+        for name, what in (
+            ("confidence", "Mean confidence"),
+            ("accuracy", "Share of right predictions"),
+            ("gap", "Confidence less accuracy"),
+            ("gap_low", "Lower end of the 95 % interval of confidence less accuracy"),
+            ("gap_high", "Upper end of the 95 % interval of confidence less accuracy"),
+            ("ece", "Expected calibration error"),
+            ("ece_low", "Lower end of the 95 % interval of the ECE"),
+            ("ece_high", "Upper end of the 95 % interval of the ECE"),
+            ("floor", "ECE that honest confidences would show on average"),
+            ("floor_95", "What the ECE of honest confidences would stay below in 95 % of cases"),
+        ):
+            value = {"": getattr(latest, name)}
+            yield from _metric(f"{name}_ratio", "gauge", f"{what}, latest window.", value)
+    unlabelled = monitor.unlabelled
+    yield from _metric(
+        "unlabelled_rows", "gauge", "Rows without an outcome.", {"": unlabelled.rows}
+    )
+    if unlabelled.expected_accuracy is not None:
+        names = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
+        for name, value in zip(names, unlabelled.expected_accuracy, strict=True):
+            what = "Accuracy to expect of rows without outcome, if confidences are honest still."
+            yield from _metric(f"{name}_ratio", "gauge", what, {"": value})
+    groups = monitor.groups()
+    if groups:
+        yield from _metric(
+            "group_gap_ratio",
+            "gauge",
+            "Confidence less accuracy by group.",
+            {_group(group.group): group.gap for group in groups},
+        )
+        yield from _metric(
+            "group_off",
+            "gauge",
+            "Whether a group is off by its own evidence, alpha for all groups together.",
+            {_group(group.group): int(group.off) for group in groups},
+        )
+
+
+def _group(name: str) -> str:
+    escaped = name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'{{group="{escaped}"}}'
+
+
+def _metric(name: str, kind: str, what: str, values: dict[str, float]) -> Iterator[str]:
+    if values:
+        yield f"# HELP {PREFIX}_{name} {what}"
+        yield f"# TYPE {PREFIX}_{name} {kind}"
+        for labels, value in values.items():
+            yield f"{PREFIX}_{name}{labels} {value!r}"

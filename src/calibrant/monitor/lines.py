@@ -1,0 +1,213 @@
+"""Rows as JSON, one object a line, as a server writes them.
+
+=============================================  =================================================
+``"confidence"`` with ``"correct"``            probability of the predicted class, and whether right
+``"confidence", "predicted", "label"``         the same with both classes
+``"probs"`` or ``"logits"`` with ``"label"``   a list with a number for each class, the true class
+``"prob"`` with ``"label"``                    probability of class 1, the true class (0 or 1)
+``"id"`` beside any of them                    the row counts once, however often it comes
+``"id"`` with ``"label"`` or ``"correct"``     the outcome of a prediction that comes apart
+=============================================  =================================================
+
+`predicted` and `pred_label` mean the same, and so do `label`, `labels` and `true_label`; other keys
+are ignored. A prediction without its outcome counts as a row without outcome.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from calibrant.core.errors import PredictionsError
+from calibrant.files.keys import LABELS, PREDICTED
+from calibrant.monitor.scored import Scored, score
+from calibrant.predictions.predictions import Predictions
+
+FORMS = ("confidence", "prob", "probs", "logits")
+# As much of a bad line as a message shows.
+SHOWN_CHARACTERS = 60
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows are read.
+
+    Attributes:
+        by: the key whose value is a row's group, or ``"class"`` for the predicted class; or None.
+        of: the class whose probability is watched; None for the predicted one.
+        key: where a row's id stands.
+    """
+
+    by: str | None = None
+    of: int | None = None
+    key: str = "id"
+
+
+def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[Row]:
+    """Return the objects of some lines, each of which has a number in its file.
+
+    Raises:
+        PredictionsError: a line is no JSON object.
+    """
+    rows: list[Row] = []
+    for number, line in zip(numbers, lines, strict=True):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            shown = line[:SHOWN_CHARACTERS].decode("utf-8", "replace")
+            raise PredictionsError(
+                f"{source}: line {number}: expected a JSON object, found {shown!r}"
+            )
+        rows.append(cast(Row, row))
+    return rows
+
+
+def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source: str) -> Scored:
+    """Return what rows say, and what came true.
+
+    Args:
+        rows: n objects.
+        reading: how to read them.
+        numbers: of their lines.
+        source: begins the error messages.
+
+    Raises:
+        PredictionsError: a row isn't usable.
+    """
+    n = len(rows)
+    confidence, predicted = np.full(n, np.nan), np.full(n, -1, dtype=np.int64)
+    forms = [next((form for form in FORMS if form in row), None) for row in rows]
+    outcome = [_outcome(row, numbers[i], source) for i, row in enumerate(rows)]
+    right = [bool(is_right) for is_right, _ in outcome]
+    for form in dict.fromkeys(form for form in forms if form is not None):
+        at = [i for i, own in enumerate(forms) if own == form]
+        _score_form(form, rows, at, reading, numbers, source, confidence, predicted)
+    for i, form in enumerate(forms):
+        if form is None and (outcome[i] == (None, None) or reading.key not in rows[i]):
+            raise PredictionsError(
+                f"{source}: line {numbers[i]}: expected {', '.join(FORMS)}, or '{reading.key}' "
+                f"with 'label' or 'correct'; found {', '.join(map(repr, rows[i])) or 'nothing'}"
+            )
+    groups = _groups(rows, forms, predicted, reading, numbers, source)
+    labels: list[int | None] = []
+    for i, (is_right, label) in enumerate(outcome):
+        if is_right is not None:
+            labels.append(int(right[i]))
+            predicted[i] = -1
+        else:
+            labels.append(label)
+            if forms[i] is not None and label is not None and predicted[i] < 0:
+                raise PredictionsError(
+                    f"{source}: line {numbers[i]}: a 'label' needs the 'predicted' class beside "
+                    "the 'confidence'"
+                )
+    return Scored(
+        confidence,
+        predicted,
+        labels,
+        [row.get(reading.key) for row in rows],
+        groups,
+    )
+
+
+def _outcome(row: Row, number: int, source: str) -> tuple[bool | None, int | None]:
+    """Return whether a row says it is right, or else its true label."""
+    if "correct" in row:
+        value = row["correct"]
+        if value not in (0, 1):  # True and False are among them
+            raise PredictionsError(
+                f"{source}: line {number}: 'correct' must be true or false, not {value!r}"
+            )
+        return bool(value), None
+    key = next((key for key in LABELS if key in row), None)
+    if key is None or row[key] is None:
+        return None, None
+    return None, _whole(row[key], key, number, source)
+
+
+def _whole(value: Any, key: str, number: int, source: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        raise PredictionsError(
+            f"{source}: line {number}: '{key}' must be a whole number, not {value!r}"
+        )
+    return int(value)
+
+
+def _score_form(
+    form: str,
+    rows: Sequence[Row],
+    at: list[int],
+    reading: Reading,
+    numbers: Sequence[int],
+    source: str,
+    confidence: Any,
+    predicted: Any,
+) -> None:
+    """Fill in confidence and class of the rows `at`, which all have one form of score."""
+    if form in ("confidence", "prob"):
+        for i in at:
+            value = rows[i][form]
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 <= value <= 1
+            ):
+                raise PredictionsError(
+                    f"{source}: line {numbers[i]}: '{form}' must be a number from 0 to 1, not "
+                    f"{value!r}"
+                )
+            confidence[i] = value
+            key = next((key for key in PREDICTED if key in rows[i]), None)
+            if form == "prob":
+                predicted[i] = 1
+            elif key is not None:
+                predicted[i] = _whole(rows[i][key], key, numbers[i], source)
+        return
+    widths: dict[int, list[int]] = {}
+    for i in at:
+        values = rows[i][form]
+        if not isinstance(values, list):
+            raise PredictionsError(
+                f"{source}: line {numbers[i]}: '{form}' must be a list of numbers"
+            )
+        widths.setdefault(len(cast(list[Any], values)), []).append(i)
+    build = Predictions.from_probs if form == "probs" else Predictions.from_logits
+    for same in widths.values():
+        where = f"{source}: lines {numbers[same[0]]} to {numbers[same[-1]]}"
+        try:
+            matrix = np.array([rows[i][form] for i in same], dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise PredictionsError(f"{where}: '{form}' must be lists of numbers") from error
+        confidence[same], predicted[same] = score(build(matrix, None, source=where), reading.of)
+
+
+def _groups(
+    rows: Sequence[Row],
+    forms: Sequence[str | None],
+    predicted: Any,
+    reading: Reading,
+    numbers: Sequence[int],
+    source: str,
+) -> list[str] | None:
+    if reading.by is None:
+        return None
+    names: list[str] = []
+    for i, row in enumerate(rows):
+        if reading.by == "class":
+            key = next((key for key in PREDICTED if key in row), None)
+            value = row[key] if key else int(predicted[i]) if predicted[i] >= 0 else None
+        else:
+            value = row.get(reading.by)
+        if value is None and forms[i] is not None:
+            raise PredictionsError(
+                f"{source}: line {numbers[i]}: there is no '{reading.by}' to group by"
+            )
+        names.append(str(value))
+    return names

@@ -1,0 +1,111 @@
+"""Rows of any form, scored: what was said, what came true, which id and group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray, IntArray, to_numpy
+from calibrant.core.errors import InputError
+from calibrant.monitor.monitor import Monitor
+from calibrant.monitor.two_tests import Alarm
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
+from calibrant.predictions.scoring import top_confidence
+
+
+@dataclass(frozen=True)
+class Scored:
+    """n rows.
+
+    Attributes:
+        confidence: (n,) what was said; NaN for outcomes that come alone.
+        predicted: (n,) the predicted class; -1 where the outcome says right or wrong itself.
+        outcomes: (n,) true label, or 1 and 0 for right and wrong; None where it isn't known.
+        ids: (n,) or None each.
+        groups: (n,) names, or None.
+    """
+
+    confidence: FloatArray
+    predicted: IntArray
+    outcomes: Sequence[int | None]
+    ids: Sequence[object]
+    groups: list[str] | None
+
+    def feed(self, monitor: Monitor) -> list[Alarm]:
+        """Let a monitor count the rows in their order, and return the alarms that rose."""
+        alarms, start, n = list[Alarm](), 0, len(self.confidence)
+        while start < n:
+            kind, stop = self._kind(start), start + 1
+            while stop < n and self._kind(stop) == kind:
+                stop += 1
+            alarms += self._feed(monitor, kind, range(start, stop))
+            start = stop
+        return alarms
+
+    def _kind(self, i: int) -> str:
+        known = self.outcomes[i] is not None
+        if self.ids[i] is None:
+            return "row" if known else "unlabelled"
+        if np.isnan(self.confidence[i]):
+            return "outcome"
+        return "both" if known else "prediction"
+
+    def _feed(self, monitor: Monitor, kind: str, at: range) -> Sequence[Alarm]:
+        part = slice(at.start, at.stop)
+        said, groups = self.confidence[part], None if self.groups is None else self.groups[part]
+        known = [outcome if outcome is not None else 0 for outcome in self.outcomes[part]]
+        if kind == "unlabelled":
+            return monitor.update(said)
+        if kind == "row":
+            predicted = self.predicted[part]
+            right = np.where(predicted < 0, known, predicted == np.array(known))
+            return monitor.update(said, right.astype(np.bool_), groups)
+        ids, alarms = [str(key) for key in self.ids[part]], list[Alarm]()
+        if kind == "outcome":
+            return monitor.learn(ids, known)
+        for i, key in enumerate(ids):
+            predicted = int(self.predicted[at.start + i])
+            alarms += monitor.predict(
+                key,
+                float(said[i]),
+                None if predicted < 0 else predicted,
+                None if groups is None else groups[i],
+            )
+            if kind == "both":
+                alarms += monitor.learn(key, known[i])
+        return alarms
+
+
+def score(predictions: Predictions, of: int | None) -> tuple[FloatArray, IntArray]:
+    """Return (n,) confidences and the (n,) classes that they are of.
+
+    Args:
+        predictions: of any kind, with or without labels.
+        of: the class whose probability counts; None for each row's predicted one.
+
+    Raises:
+        InputError: there is no such class.
+    """
+    if predictions.kind == "toplabel":
+        if of is not None:
+            raise InputError(
+                f"{predictions.source}: holds the confidence of the predicted class only, not "
+                f"that of class {of}"
+            )
+        assert predictions.predicted is not None
+        return to_numpy(predictions.scores).astype(np.float64), predictions.predicted
+    scores = predictions.scores
+    if of is None and predictions.kind == "logits":
+        predicted, confidence = top_confidence(scores)
+        return confidence, predicted
+    probs = softmax(scores) if predictions.kind == "logits" else scores
+    rows = to_numpy(probs)
+    if of is None:
+        predicted = rows.argmax(axis=1)
+        return rows.max(axis=1).astype(np.float64), predicted
+    if not 0 <= of < rows.shape[1]:
+        raise InputError(f"{predictions.source}: there is no class {of} among {rows.shape[1]}")
+    return rows[:, of].astype(np.float64), np.full(len(rows), of, dtype=np.int64)

@@ -1,0 +1,285 @@
+"""Where rows come from: files of predictions, files of JSON lines that may grow, standard input.
+
+What was counted of each file belongs to the monitor's state, written with it in one piece: so a
+run that was killed goes on where its last state was, and no row is lost or counted twice. Standard
+input can't be wound back; there, ids see to it that a row that is sent again counts once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.files import read_column, read_predictions
+from calibrant.files.bounds import check_regular
+from calibrant.files.keys import LABELS
+from calibrant.monitor.lines import Reading, parse, scored
+from calibrant.monitor.monitor import Monitor
+from calibrant.monitor.scored import Scored, score
+from calibrant.monitor.two_tests import Alarm
+from calibrant.predictions.predictions import ScoreKind
+
+LINE_FILES = (".jsonl", ".ndjson", ".json")
+# Files of predictions are scored this many rows at a time, and lines read this many bytes.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 15, 1 << 20
+# The beginning of a file, by which it is known again.
+BEGINNING = 4096
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Following:
+    """How a file that grows is followed.
+
+    Attributes:
+        stop: says whether to end, as after a signal.
+        idle: seconds without a new row after which to end; None for never.
+    """
+
+    stop: Callable[[], bool]
+    idle: float | None = None
+
+
+def is_lines(stream: str) -> bool:
+    """Return whether a stream holds JSON lines: standard input, and files that are called so."""
+    return stream == "-" or Path(stream).suffix.lower() in LINE_FILES
+
+
+def feed(
+    monitor: Monitor,
+    streams: Sequence[str],
+    reading: Reading,
+    *,
+    kind: ScoreKind | None = None,
+    follow: Following | None = None,
+) -> Iterator[list[Alarm]]:
+    """Let a monitor count the rows of streams, one stream after the other.
+
+    Whenever it yields, the state is one that may be saved.
+
+    Args:
+        monitor: what of each file was counted already stands in its `notes`.
+        streams: paths; ``-`` for standard input.
+        reading: how rows are read.
+        kind: which scores to take of a file that has several.
+        follow: go on with the files of JSON lines when they grow; None ends with the last row.
+
+    Yields:
+        The alarms that rose, after some rows each.
+
+    Raises:
+        InputError: a stream isn't usable, or isn't what was counted before.
+    """
+    growing: list[LineFile] = []
+    for stream in streams:
+        if stream == "-":
+            yield from _standard_input(monitor, reading, follow)
+        elif is_lines(stream):
+            file = LineFile(stream, monitor, reading)
+            yield from file.new_rows(to_the_end=follow is None)
+            growing.append(file)
+        else:
+            yield from _predictions(monitor, stream, reading, kind)
+    last = time.monotonic()
+    while follow is not None and growing and not follow.stop():
+        for file in growing:
+            for alarms in file.new_rows(to_the_end=False):
+                last = time.monotonic()
+                yield alarms
+        if follow.idle is not None and time.monotonic() - last >= follow.idle:
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def feed_outcomes(monitor: Monitor, path: str, key: str) -> Iterator[list[Alarm]]:
+    """Let a monitor learn the outcomes in a file, by id.
+
+    Args:
+        monitor: has the predictions, or will.
+        path: JSON lines, or a table with the columns `key` and ``label`` or ``correct``.
+        key: where the ids stand.
+
+    Yields:
+        The alarms that rose, after some rows each.
+
+    Raises:
+        InputError: the file isn't usable.
+    """
+    if is_lines(path):
+        yield from LineFile(path, monitor, Reading(key=key)).new_rows(to_the_end=True)
+        return
+    ids = read_column(path, key)
+    values: Any = None
+    for name in (*LABELS, "correct"):
+        try:
+            values = read_column(path, name)
+        except PredictionsError:
+            continue
+        break
+    if values is None:
+        raise PredictionsError(f"{path}: there is no column 'label' or 'correct' beside '{key}'")
+    try:
+        outcomes = values.astype(np.float64).astype(np.int64)
+    except ValueError as error:
+        raise PredictionsError(f"{path}: outcomes must be whole numbers") from error
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        yield list(monitor.learn(ids[part].tolist(), outcomes[part]))
+
+
+def _note(monitor: Monitor, path: str) -> dict[str, Any]:
+    """Return what the monitor knows of an input, by its full path."""
+    inputs = monitor.notes.setdefault("inputs", {})
+    return inputs.setdefault(os.path.realpath(path), {})
+
+
+def _predictions(
+    monitor: Monitor, path: str, reading: Reading, kind: ScoreKind | None
+) -> Iterator[list[Alarm]]:
+    """Count the rows of a file of predictions that weren't counted yet."""
+    rows = read_predictions(path, kind=kind, labelled=False)
+    by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)
+    groups = None if by in (None, "class") else read_column(path, str(by))
+    note = _note(monitor, path)
+    counted, seen = note.get("rows", 0), 0
+    if counted > rows.n:
+        raise InputError(f"{path}: has {rows.n} rows, but {counted} of it were counted before")
+    for start in _starts(counted, rows.n):
+        stop = min(start + ROWS_AT_ONCE, rows.n) if start >= counted else counted
+        stop = min(stop, start + ROWS_AT_ONCE)
+        part = slice(start, stop)
+        some = rows.take(np.arange(start, stop))
+        said, predicted = score(some, reading.of)
+        truth = some.known_labels
+        of_rows = np.stack([said, np.full(len(said), -1) if truth is None else truth], axis=1)
+        seen = zlib.crc32(of_rows.tobytes(), seen)
+        if stop <= counted:
+            if stop == counted and seen != note["check"]:
+                raise InputError(f"{path}: doesn't begin with the {counted} rows counted before")
+            continue
+        names = predicted if by == "class" else None if groups is None else groups[part]
+        scored_rows = Scored(
+            said,
+            predicted,
+            [None] * len(said) if truth is None else truth.tolist(),
+            [None] * len(said) if ids is None else ids[part].tolist(),
+            None if names is None else [str(name) for name in names.tolist()],
+        )
+        alarms = scored_rows.feed(monitor)
+        note |= {"rows": stop, "check": seen}
+        yield alarms
+
+
+def _starts(counted: int, n: int) -> Iterator[int]:
+    """Yield where chunks begin, so that one of them begins where the last run ended."""
+    yield from range(0, counted, ROWS_AT_ONCE)
+    yield from range(counted, n, ROWS_AT_ONCE)
+
+
+class LineFile:
+    """A file of JSON lines, of which the monitor's notes say how much was counted."""
+
+    def __init__(self, path: str, monitor: Monitor, reading: Reading) -> None:
+        """Open the file where the last run ended.
+
+        Raises:
+            InputError: it isn't the file of which so much was counted.
+        """
+        check_regular(Path(path), path)
+        self.path, self.monitor, self.reading = path, monitor, reading
+        self.note = _note(monitor, path)
+        if not self.note:
+            self.note |= {"offset": 0, "lines": 0, "begins": 0}
+        if self._beginning(self.note["offset"]) != self.note["begins"]:
+            raise InputError(
+                f"{path}: doesn't begin as the file did of which {self.note['lines']} lines were "
+                "counted; give a new file a name of its own"
+            )
+
+    def _beginning(self, offset: int) -> int:
+        with open(self.path, "rb") as file:
+            data = file.read(min(offset, BEGINNING))
+        return zlib.crc32(data) if len(data) == min(offset, BEGINNING) else -1
+
+    def new_rows(self, *, to_the_end: bool) -> Iterator[list[Alarm]]:
+        """Count the lines that have come, and yield the alarms after each block of them.
+
+        Args:
+            to_the_end: whether the last line counts though nothing ends it. If the file grows, it
+                may be the first half of a line.
+        """
+        note = self.note
+        with open(self.path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < note["offset"]:
+                raise InputError(
+                    f"{self.path}: is {size} bytes long, but {note['offset']} were counted before"
+                )
+            while True:
+                file.seek(note["offset"])
+                data = whole_lines(file, to_the_end=to_the_end)
+                if not data:
+                    return
+                alarms = _count(self.monitor, data, self.reading, note["lines"] + 1, self.path)
+                note["lines"] += len(data.splitlines())
+                note["offset"] += len(data)
+                note["begins"] = self._beginning(note["offset"])
+                yield alarms
+
+
+def whole_lines(file: Any, *, to_the_end: bool) -> bytes:
+    """Return the next whole lines of a file, about a megabyte of them; nothing at its end."""
+    data: bytes = file.read(BYTES_AT_ONCE)
+    while data and b"\n" not in data:  # a line as long as that
+        more: bytes = file.read(BYTES_AT_ONCE)
+        if not more:
+            return data if to_the_end else b""
+        data += more
+    end = data.rfind(b"\n") + 1
+    return data[:end]
+
+
+def _count(monitor: Monitor, data: bytes, reading: Reading, first: int, source: str) -> list[Alarm]:
+    """Count whole lines; blank ones hold no row."""
+    lines = data.splitlines()
+    numbered = [(i, line) for i, line in enumerate(lines, first) if line.strip()]
+    if not numbered:
+        return []
+    numbers, kept = zip(*numbered, strict=True)
+    return scored(parse(kept, numbers, source), reading, numbers, source).feed(monitor)
+
+
+def _standard_input(
+    monitor: Monitor, reading: Reading, follow: Following | None
+) -> Iterator[list[Alarm]]:
+    """Count the lines of standard input as they come, to its end or as long as it is followed."""
+    descriptor, rest, lines = 0, b"", 0
+    last = time.monotonic()
+    while True:
+        if follow is not None:
+            if follow.stop():
+                break
+            ready, _, _ = select.select([descriptor], [], [], POLL_SECONDS)
+            if not ready:
+                if follow.idle is not None and time.monotonic() - last >= follow.idle:
+                    break
+                continue
+        data = os.read(descriptor, BYTES_AT_ONCE)
+        last = time.monotonic()
+        rest += data
+        end = rest.rfind(b"\n") + 1 if data else len(rest)
+        if end:
+            alarms = _count(monitor, rest[:end], reading, lines + 1, "standard input")
+            lines, rest = lines + len(rest[:end].splitlines()), rest[end:]
+            yield alarms
+        if not data:
+            break

@@ -1,0 +1,420 @@
+"""`calibrant monitor`: streams of every form, state, late outcomes, alarms and the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.cli import main
+
+ROWS, CHANGE = 3_000, 1_500
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Said]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path) -> Run:
+    """Run `calibrant monitor` in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: object) -> Said:
+        monkeypatch.setattr(sys, "argv", ["calibrant", "monitor", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        out, err = capsys.readouterr()
+        return Said(ended.value.code, out, err)
+
+    return call
+
+
+def drifting(n: int = ROWS, change: int = CHANGE, slope: float = 0.3, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(2.2, 1.6, n)
+    truth = np.where(np.arange(n) < change, odds, slope * odds)
+    return 1 / (1 + np.exp(-odds)), rng.random(n) < 1 / (1 + np.exp(-truth))
+
+
+def lines(said, right, **more: Any) -> str:
+    rows = [
+        {"confidence": p, "correct": y} for p, y in zip(said.tolist(), right.tolist(), strict=True)
+    ]
+    for key, values in more.items():
+        for row, value in zip(rows, values, strict=True):
+            row[key] = value
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_the_document_is_as_promised_and_an_alarm_is_code_3(run, tmp_path):
+    said, right = drifting()
+    (tmp_path / "rows.jsonl").write_text(lines(said, right))
+    ended = run("rows.jsonl", "--json", "-")
+    found = json.loads(ended.out)
+    assert ended.code == 3
+    assert list(found) == ["rows", "level", "change", "windows"]
+    assert list(found["level"]) == ["alarm", "row", "log_e"]
+    assert list(found["change"]) == ["alarm", "row", "since"]
+    plain = cb.Monitor()
+    plain.update(said, right)
+    assert found == plain.as_dict()
+    assert found["rows"] == ROWS
+    assert CHANGE < found["change"]["row"] < CHANGE + 300
+    assert abs(found["change"]["since"] - CHANGE) < 200
+    (tmp_path / "honest.jsonl").write_text(lines(*drifting(change=ROWS)))
+    ended = run("honest.jsonl", "--json", "found.json")
+    assert (ended.code, ended.err) == (0, "")
+    assert "No alarm in 3000 rows" in ended.out
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["level"]["alarm"], found["level"]["row"]) == (False, None)
+    assert (found["change"]["row"], found["change"]["since"]) == (None, None)
+
+
+def test_rows_of_any_form_say_the_same(run, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(400, 3))
+    rows = cb.Predictions.from_logits(logits, rng.integers(0, 3, 400))
+    probs = cb.softmax(logits)
+    for name in ("rows.npz", "rows.csv", "rows.parquet", "rows.safetensors"):
+        cb.write_predictions(rows, name)
+    as_probs = [
+        {"probs": p, "label": y} for p, y in zip(probs.tolist(), rows.labels.tolist(), strict=True)
+    ]
+    as_logits = [
+        {"logits": z, "true_label": y}
+        for z, y in zip(logits.tolist(), rows.labels.tolist(), strict=True)
+    ]
+    top = [
+        {"confidence": max(p), "predicted": int(np.argmax(p)), "label": y}
+        for p, y in zip(probs.tolist(), rows.labels.tolist(), strict=True)
+    ]
+    for name, content in (("a", as_probs), ("b", as_logits), ("c", top)):
+        text = "\n".join(map(json.dumps, content))  # the last line has no end
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    wanted = cb.Monitor()
+    wanted.update(probs, rows.labels)
+    files = ["rows.npz", "rows.csv", "rows.parquet", "rows.safetensors"]
+    for name in [*files, "a.jsonl", "b.jsonl", "c.jsonl"]:
+        found = json.loads(run(name, "--json", "-").out)
+        assert found["rows"] == 400
+        assert found["level"]["log_e"] == pytest.approx(wanted.log_e, abs=1e-6), name
+    with (tmp_path / "a.jsonl").open("rb") as file:
+        monkeypatch.setattr(os, "read", lambda descriptor, size: file.read(size))
+        found = json.loads(run("-", "--json", "-").out)
+    assert found["level"]["log_e"] == pytest.approx(wanted.log_e, abs=1e-9)
+
+
+def test_one_class_against_the_others_is_watched_too(run, tmp_path):
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, 2_000)
+    label = (rng.random(2_000) < 0.7 * p).astype(int)
+    cb.write_predictions(cb.Predictions.from_probs(np.stack([1 - p, p], 1), label), "rows.npz")
+    rows = [{"prob": a, "label": b} for a, b in zip(p.tolist(), label.tolist(), strict=True)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    wanted = cb.Monitor()
+    wanted.update(p, label)
+    for words in (("rows.npz", "--of", "1"), ("rows.jsonl",)):
+        ended = run(*words, "--json", "-")
+        assert ended.code == 3
+        assert json.loads(ended.out)["level"]["log_e"] == pytest.approx(wanted.log_e)
+    assert "there is no class 2 among 2" in run("rows.npz", "--of", "2").err
+
+
+def test_what_was_counted_is_not_counted_again(run, tmp_path):
+    said, right = drifting()
+    file, csv = tmp_path / "rows.jsonl", tmp_path / "rows.csv"
+    halves = [lines(said[:CHANGE], right[:CHANGE]), lines(said[CHANGE:], right[CHANGE:])]
+    file.write_text(halves[0])
+    words = ("rows.jsonl", "--state", "state", "--json", "-")
+    assert json.loads(run(*words).out)["rows"] == CHANGE
+    assert json.loads(run(*words).out)["rows"] == CHANGE
+    file.write_text(halves[0] + halves[1])
+    whole = cb.Monitor()
+    whole.update(said, right)
+    assert json.loads(run(*words).out) == whole.as_dict()
+
+    def table(n: int) -> None:
+        zero = np.zeros(n, int)
+        rows = cb.Predictions.from_confidence(said[:n], zero, 1 - right[:n].astype(int))
+        cb.write_predictions(rows, csv)
+
+    table(1_000)
+    words = ("rows.csv", "--state", "of-csv", "--json", "-")
+    assert json.loads(run(*words).out)["rows"] == 1_000
+    table(ROWS)
+    assert json.loads(run(*words).out)["rows"] == ROWS
+    found = json.loads(run(*words).out)
+    assert found["rows"] == ROWS
+    assert found["change"] == whole.as_dict()["change"]
+
+
+def test_a_file_that_is_not_the_one_that_was_counted_is_refused(run, tmp_path):
+    said, right = drifting(300)
+    file = tmp_path / "rows.jsonl"
+    file.write_text(lines(said, right))
+    run("rows.jsonl", "--state", "state")
+    file.write_text(lines(said[::-1], right[::-1]) * 2)
+    refused = run("rows.jsonl", "--state", "state")
+    assert refused.code == 2
+    assert "doesn't begin as the file did of which 300 lines were counted" in refused.err
+    rows = cb.Predictions.from_confidence(said, np.zeros(300, int), 1 - right.astype(int))
+    cb.write_predictions(rows, "rows.npz")
+    run("rows.npz", "--state", "other")
+    cb.write_predictions(rows.take(np.arange(300)[::-1]), "rows.npz")
+    assert "doesn't begin with the 300 rows counted" in run("rows.npz", "--state", "other").err
+    cb.write_predictions(rows.take(np.arange(9)), "rows.npz")
+    assert "has 9 rows, but 300 of it were" in run("rows.npz", "--state", "other").err
+    other = run("rows.npz", "--state", "state", "--alpha", "0.01")
+    assert "was begun with --alpha 0.05, which can't be changed" in other.err
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="lives are forked")
+def test_a_hundred_kills_lose_no_row_and_count_none_twice(tmp_path):
+    program = Path(__file__).with_name("killed_monitor.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), "100", "30"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert json.loads(done.stdout) == [100, 3_000, True, []]
+
+
+def test_an_alarm_is_a_line_of_json_a_metric_and_a_command_once(run, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(lines(*drifting()))
+    words = ("rows.jsonl", "--state", "state", "--metrics-out", "m.prom")
+    ended = run(*words, "--on-alarm", "cat >> alarms.jsonl")
+    said = [json.loads(line) for line in ended.err.splitlines()]
+    told = [json.loads(line) for line in (tmp_path / "alarms.jsonl").read_text().splitlines()]
+    assert said == told
+    assert sorted(alarm["test"] for alarm in told) == ["change", "level"]
+    for alarm in told:
+        assert alarm["event"] == "calibrant_monitor_alarm"
+        assert alarm["since"]["low"] <= alarm["since"]["row"] <= alarm["since"]["high"]
+        assert alarm["which_way"].startswith("overconfident by")
+    again = run(*words, "--on-alarm", "cat >> alarms.jsonl")
+    assert (again.code, again.err) == (3, "")
+    assert len((tmp_path / "alarms.jsonl").read_text().splitlines()) == 2
+    metrics = (tmp_path / "m.prom").read_text()
+    assert 'calibrant_monitor_alarm{test="change"} 1\n' in metrics
+    assert f"calibrant_monitor_rows_total {ROWS}\n" in metrics
+    number = r"[-+]?[0-9.]+(e[-+]?[0-9]+)?"
+    described = set()
+    for line in metrics.splitlines():
+        kind = re.fullmatch(r"# (HELP|TYPE) (calibrant_monitor_[a-z0-9_]+) (.+)", line)
+        if kind:
+            described.add((kind[1], kind[2]))
+            assert kind[1] == "HELP" or kind[3] in ("counter", "gauge")
+        else:
+            sample = re.fullmatch(r'([a-z0-9_]+)(\{[a-z]+="[^"]*"\})? (' + number + ")", line)
+            assert sample, line
+            assert {("HELP", sample[1]), ("TYPE", sample[1])} <= described
+
+
+def test_a_hook_that_fails_is_told_and_the_monitor_goes_on(run, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(lines(*drifting()))
+    ended = run("rows.jsonl", "--on-alarm", "exit 7", "--json", "-")
+    assert ended.code == 3
+    assert "warning: --on-alarm: 'exit 7' ended with code 7" in ended.err
+    assert json.loads(ended.out)["rows"] == ROWS
+
+
+def test_outcomes_come_apart_and_late(run, tmp_path):
+    said, right = drifting()
+    ids = [f"r{i}" for i in range(ROWS)]
+    predictions = [
+        json.dumps({"id": key, "confidence": p, "predicted": 1, "site": "a"})
+        for key, p in zip(ids, said.tolist(), strict=True)
+    ]
+    outcomes = [
+        json.dumps({"id": key, "label": int(y)}) for key, y in zip(ids, right.tolist(), strict=True)
+    ]
+    (tmp_path / "said.jsonl").write_text("\n".join(predictions))
+    words = ("said.jsonl", "--state", "state")
+    first = run(*words)
+    assert first.code == 0
+    assert "No row with an outcome yet." in first.out
+    mean = f"{100 * said.mean():.1f} %"
+    assert f"{ROWS} rows without outcome: expected accuracy {mean}" in first.out
+    assert "can't see a change of what the inputs mean" in " ".join(first.out.split())
+    (tmp_path / "known.jsonl").write_text("\n".join(outcomes * 2))
+    found = json.loads(run(*words, "--outcomes", "known.jsonl", "--json", "-").out)
+    whole = cb.Monitor()
+    whole.update(said, right)
+    assert found == whole.as_dict()
+    # In a table, and mixed with the predictions in one stream.
+    label = right.astype(int)
+    table = ["case,label", *(f"{key},{y}" for key, y in zip(ids, label, strict=True))]
+    (tmp_path / "known.csv").write_text("\n".join(table))
+    zero = np.ones(ROWS, int)
+    np.savez("said.npz", confidence=said, pred_label=zero, case=np.array(ids))
+    apart = run("said.npz", "--id", "case", "--outcomes", "known.csv", "--json", "-", "--details")
+    found = json.loads(apart.out)
+    assert found["details"]["unlabelled"]["rows"] == 0
+    assert found["level"]["log_e"] == pytest.approx(whole.log_e)
+    mixed = np.random.default_rng(0).permutation(np.array(predictions + outcomes))
+    (tmp_path / "mixed.jsonl").write_text("\n".join(mixed.tolist()))
+    found = json.loads(run("mixed.jsonl", "--json", "-", "--by", "site").out)
+    assert found["rows"] == ROWS
+
+
+def test_rows_without_labels_are_counted_apart(run, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = cb.Predictions.from_logits(2 * rng.normal(size=(500, 4)), None)
+    cb.write_predictions(rows, "rows.npz")
+    found = json.loads(run("rows.npz", "--json", "-", "--details").out)
+    assert (found["rows"], found["windows"]) == (0, [])
+    unlabelled = found["details"]["unlabelled"]
+    assert unlabelled["rows"] == 500
+    assert unlabelled["expected_accuracy"] == pytest.approx(rows.probs.max(1).mean())
+    assert unlabelled["low"] < unlabelled["expected_accuracy"] < unlabelled["high"]
+    assert "what the inputs mean" in unlabelled["blind_to"]
+
+
+def test_groups_by_a_column_a_key_or_the_predicted_class(run, tmp_path):
+    said, right = drifting(2_000, change=0, slope=1.0)
+    right = np.where(np.arange(2_000) % 4 == 3, np.random.default_rng(1).random(2_000) < 0.4, right)
+    site = np.array(["n", "e", "s", "<w>"])[np.arange(2_000) % 4]
+    classes = np.arange(2_000) % 4
+    np.savez(
+        "rows.npz", confidence=said, pred_label=classes, true_label=classes + ~right, site=site
+    )
+    (tmp_path / "rows.jsonl").write_text(lines(said, right, site=site.tolist()))
+    for words, bad in (
+        (("rows.npz", "--by", "site"), "<w>"),
+        (("rows.jsonl", "--by", "site"), "<w>"),
+        (("rows.npz", "--by", "class", "--n-groups", "4"), "3"),
+    ):
+        ended = run(*words, "--json", "-", "--details", "--report", "page.html")
+        groups = json.loads(ended.out)["details"]["groups"]
+        assert [group["group"] for group in groups if group["off"]] == [bad]
+    page = run("rows.npz", "--by", "site", "--report", "page.html")
+    assert "Off by their own evidence, at 5 % for all groups together: <w>." in page.out
+    text = (tmp_path / "page.html").read_text()
+    assert "&lt;w&gt;" in text
+    assert "<w>" not in text
+    assert "there is no 'town' to group by" in run("rows.jsonl", "--by", "town").err
+
+
+def test_the_page_shows_windows_change_and_words_and_loads_nothing(run, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(lines(*drifting(6_000, 3_000)))
+    run("rows.jsonl", "--report", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg ") == 2
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    for words in ("Confidences have gone off", "off since", "A refit on the latest", "Floor, 95"):
+        assert words in page
+    (tmp_path / "none.jsonl").write_text("")
+    run("none.jsonl", "--report", "empty.html")
+    assert "No row with an outcome yet." in (tmp_path / "empty.html").read_text()
+
+
+def test_replicas_are_shown_together(run, tmp_path):
+    said, right = drifting(change=0, slope=0.6)
+    for k in range(2):
+        (tmp_path / f"{k}.jsonl").write_text(lines(said[k::2], right[k::2]))
+        run(f"{k}.jsonl", "--state", f"{k}.state")
+    ended = run("--merge", "0.state", "--merge", "1.state", "--json", "-")
+    whole = cb.Monitor()
+    whole.update(said, right)
+    found = json.loads(ended.out)
+    assert (ended.code, found["rows"]) == (3, ROWS)
+    assert found["level"]["log_e"] == pytest.approx(whole.log_e)
+    assert "leave out streams" in run("0.jsonl", "--merge", "0.state").err
+
+
+def test_a_growing_file_is_followed_until_nothing_comes(run, tmp_path):
+    said, right = drifting(900)
+    parts = [lines(said[i : i + 300], right[i : i + 300]) for i in (0, 300, 600)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text(parts[0])
+
+    def write() -> None:
+        for part in parts[1:]:
+            time.sleep(0.15)
+            with file.open("a") as more:
+                more.write(part[:50])
+                more.flush()
+                time.sleep(0.15)
+                more.write(part[50:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    found = json.loads(run("rows.jsonl", "--follow", "--idle", "3", "--json", "-").out)
+    writer.join()
+    assert found["rows"] == 900
+
+
+def test_a_signal_ends_following_in_good_order(tmp_path):
+    said, right = drifting(200, change=200)
+    (tmp_path / "rows.jsonl").write_text(lines(said, right))
+    words = ["rows.jsonl", "--follow", "--state", "state", "--json", "-", "--save-seconds", "0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "calibrant", "monitor", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "state").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out)["rows"] == 200
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1, 2]", "line 3: expected a JSON object, found '[1, 2]'"),
+        ('{"confidence": 0.5', "line 3: expected a JSON object"),
+        (
+            '{"confidence": 1.5, "correct": true}',
+            "line 3: 'confidence' must be a number from 0 to 1",
+        ),
+        ('{"confidence": 0.5, "correct": "yes"}', "line 3: 'correct' must be true or false"),
+        ('{"confidence": 0.5, "label": 1}', "line 3: a 'label' needs the 'predicted' class"),
+        ('{"confidence": 0.5, "predicted": 1, "label": 0.5}', "line 3: 'label' must be a whole"),
+        ('{"probs": [0.9, 0.9], "label": 0}', "every row of 'probs' must sum to 1"),
+        ('{"probs": 0.9, "label": 0}', "line 3: 'probs' must be a list of numbers"),
+        ('{"score": 0.9}', "line 3: expected confidence, prob, probs, logits, or 'id'"),
+        ('{"label": 1}', "line 3: expected confidence"),
+    ],
+)
+def test_a_bad_line_is_named_and_nothing_of_its_block_is_counted(run, tmp_path, line, message):
+    good = '{"confidence": 0.5, "correct": true}\n\n'
+    (tmp_path / "rows.jsonl").write_text(good + line + "\n")
+    ended = run("rows.jsonl", "--state", "state")
+    assert ended.code == 2
+    assert message in ended.err
+    assert ended.err.count("\n") == 1
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_a_stream_there_is_one_sentence(run, tmp_path):
+    assert run().err == "error: monitor takes a STREAM: a file, or - for standard input\n"
+    assert "--idle goes with --follow" in run("x.jsonl", "--idle", "3").err
+    assert "there is no such file" in run("nowhere.jsonl").err
+    (tmp_path / "x.jsonl").write_text("")
+    assert "is read by this command" in run("x.jsonl", "--json", "x.jsonl").err

@@ -135,7 +135,7 @@ def test_fit_and_apply(run, folder, tmp_path, method):
     document = json.loads(fitted.out)
     assert document["method"] == method
     assert document["n"] == 400
-    assert document["fit"]["rows"] == 400
+    assert document["fit"]["n"] == 400
     assert document["arguments"] == load(saved).get_params()
     assert document["keeps_prediction"] == load(saved).keeps_prediction
     applied = run("apply", saved, folder / "test.npz", "--out", out)

@@ -166,7 +166,7 @@ def test_temperature_of_one_is_the_most_likely(rows: Labelled):
     assert nll(t) < min(nll(t * 1.001), nll(t / 1.001))
     np.testing.assert_allclose(calibrator.predict_proba(z), softmax(z / t), atol=1e-12)
     assert calibrator.fit_report_.value == pytest.approx(nll(t), rel=1e-12)
-    assert calibrator.fit_report_.rows == len(z)
+    assert calibrator.fit_report_.n == len(z)
     laplace = make_calibrator("temperature-laplace").fit(z, y)
     assert laplace.temperature_ * laplace.beta_ == pytest.approx(1, rel=1e-15)
 
@@ -388,7 +388,7 @@ def test_the_page_of_a_comparison_draws_the_temperatures(sets):
     found = compare(["none", "smart"], fit=fit, test=test, resamples=20)
     document = comparison_document(found, uncalibrated(found, test), fit, test)
     before = Plain(softmax(np.asarray(fit.logits)), fit.labels)
-    assert document["fit"]["rows"] == 600
+    assert document["fit"]["n"] == 600
     assert document["fit"]["accuracy"] == pytest.approx(before.right.mean())
     assert document["fit"]["confidence"] == pytest.approx(before.c.mean())
     drawn = next(m for m in document["methods"] if m["name"] == "smart")["temperature"]

@@ -144,7 +144,7 @@ def test_the_header_says_what_it_is(tmp_path, overconfident):
     assert header["format"] == "calibrant"
     assert header["n_classes"] == "5"
     assert json.loads(header["arguments"])["objective"] == "charbonnier"
-    assert json.loads(header["fit_report"])["rows"] == 2000
+    assert json.loads(header["fit_report"])["n"] == 2000
     assert path.stat().st_size < 10_000
 
 

@@ -98,7 +98,7 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
     assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
     assert all(not name.endswith("_") for name in calibrator.get_params())
     assert calibrator.n_classes_ == 5
-    assert calibrator.fit_report_.rows == 2000
+    assert calibrator.fit_report_.n == 2000
 
 
 @every_method

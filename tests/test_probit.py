@@ -79,7 +79,7 @@ def test_many_rows_are_thinned_evenly():
     whole = fitted(ProbitScaling(), logits, labels)
     third = fitted(ProbitScaling(), logits[::3], labels[::3])
     np.testing.assert_allclose(whole.noise_, third.noise_, rtol=5e-3)
-    assert whole.fit_report_.rows == 5000
+    assert whole.fit_report_.n == 5000
     assert whole.uniform_ == 1 / 5001
 
 

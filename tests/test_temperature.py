@@ -98,7 +98,7 @@ def test_the_report_says_what_the_fit_did(overconfident):
     logits, labels = overconfident
     fitted = TemperatureScaling().fit(logits, labels)
     report = fitted.fit_report_
-    assert (report.rows, report.objective, report.converged, report.notes) == (
+    assert (report.n, report.objective, report.converged, report.notes) == (
         2000,
         "nll",
         True,

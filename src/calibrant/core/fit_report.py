@@ -11,7 +11,7 @@ class FitReport:
     """What a fit did.
 
     Attributes:
-        rows: calibration rows seen.
+        n: number of calibration rows.
         objective: name of what was minimised, or "closed form".
         value: its final value (NaN where there is none).
         iterations: steps of the optimiser.
@@ -22,13 +22,13 @@ class FitReport:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
         >>> report = cb.TemperatureScaling().fit_predictions(val).fit_report_
-        >>> report.rows, report.objective, report.converged
+        >>> report.n, report.objective, report.converged
         (5000, 'nll', True)
         >>> round(report.value, 2)
         0.48
     """
 
-    rows: int
+    n: int
     objective: str
     value: float = float("nan")
     iterations: int = 0

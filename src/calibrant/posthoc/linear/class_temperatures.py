@@ -60,7 +60,7 @@ class _ClassTemperatures(LinearMap):
         warn_if_short(fit)
         self.temperatures_ = np.exp(fit.logs) / self.beta_
         return FitReport(
-            report.rows, "penalised nll", fit.value, fit.iterations, fit.converged, report.notes
+            report.n, "penalised nll", fit.value, fit.iterations, fit.converged, report.notes
         )
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:

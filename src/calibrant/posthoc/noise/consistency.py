@@ -70,7 +70,7 @@ class ConsistencyCalibration(ProbitScaling):
                     best, self.noise_ = value, noise
             grid = self.noise_ * reach ** np.linspace(-1, 1, FINE_POINTS)
             reach **= 2 / (FINE_POINTS - 1)
-        return FitReport(report.rows, self.criterion, best, tried, notes=report.notes)
+        return FitReport(report.n, self.criterion, best, tried, notes=report.notes)
 
     def _criterion(self, logits: FloatArray, labels: IntArray, noise: float) -> float:
         if self.criterion == "nll":

@@ -113,7 +113,7 @@ class ProbitScaling(Calibrator):
         )
         self.noise_ = float(np.exp(found.x))
         return FitReport(
-            report.rows, "nll", float(found.fun), int(found.nfev), bool(found.success), report.notes
+            report.n, "nll", float(found.fun), int(found.nfev), bool(found.success), report.notes
         )
 
     def _nll(self, logits: FloatArray, labels: IntArray, noise: float) -> float:

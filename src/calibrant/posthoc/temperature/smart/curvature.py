@@ -58,11 +58,11 @@ class OfRows:
     function: Callable[[RowSummary, FloatArray, CurvePoint], FloatArray]
 
     def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> Bend:
-        """See `Curvature`."""
+        """Return what each row bends by itself; no sum over rows bends."""
         return Bend(self.function(rows, beta, point), np.empty((rows.n, 0)), np.empty((2, 0)))
 
     def weights(self, sums: FloatArray, rows: int) -> FloatArray:
-        """See `Curvature`."""
+        """Return no weights: there are no sums."""
         return np.empty(0)
 
 
@@ -93,7 +93,7 @@ class OfSoftBins:
     delta: float
 
     def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> Bend:
-        """See `Curvature`."""
+        """Return what n rows add to the sums of each bin, and the slopes of these sums."""
         confidence = np.exp(-point.value)
         residual = confidence - rows.correct
         weights, centre_of_row, _ = self.bins.memberships(confidence)
@@ -107,7 +107,7 @@ class OfSoftBins:
         return Bend(np.zeros(rows.n), columns, sums)
 
     def weights(self, sums: FloatArray, rows: int) -> FloatArray:
-        """See `Curvature`."""
+        """Return the (B,) weights 1 / (N s_b phi_b) of the bins."""
         mass = np.maximum(sums[0], np.finfo(float).tiny)
         penalty = np.maximum(np.hypot(sums[1] / mass, self.delta), SMALLEST_GAP)
         return 1 / (rows * mass * penalty)

@@ -18,6 +18,8 @@ from calibrant.predictions.predictions import Predictions
 torch = pytest.importorskip("torch")
 xt = pytest.importorskip("array_api_compat.torch")
 
+from calibrant.export.torch_module import CalibratorModule  # noqa: E402
+
 CLASSES, WIDTH = 6, 5
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 ALL = list(METHODS)
@@ -41,29 +43,6 @@ def fitted(method: str) -> Calibrator:
         return make_calibrator(method).fit_predictions(rows(500, 0))
 
 
-def skeleton(calibrator: Calibrator) -> Calibrator:
-    """Return a calibrator of the same arguments and parts that has learnt nothing."""
-    bare = type(calibrator)(**calibrator.get_params())
-    bare.restore_parts({name: skeleton(part) for name, part in calibrator.parts().items()})
-    return bare
-
-
-class AsModule(torch.nn.Module):
-    """The map of a calibrator with what it has learnt as buffers."""
-
-    def __init__(self, calibrator: Calibrator) -> None:
-        super().__init__()
-        self.bare = skeleton(calibrator)
-        self.names = {}
-        for place, (name, array) in enumerate(calibrator.map_arrays().items()):
-            self.names[name] = f"learnt_{place}"
-            self.register_buffer(f"learnt_{place}", torch.as_tensor(array))
-
-    def forward(self, logits, features=None):
-        learnt = {name: getattr(self, place) for name, place in self.names.items()}
-        return self.bare.transform(xt, logits, features, learnt)
-
-
 def arguments(method: str, dtype: str, n: int = 64, masks: bool = True):
     """Return the inputs of a map: some rows tie, some mask classes."""
     predictions = rows(n, 1)
@@ -81,7 +60,7 @@ def expected(method: str, dtype: str, n: int = 64) -> np.ndarray:
     learnt = fitted(method).map_arrays()
     with np.errstate(all="ignore"):
         features = given[1] if len(given) > 1 else None
-        return skeleton(fitted(method)).transform(xnp, given[0], features, learnt)
+        return fitted(method).bare().transform(xnp, given[0], features, learnt)
 
 
 def tensors(method: str, dtype: str, n: int = 64):
@@ -100,7 +79,7 @@ def test_the_map_is_what_predict_proba_gives(method, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("method", ALL)
 def test_torch_gives_what_numpy_gives(method, dtype):
-    got = AsModule(fitted(method))(*tensors(method, dtype))
+    got = CalibratorModule(fitted(method))(*tensors(method, dtype))
     assert got.dtype == DTYPES[dtype]
     np.testing.assert_allclose(got.numpy(), expected(method, dtype), atol=1e-6)
 
@@ -111,7 +90,7 @@ def test_the_exported_map_takes_any_number_of_rows(method, dtype):
     given = tensors(method, dtype)
     free = torch.export.Dim("rows", min=2, max=1 << 20)
     shapes = tuple({0: free} for _ in given)
-    module = AsModule(fitted(method))
+    module = CalibratorModule(fitted(method))
     exported = torch.export.export(
         module,
         given,
@@ -125,7 +104,7 @@ def test_the_exported_map_takes_any_number_of_rows(method, dtype):
 @pytest.mark.parametrize("method", ALL)
 def test_the_map_needs_no_values_to_be_followed(method):
     # Tensors of the meta device have no values: whatever looked at one would fail.
-    module = AsModule(fitted(method)).to("meta")
+    module = CalibratorModule(fitted(method)).to("meta")
     got = module(*(tensor.to("meta") for tensor in tensors(method, "float32")))
     assert got.device.type == "meta"
     assert tuple(got.shape) == (64, CLASSES)
@@ -135,7 +114,7 @@ def test_the_map_needs_no_values_to_be_followed(method):
 @pytest.mark.parametrize("method", ALL)
 def test_the_compiled_map_is_one_graph(method, dtype):
     torch._dynamo.reset()
-    compiled = torch.compile(AsModule(fitted(method)), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(CalibratorModule(fitted(method)), fullgraph=True, backend="aot_eager")
     got = compiled(*tensors(method, dtype))
     np.testing.assert_allclose(got.numpy(), expected(method, dtype), atol=1e-6)
 
@@ -146,7 +125,7 @@ def test_the_default_compiler_takes_it_too(method):
     if shutil.which("c++") is None:
         pytest.skip("torch's default compiler needs a C++ compiler")
     torch._dynamo.reset()
-    compiled = torch.compile(AsModule(fitted(method)), fullgraph=True)
+    compiled = torch.compile(CalibratorModule(fitted(method)), fullgraph=True)
     got = compiled(*tensors(method, "float32"))
     np.testing.assert_allclose(got.numpy(), expected(method, "float32"), atol=1e-6)
 
@@ -160,7 +139,7 @@ def test_the_gradient_is_the_slope(method):
     beside = ()
     if "features" in fitted(method).needs:
         beside = (torch.as_tensor(predictions.features),)
-    module = AsModule(fitted(method))
+    module = CalibratorModule(fitted(method))
     weights, along = (torch.as_tensor(rng.normal(size=logits.shape)) for _ in range(2))
     (slope,) = torch.autograd.grad((module(logits, *beside) * weights).sum(), logits)
     assert bool(torch.isfinite(slope).all())

@@ -35,6 +35,10 @@ class Exportable(Protocol):
         """Return the arrays that `transform` reads."""
         ...
 
+    def bare(self) -> Any:
+        """Return what `transform` reads of the calibrator itself: its arguments, and its parts."""
+        ...
+
     def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
         """Return the arrays that `interval` reads; None if there are no intervals."""
         ...

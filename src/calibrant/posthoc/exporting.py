@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, to_numpy
-from calibrant.core.errors import NotApplicableError
+from calibrant.core.errors import MissingDependencyError, NotApplicableError
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import apply_map
 
@@ -33,6 +33,59 @@ class Exported:
         A pure function of arrays, as `transform` is; only of methods with `interval_arrays`.
         """
         raise NotApplicableError(f"method '{self.method}' has no interval for a row")
+
+    def bare(self) -> Self:
+        """Return a calibrator of the same arguments and parts that has learnt nothing."""
+        of_whole = cast(Any, self)
+        other = type(self)(**of_whole.get_params())
+        cast(Any, other).restore_parts(
+            {name: part.bare() for name, part in of_whole.parts().items()}
+        )
+        return other
+
+    def to_torch(
+        self,
+        path: StrPath | None = None,
+        *,
+        dtype: Literal["float32", "float64"] = "float32",
+    ) -> CalibratorModule:
+        """Return the calibrator as a torch module, and write it as a program if there is a path.
+
+        The module runs the same `transform` as `predict_proba`; what was learnt are its buffers.
+        It can be moved, cast, compiled, exported and differentiated by the logits. Behind a network
+        put it by `calibrant.CalibratedModule`, whose `state_dict` safetensors saves and loads.
+
+        Args:
+            path: a file (.pt2) to write what `torch.export` makes of the module, for any number of
+                rows. `torch.export.load` reads it, without unpickling and without Calibrant. None
+                writes nothing.
+            dtype: of the logits, and the features, that the program takes.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            NotApplicableError: the map is too large, or torch can't follow it.
+            InputError: another extension or dtype.
+            MissingDependencyError: torch isn't installed.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> import torch
+            >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+            >>> _ = scaling.to_torch("calibrator.pt2")
+            >>> program = torch.export.load("calibrator.pt2").module()
+            >>> program(torch.zeros(2, 10)).sum(dim=1)
+            tensor([1., 1.])
+        """
+        try:
+            from calibrant.export.torch_module import CalibratorModule, write_program
+        except ImportError as error:
+            raise MissingDependencyError(
+                "torch modules need the package torch: pip install 'calibrant[torch]'"
+            ) from error
+        module = CalibratorModule(cast(Any, self))
+        if path is not None:
+            write_program(module, path, dtype)
+        return module
 
     def to_onnx(
         self,

@@ -1,0 +1,196 @@
+"""A map as a torch module, alone or behind the network whose logits it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from os import fspath
+from pathlib import Path
+from typing import Any, cast
+
+import array_api_compat.torch as xt
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
+from calibrant.export.exportable import Exportable, needs_features, ready
+from calibrant.files.atomic import StrPath, replacing
+
+# Narrower than what probabilities are computed in.
+NARROW = (torch.float16, torch.bfloat16)
+# Rows that a program may be given at once.
+MOST_ROWS = 1 << 24
+
+
+class CalibratorModule(nn.Module):
+    """The map of a fitted calibrator as a module: (N, K) logits in, probabilities out.
+
+    What was learnt are buffers in float64, which stay so whatever the module is cast to: a
+    temperature in half precision would be another one. Rows of float16 and bfloat16 are computed
+    and returned in float32, as `predict_proba` does. It can be moved, compiled with ``fullgraph``,
+    exported, and differentiated by the logits; nothing is checked but shapes. Nothing in it is
+    trained. Devices without float64, such as MPS, can't hold it.
+
+    Args:
+        calibrator: a fitted calibrator. The module takes copies.
+
+    Raises:
+        NotFittedError: it has not been fitted.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import torch
+        >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+        >>> module = scaling.to_torch()
+        >>> module(torch.zeros(2, 10)).sum(dim=1)
+        tensor([1., 1.])
+    """
+
+    def __init__(self, calibrator: Exportable) -> None:
+        super().__init__()
+        arrays = ready(calibrator)
+        self._map = calibrator.bare()
+        self.method, self.n_classes = calibrator.method, calibrator.n_classes_
+        self.feature_width = calibrator.feature_width if needs_features(calibrator) else None
+        self._names: dict[str, str] = {}
+        for name, array in arrays.items():
+            place = re.sub(r"\W", "_", name.replace("/", "__"))
+            while hasattr(self, place):
+                place += "_"
+            self._names[name] = place
+            self.register_buffer(place, torch.tensor(array))
+
+    def extra_repr(self) -> str:
+        """Return what a printed module says of itself."""
+        return f"method='{self.method}', classes={self.n_classes}"
+
+    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return (N, K) probabilities of (N, K) logits, or (K,) of one row of (K,).
+
+        Args:
+            logits: minus infinity masks a class that a row can't be.
+            features: (N, D), for methods that read them.
+
+        Raises:
+            PredictionsError: another number of classes or features, or no features.
+        """
+        if logits.ndim == 1:
+            return self.forward(logits[None], None if features is None else features[None])[0]
+        self._check(logits, features)
+        if logits.dtype in NARROW:
+            logits = logits.float()
+        elif not logits.is_floating_point():
+            logits = logits.double()
+        learnt = {name: getattr(self, place) for name, place in self._names.items()}
+        transform = cast(Any, self._map).transform
+        if logits.device.type != "meta" and torch.is_autocast_enabled(logits.device.type):
+            with torch.autocast(logits.device.type, enabled=False):
+                return transform(xt, logits, features, learnt)
+        return transform(xt, logits, features, learnt)
+
+    def _check(self, logits: Tensor, features: Tensor | None) -> None:
+        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+            raise PredictionsError(
+                f"this '{self.method}' calibrator was fitted for {self.n_classes} classes and "
+                f"needs logits of shape (N, {self.n_classes}), not {tuple(logits.shape)}"
+            )
+        width = self.feature_width
+        if width is None:
+            return
+        if features is None:
+            raise PredictionsError(
+                f"this '{self.method}' calibrator needs features of shape (N, {width}) beside the "
+                "logits"
+            )
+        if features.ndim != 2 or features.shape[1] != width:
+            raise PredictionsError(
+                f"this '{self.method}' calibrator was fitted for {width} features and needs "
+                f"features of shape (N, {width}), not {tuple(features.shape)}"
+            )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CalibratorModule:
+        def moved(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+
+        return cast(CalibratorModule, super()._apply(moved, recurse))
+
+
+class CalibratedModule(nn.Module):
+    """A network and, behind it, a calibrator: what the network was given in, probabilities out.
+
+    Its `state_dict` holds the network's weights and what the calibrator learnt, so that safetensors
+    saves and loads both; nothing need be pickled.
+
+    Args:
+        network: gives (N, K) logits, or logits and (N, D) features as the first two of a tuple, or
+            something with ``logits`` (and ``features``) as attributes.
+        calibrator: fitted to the network's logits, or a module that `to_torch` made of it.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import torch
+        >>> network = torch.nn.Linear(64, 10)
+        >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+        >>> model = cb.CalibratedModule(network, scaling)
+        >>> model(torch.zeros(1, 64)).shape
+        torch.Size([1, 10])
+        >>> sorted(model.state_dict())
+        ['calibrator.beta_', 'network.bias', 'network.weight']
+    """
+
+    def __init__(self, network: nn.Module, calibrator: Exportable | CalibratorModule) -> None:
+        super().__init__()
+        self.network = network
+        self.calibrator = (
+            calibrator if isinstance(calibrator, CalibratorModule) else CalibratorModule(calibrator)
+        )
+
+    def forward(self, *inputs: Any, **more: Any) -> Tensor:
+        """Return (N, K) probabilities for what the network takes.
+
+        Raises:
+            PredictionsError: what the network gives are no logits, or not those of this calibrator.
+        """
+        logits, features = _logits_and_features(self.network(*inputs, **more))
+        return self.calibrator(logits, features)
+
+
+def _logits_and_features(given: Any) -> tuple[Tensor, Tensor | None]:
+    if isinstance(given, Tensor):
+        return given, None
+    if hasattr(given, "logits"):
+        return given.logits, getattr(given, "features", None)
+    parts = cast(tuple[Any, ...], given) if type(given) in (tuple, list) else ()
+    if parts and all(isinstance(part, Tensor) for part in parts[:2]):
+        return parts[0], parts[1] if len(parts) > 1 else None
+    raise PredictionsError(
+        "a network must give logits, logits and features, or something with 'logits', not "
+        f"{type(given).__name__}"
+    )
+
+
+def write_program(module: CalibratorModule, path: StrPath, dtype: str) -> None:
+    """Write a module as a program that torch alone runs (`torch.export`), for any number of rows.
+
+    Raises:
+        InputError: another extension, dtype, or a folder that doesn't exist.
+    """
+    if Path(path).suffix != ".pt2":
+        raise InputError(f"{fspath(path)}: a torch program is saved as .pt2")
+    if dtype not in ("float32", "float64"):
+        raise InputError(f"dtype must be one of float32, float64, not '{dtype}'")
+    widths = [width for width in (module.n_classes, module.feature_width) if width is not None]
+    given = tuple(torch.zeros(3, width, dtype=getattr(torch, dtype)) for width in widths)
+    free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
+    names = ("logits", "features")[: len(given)]
+    try:
+        program = torch.export.export(
+            module, given, dynamic_shapes={name: {0: free} for name in names}
+        )
+    except Exception as error:
+        raise NotApplicableError(
+            f"method '{module.method}' can't be exported: torch can't follow its map ({error})"
+        ) from error
+    with replacing(path) as temporary:
+        torch.export.save(program, temporary)

@@ -66,7 +66,7 @@ def test_every_public_name_is_there():
         value = getattr(calibrant, name)
         if name != "__version__":
             assert value.__doc__, name
-    assert set(dir(calibrant)) == {*calibrant.__all__, "training", "sklearn"}
+    assert set(dir(calibrant)) == {*calibrant.__all__, "training", "sklearn", "CalibratedModule"}
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         calibrant.nonsense  # noqa: B018
 

@@ -16,4 +16,5 @@ from calibrant.core.lazy import public_face
 
 __getattr__, __dir__, _names = public_face(__name__, __file__)
 # These need torch and scikit-learn, so a star doesn't ask for them.
-__all__ = [name for name in _names if name not in ("training", "sklearn")]  # pyright: ignore[reportUnsupportedDunderAll]
+_APART = ("CalibratedModule", "sklearn", "training")
+__all__ = [name for name in _names if name not in _APART]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -24,6 +24,7 @@ from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by
 from calibrant.evaluation.power import SampleSize as SampleSize
 from calibrant.evaluation.power import rows_needed as rows_needed
+from calibrant.export.torch_module import CalibratedModule as CalibratedModule
 from calibrant.files import read_predictions as read_predictions
 from calibrant.files import write_predictions as write_predictions
 from calibrant.metrics.binned import BinSums as BinSums

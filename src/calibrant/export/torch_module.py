@@ -58,7 +58,7 @@ class CalibratorModule(nn.Module):
             while hasattr(self, place):
                 place += "_"
             self._names[name] = place
-            self.register_buffer(place, torch.tensor(array))
+            self.register_buffer(place, torch.tensor(array).contiguous())
 
     def extra_repr(self) -> str:
         """Return what a printed module says of itself."""
@@ -82,7 +82,7 @@ class CalibratorModule(nn.Module):
         elif not logits.is_floating_point():
             logits = logits.double()
         learnt = {name: getattr(self, place) for name, place in self._names.items()}
-        transform = cast(Any, self._map).transform
+        transform = self._map.transform
         if logits.device.type != "meta" and torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
                 return transform(xt, logits, features, learnt)
@@ -113,7 +113,7 @@ class CalibratorModule(nn.Module):
             found = fn(tensor)
             return found if found.dtype == tensor.dtype else tensor.to(found.device)
 
-        return cast(CalibratorModule, super()._apply(moved, recurse))
+        return cast(Any, super())._apply(moved, recurse)
 
 
 class CalibratedModule(nn.Module):

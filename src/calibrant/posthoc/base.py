@@ -197,13 +197,19 @@ class Calibrator(ClassifierOfLogits, Exported, ABC):
     def predict_proba(self, logits: Array, features: Array | None = None) -> Array:
         """Return (N, K) calibrated probabilities, of the same array kind as `logits`.
 
+        A single row (K,), with (D,) features, gives (K,).
+
         Raises:
             NotFittedError: `fit` has not been called.
             PredictionsError: another number of classes or features than in `fit`, or a row that
                 isn't finite.
         """
         refuse_tracing(logits)
-        checked = self._checked(logits)
+        rows = as_array(logits)
+        if len(rows.shape) == 1:
+            beside = None if features is None else as_array(features)[None, ...]
+            return self.predict_proba(rows[None, :], beside)[0, :]
+        checked = self._checked(rows)
         known = self._checked_features(features, int(checked.shape[0]))
         return apply_map(self.transform, checked, known, self.map_arrays(), self.widest())
 

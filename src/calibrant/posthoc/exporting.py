@@ -13,7 +13,7 @@ from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import apply_map
 
 if TYPE_CHECKING:
-    pass
+    from calibrant.export.torch_module import CalibratorModule
 
 
 class Exported:
@@ -38,6 +38,8 @@ class Exported:
         """Return a calibrator of the same arguments and parts that has learnt nothing."""
         of_whole = cast(Any, self)
         other = type(self)(**of_whole.get_params())
+        for name in ("n_classes_", "form_"):
+            setattr(other, name, getattr(of_whole, name))
         cast(Any, other).restore_parts(
             {name: part.bare() for name, part in of_whole.parts().items()}
         )

@@ -107,7 +107,7 @@ class ConfidenceMap(Calibrator):
     ) -> Array:
         """Return rows rebuilt around c', or [1 - p', p']."""
         if OF_CLASS_1 in learnt:
-            before = _class_1(xp, logits, None, {}, masks=masks)
+            before = class_1(xp, logits, None, {}, masks=masks)
             after = xp.clip(self.mapped(xp, before, learnt), 0.0, 1.0)
             return as_type(xp, xp.stack([1 - after, after], axis=1), logits)
         row = parted(xp, logits)
@@ -153,12 +153,13 @@ def _raw_confidence(logits: Array) -> tuple[IntArray, FloatArray]:
 
 def _of_class_1(logits: Array) -> FloatArray:
     """Return the (N,) probabilities of class 1 of two as `transform` sees them."""
-    return to_numpy(apply_map(_class_1, logits, None, {}))
+    return to_numpy(apply_map(class_1, logits, None, {}))
 
 
-def _class_1(
+def class_1(
     xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
 ) -> Array:
+    """Return the (n,) float64 probabilities of class 1 of two; see `Calibrator.transform`."""
     wide = xp.astype(logits, xp.float64)
     return sigmoid(xp, wide[:, 1] - wide[:, 0])
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.confidence.base import OF_CLASS_1, class_1
 from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm, exact_softmax
 from calibrant.posthoc.confidence.shapes import Steps
-from calibrant.posthoc.exporting import intervals_of
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import parted
 
@@ -111,15 +111,24 @@ class VennAbers(MapOfEitherForm):
         if self.form != "top-label":
             return None
         lower, upper = self._ends()
-        return {"edges": lower.edges, "lower": lower.values, "upper": upper.values}
+        own = {"edges": lower.edges, "lower": lower.values, "upper": upper.values}
+        return own | ({OF_CLASS_1: np.array(1.0)} if self.of_event else {})
 
     def interval(
         self, xp: Any, logits: Array, learnt: Mapping[str, Array], *, masks: bool = True
     ) -> tuple[Array, Array]:
-        """Return p0 and p1."""
-        sure = parted(xp, logits).confidence
+        """Return p0 and p1; of one event, those of whichever outcome is the likelier."""
+        of_event = OF_CLASS_1 in learnt
+        if of_event:
+            sure = class_1(xp, logits, None, {}, masks=masks)
+        else:
+            sure = parted(xp, logits).confidence
         piece = xp.searchsorted(learnt["edges"], sure)
-        return xp.take(learnt["lower"], piece, axis=0), xp.take(learnt["upper"], piece, axis=0)
+        low, high = (xp.take(learnt[end], piece, axis=0) for end in ("lower", "upper"))
+        if not of_event:
+            return low, high
+        likely = high > 1 - low
+        return xp.where(likely, low, 1 - high), xp.where(likely, high, 1 - low)
 
     def intervals(self, logits: Array) -> tuple[FloatArray, FloatArray]:
         """Return the lower and upper ends p0 <= p1 for rows of (N, K) logits.
@@ -131,7 +140,7 @@ class VennAbers(MapOfEitherForm):
             PredictionsError: another number of classes than in `fit`, or a row that isn't finite.
         """
         if self.form == "top-label":
-            return intervals_of(self, self._checked(logits))
+            return self.interval_of(self.raw_confidence(logits)[1])
         probs = exact_softmax(self._checked(logits))
         ends = [part.interval_of(column) for part, column in zip(self.maps(), probs.T, strict=True)]
         lower, upper = np.stack(ends, axis=-1)

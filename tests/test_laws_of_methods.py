@@ -147,6 +147,18 @@ def test_no_rows_are_no_rows(method, draw):
 
 
 @every_method
+@every_library
+def test_a_single_row_gives_a_row(method, library, draw):
+    rows = draw(100, 5, 0)
+    calibrator = fitted(method, rows)
+    given = rows.cast(library)
+    row = calibrator.probs(given.take(7))
+    assert type(row) is type(given.logits)
+    assert row.shape == (5,)
+    np.testing.assert_allclose(np.asarray(row), np.asarray(calibrator.probs(given))[7], atol=1e-12)
+
+
+@every_method
 def test_input_is_not_written_to(method, draw):
     rows = draw(300, 5, 0)
     before = rows.logits.copy()

@@ -538,3 +538,19 @@ def test_candidates_are_a_sequence_or_a_text(candidates, tmp_path):
     np.testing.assert_array_equal(again, text.predict_proba(rows))
     with pytest.raises(InputError, match=r"candidates must be names, .* not 3"):
         AutoCalibrator(candidates=3).fit(rows, labels)
+
+
+def test_a_candidate_may_have_another_form_than_its_usual_one(tmp_path):
+    logits, labels = biased(400)
+    calibrator = fitted(
+        logits, labels, candidates="temperature, svs+isotonic:one-vs-rest", rule="lowest", repeats=1
+    )
+    assert list(calibrator.steps_) == ["svs", "svs+isotonic:one-vs-rest"]
+    assert calibrator.steps_["svs+isotonic:one-vs-rest"].form == "one-vs-rest"
+    calibrator.save(tmp_path / "a.safetensors")
+    again = load(tmp_path / "a.safetensors").predict_proba(logits)
+    np.testing.assert_array_equal(again, calibrator.predict_proba(logits))
+    with pytest.raises(InputError, match="form must be one of top-label, one-vs-rest, not 'odd'"):
+        fitted(logits, labels, candidates="isotonic:odd")
+    with pytest.raises(InputError, match="method 'svs' has no argument 'form'"):
+        fitted(logits, labels, candidates="svs:one-vs-rest")

@@ -41,6 +41,8 @@ DEFAULT_CANDIDATES = (
 # Of one event: which way do its log odds bend, and does a map without a formula do better?
 CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
 USUAL = "usual"
+# Between a candidate and the form that it is to have.
+OF_FORM = ":"
 # With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
 FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
 # Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
@@ -93,9 +95,11 @@ class AutoCalibrator(Calibrator):
 
     Args:
         candidates: names, as a sequence or separated by commas, with their default arguments.
-            Methods that refuse the rows, or need more than logits, are left out and named in the
-            report. ``"usual"`` stands for the six, or of binary predictions and of the top-label
-            form for temperature, platt, beta, quadratic and venn-abers.
+            A method of several forms has another than its usual one behind a colon, such as
+            ``isotonic:one-vs-rest``. Methods that refuse the rows, or need more than logits, are
+            left out and named in the report. ``"usual"`` stands for the six, or of binary
+            predictions and of the top-label form for temperature, platt, beta, quadratic and
+            venn-abers.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.
@@ -227,7 +231,7 @@ class AutoCalibrator(Calibrator):
             name = "+".join(steps)
             if self.method in steps:
                 raise InputError(f"candidates must not hold '{name}', which does the choosing")
-            kinds = [CANDIDATES.named(step) for step in steps]
+            kinds = [_make(step) for step in steps]
             if any(kind.needs for kind in kinds):
                 left_out[name] = "it needs more than logits"
             elif self.same_prediction and not all(kind.keeps_prediction for kind in kinds):
@@ -293,7 +297,7 @@ class AutoCalibrator(Calibrator):
             InputError: a step of another method than its name says, or one that needs features.
         """
         for name, part in parts.items():
-            if part.method != _parted(name)[1]:
+            if part.method != _parted(name)[1].partition(OF_FORM)[0]:
                 raise InputError(f"its part '{name}' is a '{part.method}' calibrator")
             if part.needs:
                 raise InputError(f"its part '{name}' needs more than logits")
@@ -315,7 +319,9 @@ class AutoCalibrator(Calibrator):
 
 
 def _make(name: str) -> Calibrator:
-    return CANDIDATES.named(name)()
+    """Return the unfitted method of a name, in another form than its usual one if it names it."""
+    method, _, form = name.partition(OF_FORM)
+    return CANDIDATES.named(method)().set_params(**{"form": form} if form else {})
 
 
 def _parted(chain: str) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from sklearn.utils.validation import (
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
@@ -32,6 +33,9 @@ from calibrant.sklearn.pooling import Pool
 from calibrant.sklearn.responses import Response, Scores, floor_of, response_of, scores_of
 
 FEWEST_FOLDS = 2
+# Networks err at a margin or with a class; margins of linear models and the probabilities of simple
+# ones bend differently for each class.
+CANDIDATES = f"{DEFAULT_CANDIDATES}, isotonic:one-vs-rest, svs+isotonic:one-vs-rest"
 
 
 class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -50,7 +54,9 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Args:
         estimator: a classifier with `decision_function` or `predict_proba`.
         method: of calibration, by its name on the command line (`calibrant methods`), or an
-            unfitted calibrator. It may need logits only.
+            unfitted calibrator. It may need logits only. "auto" averages several by likelihood,
+            and for more than two classes has isotonic regression for each class among them, which
+            sees what margins and simple models of the features get wrong.
         cv: folds, or a splitter or splits as scikit-learn knows them; "prefit" for an `estimator`
             that is fitted already, and rows that it hasn't seen. Fewer folds are taken where a
             class has fewer rows.
@@ -200,8 +206,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _fit_calibrator(self, scores: Scores, truth: IntArray, weights: FloatArray | None) -> None:
         self._floor = floor_of(scores)
-        unfitted = make_calibrator(self.method) if isinstance(self.method, str) else self.method
-        calibrator: Any = clone(unfitted)
+        calibrator: Any = clone(self._unfitted())
         rows = Predictions.from_logits(
             scores.logits(self._floor),
             truth,
@@ -211,6 +216,12 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if len(self.classes_) == 2:
             rows = rows.as_binary()
         self.calibrator_: Calibrator = calibrator.fit_predictions(rows)
+
+    def _unfitted(self) -> Calibrator:
+        if not isinstance(self.method, str):
+            return self.method
+        many = self.method == AutoCalibrator.method and len(self.classes_) > 2
+        return make_calibrator(self.method, **{"candidates": CANDIDATES} if many else {})
 
     def _calibrated(self, scores: Scores) -> FloatArray:
         return self.calibrator_.predict_proba(scores.logits(self._floor))

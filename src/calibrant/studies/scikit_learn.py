@@ -6,9 +6,9 @@
 For each set and classifier, both wrappers get the same rows with their default arguments (five
 folds that are averaged), `CalibratedClassifierCV` once with each of its three methods, and say
 probabilities of the same other rows. Sets that ship with scikit-learn are parted anew for each
-draw, those that it makes are made anew. Differences of log loss and Brier score are paired, row by row;
-their 95 % intervals come from a bootstrap in two steps: draws with replacement, and within each
-draw rows with replacement. A probability of the true class of 0 counts as 2.2e-16, as in
+draw, those that it makes are made anew. Differences of log loss and Brier score are paired, row by
+row; their 95 % intervals come from a bootstrap in two steps: draws with replacement, and within
+each draw rows with replacement. A probability of the true class of 0 counts as 2.2e-16, as in
 scikit-learn's `log_loss`. Needs scikit-learn.
 """
 

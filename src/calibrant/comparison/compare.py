@@ -159,7 +159,7 @@ def _with_the_ranking(
             f"{test.source}: ranking by {rank_by} needs at least {ranking.fewest_rows} rows, "
             f"not {test.n}"
         )
-    names = [metric.name for metric in metrics_named(metrics)]
+    names = [metric.name for metric in metrics_named(metrics, binary=test.binary)]
     return list(dict.fromkeys([*names, rank_by, *DECIDING]))
 
 

@@ -21,7 +21,7 @@ from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 # The method that leaves the network's own confidences as they are.
 UNCALIBRATED = Uncalibrated.method
 # What the printed table shows; everything is in `Comparison.as_dict`.
-TABLE_METRICS = ("ece", "adaece", "smce", "nll", "brier")
+TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier")
 # Beside the numbers of those that may be the best in a column.
 MAY_BE_BEST = "+"
 

@@ -46,6 +46,8 @@ class Evaluation:
         top: the same, sorted by confidence.
         level: nominal coverage of the intervals.
         honest: how outcomes of rows depend on one another, on which floors rest.
+        positive: of binary predictions the rows sorted by the probability of the positive class,
+            which takes the place of the confidence, and being of it that of being right.
 
     Examples:
         >>> import calibrant as cb
@@ -63,6 +65,7 @@ class Evaluation:
     top: TopLabel
     level: float
     honest: HonestDraws = INDEPENDENT
+    positive: TopLabel | None = None
 
     @property
     def clusters(self) -> int | None:
@@ -109,7 +112,7 @@ class Evaluation:
     @property
     def clipped_nll_rows(self) -> int:
         """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
-        if self.kind != "probs":
+        if self.kind not in ("probs", "prob"):
             return 0
         return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
 
@@ -118,8 +121,15 @@ class Evaluation:
         """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
         return Gap.of(self.top, self.level, self.honest.clusters)
 
+    @property
+    def positive_gap(self) -> Gap | None:
+        """Mean probability of the positive class less its share; None unless it is binary."""
+        if self.positive is None:
+            return None
+        return Gap.of(self.positive, self.level, self.honest.clusters)
+
     def headline(self) -> str:
-        """Return the finding in one sentence, or two; see `calibrant.evaluation.findings`."""
+        """Return the finding in a sentence or two; see `calibrant.evaluation.findings`."""
         return findings.headline(self)
 
     def as_dict(self) -> dict[str, Any]:
@@ -136,6 +146,7 @@ class Evaluation:
             "level": self.level,
             "state": findings.state_of(self),
             "finding": findings.heading(self),
+            "positive": findings.positive_numbers(self),
             "metrics": {name: result.as_dict() for name, result in self.results.items()}
             | dict.fromkeys(self.skipped),
             "clipped_nll_rows": self.clipped_nll_rows,
@@ -167,7 +178,8 @@ def evaluate(
             others only the ratios matter.
         clusters: (N,) names of clusters, whose rows aren't independent of one another, with an
             array. Intervals, floors and p-values then resample whole clusters.
-        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
+        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None, and of binary
+            predictions also those of the positive class.
         resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
             for more than 100 000 rows, but at least 100.
         level: nominal coverage of the intervals, in (0, 1).
@@ -210,7 +222,7 @@ def evaluate(
         )
     scores = score_rows(predictions)
     rows = TopLabel.sort(scores.confidence, scores.correct, scores.weights)
-    named, skipped = metrics_named(metrics), dict[str, str]()
+    named, skipped = metrics_named(metrics, binary=predictions.binary), dict[str, str]()
     wanted: list[Metric] = []
     for metric in named:
         reason = metric.refusal(predictions)
@@ -219,10 +231,19 @@ def evaluate(
         else:
             skipped[metric.name] = reason
     honest = HonestDraws.like(rows, clusters_of_rows)
-    results = _results(wanted, predictions, scores, rows, resamples, level, seed, honest)
+    top = [metric for metric in wanted if not metric.of_positive]
+    found = _results(top, predictions, scores, rows, resamples, level, seed, honest)
+    positive = None
+    if predictions.binary:
+        scored = scores.of_positive()
+        positive = TopLabel.sort(scored.confidence, scored.correct, scored.weights)
+        others = [metric for metric in wanted if metric.of_positive]
+        draws = HonestDraws.like(positive, clusters_of_rows)
+        found |= _results(others, predictions, scored, positive, resamples, level, seed, draws)
+    results = {metric.name: found[metric.name] for metric in wanted}
     return Evaluation(
         predictions.source,
-        predictions.kind,
+        predictions.form,
         predictions.n_classes,
         results,
         skipped,
@@ -230,6 +251,7 @@ def evaluate(
         rows,
         level,
         honest,
+        positive,
     )
 
 

@@ -112,7 +112,43 @@ def headline(evaluation: Evaluation) -> str:
     result, state = judge(evaluation), state_of(evaluation)
     claim, grounds = _claim(evaluation, state), _grounds(evaluation, state, result)
     text = f"{claim} ({grounds}){';' if state == 'honest' else ':'} {means(evaluation)}"
-    return sentence(text) + (_of_few_rows(evaluation) if result else _of_others(evaluation))
+    rest = _of_few_rows(evaluation) if result else _of_others(evaluation)
+    return " ".join(part for part in (sentence(text) + rest, of_positive(evaluation)) if part)
+
+
+def of_positive(evaluation: Evaluation) -> str:
+    """Return what binary predictions say of the positive class, as a sentence, or nothing."""
+    rows, gap = evaluation.positive, evaluation.positive_gap
+    if rows is None or gap is None:
+        return ""
+    interval = f"{interval_of(evaluation.level)} {percent(gap.low)} to {percent(gap.high)}"
+    text = (
+        f"the positive class has a mean probability of {percent(rows.mean_confidence)} % and a "
+        f"share of {percent(rows.accuracy)} % (difference {percent(gap.value)} points, {interval})"
+    )
+    result = evaluation.results.get("ece_positive")
+    if result is None:
+        return sentence(text)
+    side = "no more" if result.at_floor else "more"
+    return sentence(
+        f"{text}; {result.metric.title} {with_unit(result.metric, result.value)}, {side} than "
+        "noise gives"
+    )
+
+
+def positive_numbers(evaluation: Evaluation) -> dict[str, float | str] | None:
+    """Return the numbers of that sentence as JSON takes them, and the sentence."""
+    rows, gap = evaluation.positive, evaluation.positive_gap
+    if rows is None or gap is None:
+        return None
+    return {
+        "mean_probability": rows.mean_confidence,
+        "share": rows.accuracy,
+        "gap": gap.value,
+        "gap_low": gap.low,
+        "gap_high": gap.high,
+        "finding": of_positive(evaluation),
+    }
 
 
 def _of_few_rows(evaluation: Evaluation) -> str:
@@ -152,7 +188,8 @@ def standing(evaluation: Evaluation) -> str:
         return text
     value = with_interval(result.metric, result.ends, evaluation.level)
     text = f"{text} {result.metric.title} {value}. {honest_would_show(result)}"
-    return text + _of_few_rows(evaluation)
+    text += _of_few_rows(evaluation)
+    return " ".join(part for part in (text, of_positive(evaluation)) if part)
 
 
 def change(before: Evaluation, after: Evaluation, method: str | None, rank_by: str) -> str:

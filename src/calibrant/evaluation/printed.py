@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 # What groups are called in print, where that isn't what the argument is called.
 HEADINGS = {"predicted": "predicted class", "label": "true label", "margin": "margin of logits"}
+# What forms are called in print, where that isn't the word of `--kind`.
+FORMS = {
+    "prob": "probability of the positive class",
+    "logit": "log odds of the positive class",
+    "toplabel": "confidence of the top label",
+}
 # More groups than this are printed worst first, and only so many of them.
 PRINTED_GROUPS = 25
 
 
 def evaluation_text(evaluation: Evaluation) -> str:
     """Return what an evaluation prints."""
-    width = "" if evaluation.n_classes is None else f", {evaluation.n_classes} classes"
+    classes = None if evaluation.positive is not None else evaluation.n_classes
+    width = "" if classes is None else f", {classes} classes"
     head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
     measured = [result.metric for result in evaluation.results.values()]
     legend = in_percent(measured)
@@ -30,7 +37,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
         legend += f" {FLOOR}"
     parts = [
         wrap(evaluation.headline()),
-        f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {evaluation.kind}",
+        f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {FORMS.get(evaluation.kind, evaluation.kind)}",
         wrap(weighing(evaluation)),
         format_table(head, [_table_row(r) for r in evaluation.results.values()]),
         "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),

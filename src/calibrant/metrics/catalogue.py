@@ -29,7 +29,7 @@ from calibrant.metrics import (
     smooth,
     sweep,
 )
-from calibrant.metrics.registry import METRICS, metrics_named
+from calibrant.metrics.registry import METRICS, POSITIVE_METRICS, metrics_named
 from calibrant.metrics.shapes import Metric
 
 
@@ -155,6 +155,18 @@ FACTS: dict[str, Facts] = {
         refit.refinement_split, "a fit of one temperature", "it measures sharpness, not honesty"
     ),
 }
+# Those of the positive class are the same of another probability.
+FACTS |= {
+    f"{name}_positive": FACTS[name] for name in ("ece", "adaece", "smce", "slope", "intercept")
+} | {
+    "large_positive": Facts(
+        cox.calibration_in_the_large,
+        "a few passes over N numbers",
+        "errors that cancel between high and low probabilities aren't seen",
+    ),
+    "brier_positive": FACTS["brier"],
+    "log_loss": FACTS["nll"],
+}
 
 
 @dataclass(frozen=True)
@@ -224,4 +236,4 @@ def described(name: str) -> Described:
 
 def all_described() -> list[Described]:
     """Return what there is to know of every metric."""
-    return [described(name) for name in METRICS]
+    return [described(name) for name in METRICS | POSITIVE_METRICS]

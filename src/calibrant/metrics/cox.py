@@ -80,7 +80,7 @@ def calibration_in_the_large(scores: Array, labels: Array) -> float:
     rows = top_label(scores, labels)
     if rows.correct.min() == rows.correct.max():
         warnings.warn("all predictions are alike right or wrong", BoundaryWarning, stacklevel=2)
-    return float(_fit(*_cells_of(rows.curves()), fixed_slope=True)[0, 1])
+    return in_the_large_of_curve(rows.curves())
 
 
 def _warn_of_no_optimum(rows: TopLabel) -> None:
@@ -119,6 +119,16 @@ def fits_of_curves(curves: ResidualCurves) -> CoxFits:
     return CoxFits(*_fit_of_cells(curves).T)
 
 
+def in_the_large_of_curve(curve: ResidualCurves) -> float:
+    """Return the intercept with the slope held at 1 of one residual curve."""
+    return float(_fit(*_cells_of(curve), fixed_slope=True)[0, 1])
+
+
+def in_the_large_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) intercepts with the slope held at 1, on cells as for `fits_of_curves`."""
+    return _fit_of_cells(curves, fixed_slope=True)[:, 1]
+
+
 slope_of_curve: Part[float] = Part(fit_of_curve, "slope")
 intercept_of_curve: Part[float] = Part(fit_of_curve, "intercept")
 slopes_of_curves: Part[FloatArray] = Part(fits_of_curves, "slope")
@@ -132,12 +142,12 @@ def _cells_of(curves: ResidualCurves) -> tuple[FloatArray, FloatArray, FloatArra
     return logit(curves.rows.confidence[starts[:-1]]), count, correct
 
 
-def _fit_of_cells(curves: ResidualCurves) -> FloatArray:
+def _fit_of_cells(curves: ResidualCurves, *, fixed_slope: bool = False) -> FloatArray:
     whole = BinSums.of(curves.rows, RESAMPLING_CELLS, "logit")
     used = whole.count > 0
     sums = BinSums.of_curves(curves, RESAMPLING_CELLS, "logit")
     position = logit(whole.mean_confidence[used])
-    return _fit(position, sums.count[:, used], sums.correct[:, used])
+    return _fit(position, sums.count[:, used], sums.correct[:, used], fixed_slope=fixed_slope)
 
 
 def _solved(curvature: FloatArray, slope: FloatArray) -> FloatArray:

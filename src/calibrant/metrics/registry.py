@@ -35,6 +35,7 @@ from calibrant.metrics.gaps import (
 )
 from calibrant.metrics.kernel import smece_of_curve, smece_of_curves
 from calibrant.metrics.mmce import mmce_of_curves
+from calibrant.metrics.positive import POSITIVE_METRICS
 from calibrant.metrics.refit import measure_calibration, measure_refinement
 from calibrant.metrics.selective import aurc_of_curves, excess_aurc_of_curves
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, RowsMetric
@@ -45,6 +46,7 @@ from calibrant.metrics.top_label import ResidualCurves
 __all__ = [
     "CORE_METRICS",
     "METRICS",
+    "POSITIVE_METRICS",
     "CurveMetric",
     "MeanMetric",
     "Metric",
@@ -286,23 +288,25 @@ CORE_METRICS = ("ece", "adaece", "smce", "smece", "nll", "brier", "accuracy")
 """What is measured unless something else is asked for."""
 
 
-def metrics_named(names: Sequence[str] | str | None) -> list[Metric]:
+def metrics_named(names: Sequence[str] | str | None, *, binary: bool = False) -> list[Metric]:
     """Return the metrics of `names`.
 
     Args:
         names: names, or one; ``"all"`` among them stands for every metric. None: `CORE_METRICS`.
+        binary: whether both of these hold those of the positive class too.
 
     Raises:
         UnknownMethodError: no metric goes by a name; the message lists those that there are.
     """
+    known, more = METRICS | POSITIVE_METRICS, POSITIVE_METRICS if binary else {}
     if names is None:
-        names = CORE_METRICS
+        names = (*CORE_METRICS, *more)
     found: dict[str, Metric] = {}
     for name in [names] if isinstance(names, str) else names:
         if name == "all":
-            found |= METRICS
-        elif name in METRICS:
-            found[name] = METRICS[name]
+            found |= METRICS | more
+        elif name in known:
+            found[name] = known[name]
         else:
-            raise unknown([*METRICS, "all"], name, "metric")
+            raise unknown([*known, "all"], name, "metric")
     return list(found.values())

@@ -36,6 +36,8 @@ class Metric:
         takes_clusters: whether rows may be clustered.
         judges: whether a value at its floor means that confidences can't be told from perfect ones.
             It counts every row and both directions, and a few rows can't decide it.
+        of_positive: whether it is about the probability of the positive class of binary
+            predictions, not about the predicted label.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Metric:
     weighs: Literal["any", "counts", "none"] = "any"
     takes_clusters: bool = True
     judges: bool = False
+    of_positive: bool = False
 
     @property
     def superlative(self) -> str:
@@ -59,6 +62,11 @@ class Metric:
 
     def refusal(self, predictions: Predictions) -> str | None:
         """Return why it can't be computed of these rows, as a clause, or None."""
+        if self.of_positive and not predictions.binary:
+            return (
+                "it is about the positive class of binary predictions, which have to be declared "
+                "(Predictions.from_binary, --kind binary)"
+            )
         if self.needs_rows and predictions.kind == "toplabel":
             return "it needs a score for every class"
         if predictions.n < self.fewest_rows:

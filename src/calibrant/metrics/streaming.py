@@ -91,6 +91,8 @@ class MetricSums:
             InputError: it doesn't follow from these sums.
         """
         metric = metrics_named([name])[0]
+        if metric.of_positive:
+            raise InputError(f"'{name}' doesn't follow from these sums: they are of the top label")
         if isinstance(metric, CurveMetric):
             grid = self.uniform if metric.grid == "uniform" else self.logit
             return metric.of_curve(grid.curves())

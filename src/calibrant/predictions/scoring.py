@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,6 +60,20 @@ class RowScores(TopScores):
     def has_rows(self) -> bool:
         """Whether the scores of all classes were known."""
         return not np.isnan(self.nll[0])
+
+    def of_positive(self) -> RowScores:
+        """Return rows of two classes as if all had been predicted to be of class 1.
+
+        Then `confidence` is the probability of that class, and `correct` whether it is the true
+        one.
+        """
+        positive = self.predicted == 1
+        return replace(
+            self,
+            confidence=np.where(positive, self.confidence, 1 - self.confidence),
+            predicted=np.ones_like(self.predicted),
+            correct=self.correct == positive,
+        )
 
     def take(self, part: slice) -> RowScores:
         """Return some of the rows, nothing copied."""

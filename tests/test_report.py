@@ -89,7 +89,7 @@ class Page(HTMLParser):
 def test_headline_says_before_and_after(comparison: cb.Comparison) -> None:
     before = comparison["none"].evaluation
     text, deck = comparison_words(comparison, before)
-    gap = Gap.of(before.rows)
+    gap = Gap.of(before.top)
     assert text.startswith(f"Overconfident by {100 * gap.value:.1f} points (95 % interval ")
     assert f"after {comparison.best} " in text
     assert ("not distinguishable from perfect" in text) == comparison.methods[0].evaluation[

@@ -30,6 +30,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
     """Return what an evaluation prints."""
     classes = None if evaluation.positive is not None else evaluation.n_classes
     width = "" if classes is None else f", {classes} classes"
+    form = FORMS.get(evaluation.kind, evaluation.kind)
     head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
     measured = [result.metric for result in evaluation.results.values()]
     legend = in_percent(measured)
@@ -37,7 +38,7 @@ def evaluation_text(evaluation: Evaluation) -> str:
         legend += f" {FLOOR}"
     parts = [
         wrap(evaluation.headline()),
-        f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {FORMS.get(evaluation.kind, evaluation.kind)}",
+        f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {form}",
         wrap(weighing(evaluation)),
         format_table(head, [_table_row(r) for r in evaluation.results.values()]),
         "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),

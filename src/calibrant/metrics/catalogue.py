@@ -156,15 +156,15 @@ FACTS: dict[str, Facts] = {
     ),
 }
 # Those of the positive class are the same of another probability.
-FACTS |= {
-    f"{name}_positive": FACTS[name] for name in ("ece", "adaece", "smce", "slope", "intercept")
+OF_POSITIVE: dict[str, Facts] = {
+    f"{name}_positive": FACTS[name]
+    for name in ("ece", "adaece", "smce", "slope", "intercept", "brier")
 } | {
     "large_positive": Facts(
         cox.calibration_in_the_large,
         "a few passes over N numbers",
         "errors that cancel between high and low probabilities aren't seen",
     ),
-    "brier_positive": FACTS["brier"],
     "log_loss": FACTS["nll"],
 }
 
@@ -221,7 +221,7 @@ def described(name: str) -> Described:
         'Return the mean of -log p_y, in nats.'
     """
     (metric,) = metrics_named([name])
-    facts = FACTS.get(name)
+    facts = (FACTS | OF_POSITIVE).get(name)
     if facts is None:
         return Described(metric, "", (), {}, None, ())
     text = Docstring.of(facts.function)

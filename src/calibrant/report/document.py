@@ -21,16 +21,13 @@ from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
 from calibrant.evaluation.numbers import show
 from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
+from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.report.classes import class_table, classes_to_show
-from calibrant.report.margins import (
-    MarginTemperature,
-    margin_groups,
-    margin_temperature,
-)
+from calibrant.report.margins import MarginTemperature, margin_groups, margin_temperature
 from calibrant.report.method_title import method_title
 from calibrant.report.render import typeset
 from calibrant.report.series import (
@@ -157,7 +154,8 @@ def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
         "level": first.level,
         "z": NormalDist().inv_cdf((1 + first.level) / 2),
         "source": first.source,
-        "kind": predictions.kind,
+        "kind": predictions.form,
+        "positive": predictions.positive_name if predictions.binary else None,
         "n": first.n,
         "n_classes": predictions.n_classes,
         "metrics": {name: _metric(r.metric, r) for name, r in first.results.items()},
@@ -211,8 +209,7 @@ def _method(
     one: Shown, predictions: Predictions, margin: FloatArray | None, labels: IntArray
 ) -> Document:
     rows, scores, level = one.evaluation.top, one.evaluation.scores, one.evaluation.level
-    histogram, risk = confidence_histogram(rows), risk_coverage(rows)
-    smooth = smoothed_reliability(rows, points=SMOOTH_POINTS, level=level)
+    risk, positive = risk_coverage(rows), one.evaluation.positive
     table = class_table(scores, labels, level)
     groups = [] if margin is None else margin_groups(scores, margin, level=level)
     return {
@@ -223,20 +220,8 @@ def _method(
             for name, result in one.evaluation.results.items()
         },
         "words": {name: _words(result) for name, result in one.evaluation.results.items()},
-        "confidence": histogram.confidence,
-        "accuracy": histogram.accuracy,
-        "bins": {
-            strategy: _points(binned_reliability(rows, level=level, strategy=strategy))
-            for strategy in get_args(Strategy)
-        },
-        "smooth": {
-            # The curve is left out where rows are too few: at both ends, or between two clusters.
-            "index": np.rint(smooth.confidence * (SMOOTH_POINTS - 1)).astype(int).tolist(),
-            "accuracy": short(smooth.accuracy, 4),
-            "low": short(smooth.low, 4),
-            "high": short(smooth.high, 4),
-        },
-        "histogram": {"count": short(histogram.count), "correct": short(histogram.correct)},
+        **_reliability(rows, level),
+        "positive": None if positive is None else _reliability(positive, level),
         "risk": {
             "threshold": short(risk.threshold, 6),
             "accepted": risk.accepted.tolist(),
@@ -262,6 +247,28 @@ def _method(
             "low": short(table.low),
             "high": short(table.high),
         },
+    }
+
+
+def _reliability(rows: TopLabel, level: float) -> Document:
+    """Return what the reliability diagram draws of rows sorted by what they say."""
+    histogram = confidence_histogram(rows)
+    smooth = smoothed_reliability(rows, points=SMOOTH_POINTS, level=level)
+    return {
+        "confidence": histogram.confidence,
+        "accuracy": histogram.accuracy,
+        "bins": {
+            strategy: _points(binned_reliability(rows, level=level, strategy=strategy))
+            for strategy in get_args(Strategy)
+        },
+        "smooth": {
+            # The curve is left out where rows are too few: at both ends, or between two clusters.
+            "index": np.rint(smooth.confidence * (SMOOTH_POINTS - 1)).astype(int).tolist(),
+            "accuracy": short(smooth.accuracy, 4),
+            "low": short(smooth.low, 4),
+            "high": short(smooth.high, 4),
+        },
+        "histogram": {"count": short(histogram.count), "correct": short(histogram.correct)},
     }
 
 

@@ -87,7 +87,7 @@ function ribbon(xs, curve, x, y) {
 }
 
 // A reliability diagram with its confidence histogram below, on one horizontal axis.
-function reliabilityChart(method, strategy, role, grid, width) {
+function reliabilityChart(method, strategy, role, grid, width, words) {
   const side = width - 52;
   const area = { left: 42, right: 42 + side, top: 28, bottom: 28 + side };
   const foot = { top: area.bottom + 46, bottom: area.bottom + 128 };
@@ -95,9 +95,9 @@ function reliabilityChart(method, strategy, role, grid, width) {
   const steps = [0, 0.2, 0.4, 0.6, 0.8, 1];
   let out = axes(area, x, y, steps, steps, { xTextAt: foot.bottom });
   out += line(x(0), y(0), x(1), y(1), "diagonal");
-  out += text(area.left - 28, 12, "Share that is right", 'class="strong"');
-  out += text(area.left + 8, area.top + 18, "underconfident");
-  out += text(area.right - 8, area.bottom - 10, "overconfident", 'text-anchor="end"');
+  out += text(area.left - 28, 12, words.share, 'class="strong"');
+  out += text(area.left + 8, area.top + 18, words.below);
+  out += text(area.right - 8, area.bottom - 10, words.above, 'text-anchor="end"');
   const drawn = strategy === "smooth"
     ? ribbon(grid, method.smooth, x, y) : dots(method.bins[strategy], x, y, 8, strategy === "uniform");
   out += `<g class="${role}">${drawn}</g>`;
@@ -110,19 +110,19 @@ function reliabilityChart(method, strategy, role, grid, width) {
   count.forEach((n, i) => {
     if (!n) return;
     const left = px(area.left + i * bin + 0.5), wide = px(bin - 1);
-    const title = `<title>${percent(i / count.length, 0)} to ${percent((i + 1) / count.length, 0)}: ${whole(n)} rows, ${whole(correct[i])} right</title>`;
+    const title = `<title>${percent(i / count.length, 0)} to ${percent((i + 1) / count.length, 0)}: ${whole(n)} rows, ${whole(correct[i])} ${words.hit}</title>`;
     bars += `<g>${title}<rect class="bar wrong" x="${left}" y="${h(n)}" width="${wide}" height="${px(foot.bottom - h(n))}"/>`;
     bars += `<rect class="bar" x="${left}" y="${h(correct[i])}" width="${wide}" height="${px(foot.bottom - h(correct[i]))}"/></g>`;
   });
   out += `<g class="${role}">${bars}</g>` + line(area.left, foot.bottom, area.right, foot.bottom, "axis");
-  out += text(area.left, foot.top - 22, `${whole(rows)} predictions, by confidence`, 'class="strong"');
-  out += text(area.right, foot.bottom + 33, "Confidence", 'class="strong" text-anchor="end"');
+  out += text(area.left, foot.top - 22, `${whole(rows)} predictions, by ${words.axis.toLowerCase()}`, 'class="strong"');
+  out += text(area.right, foot.bottom + 33, words.axis, 'class="strong" text-anchor="end"');
   out += meanMarkers(x, foot, [
-    [method.accuracy, `right ${percent(method.accuracy)}`],
-    [method.confidence, `confident ${percent(method.confidence)}`],
+    [method.accuracy, `${words.hit} ${percent(method.accuracy)}`],
+    [method.confidence, `${words.said} ${percent(method.confidence)}`],
   ]);
-  const label = `Reliability diagram of ${method.name}: mean confidence ${percent(method.confidence)}, ` +
-    `accuracy ${percent(method.accuracy)}. The numbers are in the table below.`;
+  const label = `Reliability diagram of ${method.name}: mean ${words.axis.toLowerCase()} ${percent(method.confidence)}, ` +
+    `${words.hit} ${percent(method.accuracy)}. The numbers are in the table below.`;
   return svg(width, foot.bottom + 38, label, out);
 }
 

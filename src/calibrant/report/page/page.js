@@ -4,12 +4,12 @@ const doc = JSON.parse(document.getElementById("data").textContent);
 const byName = Object.fromEntries(doc.methods.map((method) => [method.name, method]));
 const byId = (id) => document.getElementById(id);
 const state = {
-  after: doc.after, before: doc.before, points: "uniform", metric: doc.rank_by,
+  after: doc.after, before: doc.before, points: "uniform", view: doc.positive ? "positive" : "top", metric: doc.rank_by,
   target: null, point: 0, sort: { key: "gap", descending: true },
 };
 const POINTS_NOTES = {
-  width: "The bins of the ECE. Larger dots hold more rows. Lines: Wilson’s interval of the accuracy, at the same level as all intervals here.",
-  mass: "The bins of AdaECE: each dot holds as many rows as the next. Lines: Wilson’s interval.",
+  uniform: "The bins of the ECE. Larger dots hold more rows. Lines: Wilson’s interval of the accuracy, at the same level as all intervals here.",
+  quantile: "The bins of AdaECE: each dot holds as many rows as the next. Lines: Wilson’s interval.",
   smooth: "Kernel regression with a Gaussian of width 0.04; the band is a pointwise bootstrap interval.",
 };
 
@@ -31,19 +31,31 @@ function legend(shown) {
     `<span><span class="key stroke ${role}" aria-hidden="true"></span>${escapeText(method.name)}</span>`).join("")}</p>`;
 }
 
+// What a diagram of the predicted label says, and one of the positive class.
+const VIEWS = {
+  top: { share: "Share that is right", below: "underconfident", above: "overconfident", hit: "right", said: "confident", axis: "Confidence" },
+  positive: { share: "Share that is positive", below: "too low", above: "too high", hit: "positive", said: "said", axis: "Probability of the positive class" },
+};
+
+function viewOf(method) {
+  return state.view === "positive" ? { ...method, ...method.positive } : method;
+}
+
 function drawReliability() {
   const box = byId("reliability-chart"), shown = shownMethods().reverse();
   box.classList.toggle("single", shown.length === 1);
   box.innerHTML = shown.map(({ method, role }) =>
     `<figure><figcaption><span class="key ${role}" aria-hidden="true"></span> <b>${escapeText(method.name)}</b></figcaption><div></div></figure>`).join("");
   [...box.querySelectorAll("div")].forEach((slot, i) => {
-    slot.innerHTML = reliabilityChart(shown[i].method, state.points, shown[i].role, doc.smooth_grid, widthOf(slot));
+    slot.innerHTML = reliabilityChart(viewOf(shown[i].method), state.points, shown[i].role, doc.smooth_grid, widthOf(slot), VIEWS[state.view]);
   });
   byId("points-note").textContent = POINTS_NOTES[state.points];
 }
 
 function reliabilityNumbers() {
-  const rows = shownMethods().flatMap(({ method }) => {
+  const words = VIEWS[state.view];
+  const rows = shownMethods().flatMap(({ method: given }) => {
+    const method = viewOf(given);
     const points = state.points === "smooth"
       ? { ...method.smooth, confidence: method.smooth.index.map((i) => doc.smooth_grid[i]) }
       : method.bins[state.points];
@@ -53,7 +65,7 @@ function reliabilityNumbers() {
       share(c), share(points.accuracy[i]), share(points.low[i]), share(points.high[i]),
     ]);
   });
-  return [["Method", num("Rows"), num("Confidence"), num("Right"), num("Low"), num("High")], rows];
+  return [["Method", num("Rows"), num(words.axis), num(words.share), num("Low"), num("High")], rows];
 }
 
 function drawMargins() {
@@ -299,6 +311,9 @@ function wireControls() {
   byId("metric")?.addEventListener("change", (event) => { state.metric = event.target.value; drawRanking(); });
   for (const radio of document.querySelectorAll('input[name="points"]')) {
     radio.addEventListener("change", () => { state.points = radio.value; draw(["reliability"]); });
+  }
+  for (const radio of document.querySelectorAll('input[name="view"]')) {
+    radio.addEventListener("change", () => { state.view = radio.value; draw(["reliability"]); });
   }
   byId("threshold").addEventListener("input", (event) => {
     state.target = null;

@@ -33,6 +33,7 @@ ROOMS = (
     "report",
     "sklearn",
     "monitor",
+    "scale",
     "cli",
     "studies",
     "__main__",

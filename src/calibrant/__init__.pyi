@@ -139,3 +139,10 @@ from calibrant.predictions.rows import RowSummary as RowSummary
 from calibrant.predictions.rows import softmax as softmax
 from calibrant.predictions.rows import summarize as summarize
 from calibrant.sample import load_sample as load_sample
+from calibrant.scale.engines import Engine as Engine
+from calibrant.scale.measure import evaluate_shards as evaluate_shards
+from calibrant.scale.measure import evaluate_shards_by as evaluate_shards_by
+from calibrant.scale.measuring import evaluate_sums as evaluate_sums
+from calibrant.scale.shards import Shards as Shards
+from calibrant.scale.sums import merge as merge
+from calibrant.scale.sums import summarise_shard as summarise_shard

@@ -16,7 +16,9 @@ from calibrant.cli.monitor import monitor
 from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
     Cluster,
+    EngineName,
     File,
+    Files,
     Json,
     Kind,
     Labels,
@@ -26,11 +28,15 @@ from calibrant.cli.options import (
     Positive,
     Report,
     Resamples,
+    Scheduler,
     Seed,
     Settings,
+    SkipBroken,
+    Workers,
     read,
 )
 from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.cli.shards import Many, measure_many
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in, wrap
@@ -65,7 +71,7 @@ def root(
 
 @app.command(cls=NamesMetrics)
 def measure(
-    file: File,
+    files: Files,
     metrics: Metrics = "",
     by: Annotated[
         str | None,
@@ -91,21 +97,31 @@ def measure(
     level: Level = 0.95,
     seed: Seed = 0,
     report: Report = None,
+    engine: EngineName = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    skip_broken: SkipBroken = False,
     json: Json = None,
 ) -> None:
     """Measure how honest the confidence in FILE is, with intervals and the noise floor."""
     from calibrant.evaluation.evaluate import evaluate
 
-    check_outputs([file, labels], [report, json])
     if rows_for is not None and not 0 < rows_for < 1:
         raise InputError(
             f"--rows-for takes an ECE as a fraction, such as 0.01 for 1 %, not {rows_for:g}"
         )
     if rows_for is not None and by is not None:
         raise InputError("--rows-for asks about the whole file; leave out either it or --by")
-    predictions = read(file, kind, labels, cluster=cluster, positive=positive)
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
+    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
+    if many.wanted:
+        more: dict[str, Any] = {"rows_for": rows_for, "report": report, "json": json}
+        measure_many(many, by=by, cluster=cluster, **more, **options)
+        return
+    file = Path(files[0])
+    check_outputs([file, labels], [report, json])
+    predictions = read(file, kind, labels, cluster=cluster, positive=positive)
     if by is not None:
         from calibrant.evaluation.groups import evaluate_by
 

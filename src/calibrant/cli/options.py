@@ -11,6 +11,34 @@ from calibrant.cli.completion import complete_method, complete_metrics
 from calibrant.predictions.predictions import Predictions
 
 File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE...",
+        help="Predictions: npz, npy, csv, parquet, arrow, safetensors, h5, pt. Several files, "
+        "folders, globs, manifests and URLs are taken as one set, read in bounded memory.",
+    ),
+]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Who works on many files: processes (of this machine) or dask. With it one file is "
+        "read in bounded memory as well.",
+        show_default=False,
+    ),
+]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(help="Address of a running Dask scheduler.", show_default=False),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Processes, or Dask workers; without it one to a core.", show_default=False),
+]
+SkipBroken = Annotated[
+    bool, typer.Option("--skip-broken", help="Leave out files that can't be read, and say so.")
+]
 Json = Annotated[
     str | None,
     typer.Option(

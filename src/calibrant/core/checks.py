@@ -25,6 +25,7 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.errors import LooksLikeProbabilitiesWarning, PredictionsError, warn_caller
+from calibrant.core.row_numbers import row_number
 
 # Rounding may leave the sum of a row of K probabilities this far from 1.
 ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
@@ -124,13 +125,13 @@ def check_finite(chunk: Array, key: str, source: str, offset: int, *, masks: boo
                 row = int(left.argmin())
                 raise PredictionsError(
                     f"{source}: '{key}' must leave every row at least 2 classes that aren't -inf, "
-                    f"but row {offset + row} has {left[row]}"
+                    f"but row {row_number(offset + row)} has {left[row]}"
                 )
             return
     row, column = (int(i[0]) for i in np.nonzero(~usable))
-    value = float(chunk[row, column])
+    value, at = float(chunk[row, column]), row_number(offset + row)
     raise PredictionsError(
-        f"{source}: '{key}' must be finite, but row {offset + row}, column {column} holds {value}"
+        f"{source}: '{key}' must be finite, but row {at}, column {column} holds {value}"
     )
 
 
@@ -139,7 +140,7 @@ def refuse_infinite(usable: Array, offset: int = 0) -> None:
     rows = to_numpy(usable)
     if not rows.all():
         row = offset + int(rows.argmin())
-        raise PredictionsError(f"logits: row {row} holds NaN or infinity")
+        raise PredictionsError(f"logits: row {row_number(row)} holds NaN or infinity")
 
 
 def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
@@ -148,8 +149,8 @@ def check_unmasked(logits: Array, labels: IntArray, source: str) -> None:
     if masked.any():
         row = int(masked.argmax())
         raise PredictionsError(
-            f"{source}: 'logits' must not mask the true class with -inf, but row {row} masks its "
-            f"class {labels[row]}"
+            f"{source}: 'logits' must not mask the true class with -inf, but row {row_number(row)} "
+            f"masks its class {labels[row]}"
         )
 
 
@@ -157,8 +158,9 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     xp = namespace(chunk)
     if not bool(xp.all(chunk >= 0)):
         row, column = (int(i[0]) for i in np.nonzero(to_numpy(chunk < 0)))
+        at = row_number(offset + row)
         raise PredictionsError(
-            f"{source}: 'probs' must not be negative, but row {offset + row}, column {column} "
+            f"{source}: 'probs' must not be negative, but row {at}, column {column} "
             f"holds {float(chunk[row, column])}; name the array 'logits' if these are logits"
         )
     wide = xp.astype(chunk, xp.float64)
@@ -166,8 +168,9 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
     if bool(xp.any(off)):
         row = int(to_numpy(off).argmax())
         raise PredictionsError(
-            f"{source}: every row of 'probs' must sum to 1, but row {offset + row} sums to "
-            f"{float(xp.sum(wide[row, :])):.6g}; name the array 'logits' if these are logits"
+            f"{source}: every row of 'probs' must sum to 1, but row {row_number(offset + row)} "
+            f"sums to {float(xp.sum(wide[row, :])):.6g}; name the array 'logits' if these are "
+            "logits"
         )
 
 
@@ -201,8 +204,8 @@ def check_labels(
     if bad.any():
         row = int(bad.argmax())
         raise PredictionsError(
-            f"{source}: '{key}' must be whole numbers from 0{top}, but row {row} holds "
-            f"{values[row]}"
+            f"{source}: '{key}' must be whole numbers from 0{top}, but row {row_number(row)} "
+            f"holds {values[row]}"
         )
     return whole
 
@@ -257,6 +260,7 @@ def check_confidence(confidence: Array, source: str) -> FloatArray:
     if bad.any():
         row = int(bad.argmax())
         raise PredictionsError(
-            f"{source}: 'confidence' must lie in [0, 1], but row {row} holds {values[row]}"
+            f"{source}: 'confidence' must lie in [0, 1], but row {row_number(row)} holds "
+            f"{values[row]}"
         )
     return values.astype(np.float64)

@@ -15,13 +15,23 @@ from functools import lru_cache
 from typing import Any
 
 MOST_WORKERS = 8
+_limit: list[int] = []
+
+
+def core_count() -> int:
+    """Return how many cores this process may use."""
+    usable = getattr(os, "sched_getaffinity", None)
+    return len(usable(0)) if usable is not None else os.cpu_count() or 1
 
 
 def worker_count() -> int:
     """Return how many threads to share work among: the cores this process may use, at most 8."""
-    usable = getattr(os, "sched_getaffinity", None)
-    cores = len(usable(0)) if usable is not None else os.cpu_count() or 1
-    return min(cores, MOST_WORKERS)
+    return min(core_count(), *_limit, MOST_WORKERS)
+
+
+def limit_threads(most: int) -> None:
+    """Let this process share work among no more threads, as one process of many."""
+    _limit[:] = [most]
 
 
 @contextmanager

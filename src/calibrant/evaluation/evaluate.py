@@ -42,7 +42,7 @@ class Evaluation:
         n_classes: number of classes K, None for the top-label form.
         results: by metric name.
         skipped: metric name to the reason why it could not be computed.
-        scores: the scored rows.
+        scores: the scored rows; none where only sums of them are kept.
         top: the same, sorted by confidence.
         level: nominal coverage of the intervals.
         honest: how outcomes of rows depend on one another, on which floors rest.
@@ -115,6 +115,16 @@ class Evaluation:
         if self.kind not in ("probs", "prob"):
             return 0
         return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean confidence of the rows."""
+        return self.top.mean_confidence
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right rows."""
+        return self.top.accuracy
 
     @property
     def gap(self) -> Gap:
@@ -208,12 +218,7 @@ def evaluate(
     predictions = predictions.counted
     if resamples is None:
         resamples = default_resamples(predictions.n)
-    if resamples < 2:
-        raise InputError(f"resamples must be at least 2, not {resamples}")
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1, not {level}")
-    if seed < 0:
-        raise InputError(f"seed must not be negative, but is {seed}")
+    check_drawing(resamples, level, seed)
     clusters_of_rows = Clusters.of(predictions.clusters)
     if clusters_of_rows is not None and clusters_of_rows.number < 2:
         raise InputError(
@@ -253,6 +258,16 @@ def evaluate(
         honest,
         positive,
     )
+
+
+def check_drawing(resamples: int, level: float, seed: int) -> None:
+    """Raise `InputError` unless resamples can be drawn, and intervals made of them."""
+    if resamples < 2:
+        raise InputError(f"resamples must be at least 2, not {resamples}")
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, not {level}")
+    if seed < 0:
+        raise InputError(f"seed must not be negative, but is {seed}")
 
 
 def _results(

@@ -60,10 +60,18 @@ def evidence(
     Returns:
         As many numbers: rising in the value, 0 at `expected`.
     """
-    variance = max(float(np.mean(confidence * (1 - confidence))), SMALLEST_VARIANCE)
+    variance = float(np.mean(confidence * (1 - confidence)))
+    return evidence_of(values, expected, len(confidence), variance)
+
+
+def evidence_of(
+    values: FloatArray | float, expected: float, rows: int, variance: float
+) -> NDArray[np.float64]:
+    """Return `evidence` of a group of so many rows whose mean of c (1 - c) is `variance`."""
+    variance = max(variance, SMALLEST_VARIANCE)
     excess = np.asarray(values, dtype=np.float64) - expected
     u = np.maximum(excess, 0.0) / variance
-    exponent = len(confidence) * variance * ((1 + u) * np.log1p(u) - u)
+    exponent = rows * variance * ((1 + u) * np.log1p(u) - u)
     return np.where(excess < 0, excess, exponent)
 
 

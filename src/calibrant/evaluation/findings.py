@@ -103,7 +103,7 @@ def finding(evaluation: Evaluation, preferred: str | None = None) -> str:
 
 def means(evaluation: Evaluation) -> str:
     """Return mean confidence and accuracy as a clause."""
-    confidence, accuracy = evaluation.top.mean_confidence, evaluation.top.accuracy
+    confidence, accuracy = evaluation.mean_confidence, evaluation.accuracy
     return f"mean confidence {percent(confidence)} %, accuracy {percent(accuracy)} %"
 
 

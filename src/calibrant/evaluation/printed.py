@@ -134,8 +134,8 @@ def _group_row(name: str, group: Evaluation, result: MetricResult, marked: bool)
     return [
         name,
         str(group.n),
-        percent(group.top.mean_confidence),
-        percent(group.top.accuracy),
+        percent(group.mean_confidence),
+        percent(group.accuracy),
         show(metric, result.value) + ("*" if marked else ""),
         f"{show(metric, result.low)} .. {show(metric, result.high)}",
         show(metric, result.floor_95),

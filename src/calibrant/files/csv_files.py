@@ -37,10 +37,7 @@ def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
     """Read a table of comma-separated numbers with a header line, in UTF-8."""
     with readable("the CSV file", source):
         with _opened(path) as text:
-            _, header = next(_records(text), (0, list[str]()))
-        if not header:
-            raise PredictionsError(f"{source}: is empty; expected a header and rows")
-        header = [name.strip() for name in header]
+            header = header_of(text, source)
         keys, places = select_columns(header, wanted, source)
         named = keys.labels if keys.positive is not None else None
         numbers = {key: columns for key, columns in places.items() if key != named}
@@ -55,10 +52,23 @@ def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
             return assemble(keys, get, source)
         # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
         except ValueError as error:
-            fault = _first_fault(path, len(header), _columns(header, keys, numbers))
+            with _opened(path) as text:
+                fault = first_fault(text, header, keys, numbers)
             if fault is None:
                 raise
             raise PredictionsError(f"{source}: {fault}") from error
+
+
+def header_of(text: TextIO, source: str) -> list[str]:
+    """Return the names of the columns of an open table.
+
+    Raises:
+        PredictionsError: there is no line at all.
+    """
+    _, header = next(_records(text), (0, list[str]()))
+    if not header:
+        raise PredictionsError(f"{source}: is empty; expected a header and rows")
+    return [name.strip() for name in header]
 
 
 def _opened(path: Path) -> TextIO:
@@ -122,19 +132,21 @@ def _columns(header: list[str], keys: Keys, places: dict[str, list[int]]) -> lis
     return sorted(columns, key=lambda column: column.position)
 
 
-def _first_fault(path: Path, width: int, columns: list[Column]) -> str | None:
-    """Go through the file row by row and say what is wrong with the first bad one, if any."""
-    with _opened(path) as text:
-        records = _records(text)
-        next(records)
-        line = None
-        for line, cells in records:
-            if len(cells) != width:
-                found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-                return f"line {line} has {found}, but the header has {width}"
-            fault = _fault(cells, columns)
-            if fault is not None:
-                return f"line {line}{fault}"
+def first_fault(
+    text: TextIO, header: list[str], keys: Keys, places: dict[str, list[int]]
+) -> str | None:
+    """Go through an open table row by row and say what is wrong with the first bad one, if any."""
+    columns, width = _columns(header, keys, places), len(header)
+    records = _records(text)
+    next(records)
+    line = None
+    for line, cells in records:
+        if len(cells) != width:
+            found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+            return f"line {line} has {found}, but the header has {width}"
+        fault = _fault(cells, columns)
+        if fault is not None:
+            return f"line {line}{fault}"
     return "has a header, but no rows" if line is None else None
 
 

@@ -141,13 +141,15 @@ class MeasuredSplit:
         draws = min(self._resamples, HONEST_DRAWS)
         gaps = _honest_gaps(self._predictions, self._summary, draws, self._seed)
         honest = self._partition + gaps[:, None] * GRID
-        calibration, drawn = (loss[:, AS_GIVEN] - _lowest(loss) for loss in (self._losses, honest))
+        calibration, drawn = (
+            loss[:, AS_GIVEN] - lowest_of(loss) for loss in (self._losses, honest)
+        )
         return Measured(self._split.calibration, calibration, drawn, biased=True)
 
     @cached_property
     def refinement(self) -> Measured:
         """The refinement part with bootstrap replicates."""
-        return Measured(self._split.refinement, _lowest(self._losses), None, biased=False)
+        return Measured(self._split.refinement, lowest_of(self._losses), None, biased=False)
 
 
 measure_calibration: Part[Measured] = Part(MeasuredSplit, "calibration")
@@ -194,7 +196,7 @@ def _honest_gaps(
     return found / total(predictions.n, summary.weights)
 
 
-def _lowest(losses: FloatArray) -> FloatArray:
+def lowest_of(losses: FloatArray) -> FloatArray:
     """Return (R,) minima of (R, G) losses, by a parabola through the three lowest nodes."""
     at = np.clip(losses.argmin(axis=1), 1, len(GRID) - 2)
     rows = np.arange(len(losses))

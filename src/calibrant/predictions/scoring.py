@@ -155,11 +155,14 @@ def exponentials(chunk: Array) -> tuple[Array, Array, FloatArray, FloatArray]:
     xp = namespace(chunk)
     best = xp.argmax(chunk, axis=1)
     top = pick(chunk, best)
-    if bool(xp.all(xp.abs(top) <= SAFE_LOGITS)):
+    safe = xp.abs(top) <= SAFE_LOGITS
+    if bool(xp.all(safe)):
         shifted, scale = chunk, np.exp(to_numpy(top).astype(np.float64))
     else:
-        shifted = chunk - top[:, None]
-        scale = 1.0 + to_numpy(top - top).astype(np.float64)
+        # Row by row, so that a row's last digits don't hang on those that it shares a chunk with.
+        shift = xp.where(safe, xp.zeros_like(top), top)
+        shifted = chunk - shift[:, None]
+        scale = np.exp(to_numpy(top - shift).astype(np.float64))
     others = put(xp.exp(shifted), best, 0.0)
     return best, others, scale, to_numpy(row_sums(others)).astype(np.float64) / scale
 

@@ -1,0 +1,122 @@
+"""Commands on many files: the same words as on one, read in bounded memory by an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.core.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrant.scale.engines import Engine
+    from calibrant.scale.running import Progress, Watcher
+    from calibrant.scale.shards import Shards
+
+
+@dataclass(frozen=True)
+class Many:
+    """Files that a command was given, and how they are to be worked on.
+
+    Attributes:
+        files: as they were given.
+        kind: what to read; labels: the file of labels of one `.npy` file.
+        engine, scheduler, workers: see `calibrant.scale.engines.Engine`.
+        skip_broken: whether to leave out files that can't be read.
+        positive: the positive class of binary predictions.
+    """
+
+    files: Sequence[str]
+    kind: str | None = None
+    labels: Path | None = None
+    engine: str | None = None
+    scheduler: str | None = None
+    workers: int | None = None
+    skip_broken: bool = False
+    positive: str | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether this is a task for an engine, rather than one file to be read whole."""
+        from calibrant.scale.locating import stands_for_many
+
+        asked = (self.engine, self.scheduler, self.workers, self.skip_broken or None)
+        return any(one is not None for one in asked) or stands_for_many(self.files)
+
+    def by(self) -> Engine:
+        """Return who does the work."""
+        from calibrant.scale.engines import Engine
+
+        return Engine(self.engine or "processes", self.workers, self.scheduler)  # type: ignore[arg-type]
+
+    def shards(self, *, labelled: bool = True) -> Shards:
+        """Return the files, once their headers are read."""
+        from calibrant.scale.shards import Shards
+
+        return Shards(
+            self.files,
+            kind=self.kind,  # type: ignore[arg-type]
+            labels=self.labels,
+            labelled=labelled,
+            skip_broken=self.skip_broken,
+            positive=self.positive,
+        )
+
+
+@contextmanager
+def watching(what: str, shards: Shards) -> Generator[Watcher]:
+    """Yield what shows on a terminal how many shards are done, how quickly, and the time left."""
+    with progress(len(shards), what) as advance:
+
+        def watch(state: Progress) -> None:
+            advance(str(state), state.shards, state.of)
+
+        yield watch
+
+
+def check_places(shards: Shards, outputs: Sequence[Path | str | None]) -> None:
+    """Raise `InputError` if an output would replace one of the shards."""
+    check_outputs([Path(shard.where) for shard in shards], outputs)
+
+
+def measure_many(
+    many: Many,
+    *,
+    by: str | None,
+    cluster: str | None,
+    rows_for: float | None,
+    report: Path | None,
+    json: str | None,
+    **options: Any,
+) -> None:
+    """Measure many files, as `calibrant measure` does one."""
+    from calibrant.scale.measure import evaluate_shards, evaluate_shards_by
+
+    if report is not None:
+        raise InputError("a report page shows single rows; measure a sample as one file for it")
+    if by is not None and cluster is not None:
+        raise InputError(
+            "of many files take either groups or clusters; leave out --by or --cluster"
+        )
+    engine, shards = many.by(), many.shards()
+    check_places(shards, [json])
+    options |= {"engine": engine, "skip_broken": many.skip_broken}
+    if by is not None:
+        kind = "predicted" if by == "class" else by
+        with watching("measuring", shards) as watch:
+            grouped = evaluate_shards_by(shards, kind, watch=watch, **options)
+        emit(str(grouped), grouped.as_dict(), json)
+        return
+    with watching("measuring", shards) as watch:
+        result = evaluate_shards(shards, cluster=cluster, watch=watch, **options)
+    text, document = str(result), result.as_dict()
+    if rows_for is not None:
+        from calibrant.evaluation.power import rows_needed
+
+        size = rows_needed(result.top.confidence, rows_for, seed=options["seed"])
+        text += f"\n\n{size}"
+        document["rows_needed"] = vars(size)
+    emit(text, document, json)

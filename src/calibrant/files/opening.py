@@ -1,0 +1,178 @@
+"""Files by path or by URL: one way to open, list, look for and put them in place.
+
+A path of this machine is read as it is. Anything of the form ``scheme://...`` goes through fsspec,
+which knows ``s3://``, ``gs://``, ``memory://`` and many more, each by a package of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from calibrant.core.errors import CalibrantError, InputError, PredictionsError
+from calibrant.files.atomic import replacing
+from calibrant.files.bounds import check_regular
+from calibrant.files.keys import optional
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+def is_url(where: str) -> bool:
+    """Return whether `where` is a URL rather than a path of this machine."""
+    return _URL.match(where) is not None
+
+
+def extension_of(where: str) -> str:
+    """Return the extension of a path or URL in lower case, with its dot."""
+    return PurePosixPath(where).suffix.lower() if is_url(where) else Path(where).suffix.lower()
+
+
+def beside(where: str, name: str) -> str:
+    """Return the place of another file in the same folder."""
+    if is_url(where):
+        return f"{where.rpartition('/')[0]}/{name}"
+    return str(Path(where).with_name(name))
+
+
+def within(folder: str, name: str) -> str:
+    """Return the place of a file in a folder."""
+    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else str(Path(folder) / name)
+
+
+def name_of(where: str) -> str:
+    """Return the last part of a path or URL."""
+    return where.rstrip("/").rpartition("/")[2] if is_url(where) else Path(where).name
+
+
+def _system(where: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and what the URL is called there."""
+    core = optional("fsspec.core", "fsspec", "remote")
+    with asked(where):
+        return cast(tuple[Any, str], core.url_to_fs(where))
+
+
+@contextmanager
+def asked(where: str) -> Generator[None]:
+    """Turn what a file system raises in the body into one sentence."""
+    try:
+        yield
+    except CalibrantError:
+        raise
+    except FileNotFoundError:
+        raise PredictionsError(f"{where}: there is no such file") from None
+    # Each of the many systems fails in its own way.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        raise PredictionsError(f"{where}: can't be reached: {reason}") from error
+
+
+def open_binary(where: str) -> BinaryIO:
+    """Open a regular file, or a URL, to be read from any place.
+
+    Raises:
+        PredictionsError: there is no such file, or it is none.
+        MissingDependencyError: a URL, without fsspec.
+    """
+    if not is_url(where):
+        check_regular(Path(where), where)
+        with asked(where):
+            return Path(where).open("rb")
+    system, path = _system(where)
+    with asked(where):
+        return cast(BinaryIO, system.open(path, "rb"))
+
+
+def is_file(where: str) -> bool:
+    """Return whether a file is there."""
+    if not is_url(where):
+        return os.path.isfile(where)
+    system, path = _system(where)
+    with asked(where):
+        return bool(system.isfile(path))
+
+
+def is_folder(where: str) -> bool:
+    """Return whether a folder is there."""
+    if not is_url(where):
+        return os.path.isdir(where)
+    system, path = _system(where)
+    with asked(where):
+        return bool(system.isdir(path))
+
+
+def entries(folder: str) -> list[str]:
+    """Return the places of what lies in a folder, files and folders alike, in no special order."""
+    if not is_url(folder):
+        with asked(folder):
+            return [str(Path(folder) / name) for name in os.listdir(folder)]
+    system, path = _system(folder)
+    with asked(folder):
+        found = cast(list[str], system.ls(path, detail=False))
+        names = [one.rstrip("/").rpartition("/")[2] for one in found]
+        own = path.rstrip("/").rpartition("/")[2]
+        return [within(folder, name) for name in names if name != own or len(names) > 1]
+
+
+def matching(pattern: str) -> list[str]:
+    """Return the places that a glob pattern finds."""
+    if not is_url(pattern):
+        from glob import glob
+
+        return glob(pattern, recursive=True)
+    system, path = _system(pattern)
+    with asked(pattern):
+        found = cast(list[str], system.glob(path))
+        return [cast(str, system.unstrip_protocol(one)) for one in found]
+
+
+@contextmanager
+def replacing_anywhere(where: str) -> Generator[BinaryIO]:
+    """Yield a file to write to that becomes `where`, a path or URL, whole or not at all.
+
+    Of a URL the file is written under a name of its own and moved.
+
+    Raises:
+        InputError: it can't be written.
+    """
+    if not is_url(where):
+        with replacing(where) as temporary, temporary.open("w+b") as file:
+            yield file
+        return
+    system, path = _system(where)
+    head, _, tail = path.rpartition("/")
+    temporary_path = f"{head}/.calibrant-{os.urandom(8).hex()}-{tail}"
+    try:
+        with asked(where):
+            system.makedirs(head, exist_ok=True)
+            file = cast(BinaryIO, system.open(temporary_path, "wb"))
+        with file:
+            yield file
+        with asked(where):
+            system.mv(temporary_path, path)
+    except BaseException as error:
+        if system.exists(temporary_path):
+            system.rm(temporary_path)
+        if isinstance(error, PredictionsError):
+            raise InputError(str(error)) from error
+        raise
+
+
+def make_folder(where: str) -> None:
+    """Make a folder, and those above it, if it isn't there.
+
+    Raises:
+        InputError: it can't be made.
+    """
+    if not is_url(where):
+        try:
+            os.makedirs(where, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{where}: can't make this folder ({error.strerror})") from error
+        return
+    system, path = _system(where)
+    with asked(where):
+        system.makedirs(path, exist_ok=True)

@@ -1,0 +1,1 @@
+"""Predictions in many files, measured, fitted to and calibrated in bounded memory."""

@@ -1,0 +1,170 @@
+"""Who does the work: processes of this machine, or the workers of a Dask cluster.
+
+An engine calls one function with each shard, in any order, and hands on what it returns. What comes
+out is whole numbers, so it doesn't matter which engine, how many workers, or in which order.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.threads import core_count, limit_threads
+from calibrant.files.keys import optional
+
+EngineName = Literal["processes", "dask"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+# A shard whose worker was killed goes to another one so many times.
+RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What shards are worked on by.
+
+    Attributes:
+        name: ``"processes"`` of this machine, or ``"dask"``.
+        workers: how many; None for one to a core.
+        scheduler: address of a running Dask scheduler; None for workers on this machine.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cb.Engine("processes", workers=2).workers
+        2
+        >>> cb.Engine("spark")
+        Traceback (most recent call last):
+            ...
+        calibrant.core.errors.InputError: engine must be one of processes, dask, not 'spark'; ...
+    """
+
+    name: EngineName = "processes"
+    workers: int | None = None
+    scheduler: str | None = None
+
+    def __post_init__(self) -> None:
+        names = ", ".join(get_args(EngineName))
+        if self.name not in get_args(EngineName):
+            raise InputError(
+                f"engine must be one of {names}, not '{self.name}'; any other can call "
+                "calibrant.summarise_shard and calibrant.merge"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"workers must be at least 1, not {self.workers}")
+        if self.scheduler is not None and self.name != "dask":
+            raise InputError("a scheduler goes with the engine dask only")
+
+    def run(
+        self, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the index of each item with what `function` returns of it, as they are done.
+
+        Raises:
+            CalibrantError: what `function` raised; or `InputError`, where workers keep dying.
+        """
+        workers = min(self.workers or core_count(), len(items))
+        if self.name == "dask":
+            yield from _on_dask(function, items, workers, self.scheduler)
+        elif workers < 2:
+            for i, item in enumerate(items):
+                yield i, function(item)
+        else:
+            yield from _in_processes(function, items, workers)
+
+
+def _in_processes(
+    function: Callable[[Item], Result], items: Sequence[Item], workers: int
+) -> Iterator[tuple[int, Result]]:
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    left, died = dict(enumerate(items)), 0
+    while left:
+        try:
+            with _pool(context, workers) as pool:
+                running: dict[Future[Result], int] = {}
+                waiting = iter(list(left.items()))
+                # Few at a time, so that an error or an interrupt ends the work soon.
+                for i, item in waiting:
+                    running[pool.submit(function, item)] = i
+                    if len(running) > 2 * workers:
+                        yield from _taken(running, left)
+                while running:
+                    yield from _taken(running, left)
+        except BrokenProcessPool as error:
+            died += 1
+            if died > RETRIES:
+                raise InputError(
+                    "a process that worked on shards was killed again and again, most likely for "
+                    "want of memory; try fewer workers"
+                ) from error
+
+
+def _taken(running: dict[Future[Any], int], left: dict[int, Any]) -> Iterator[tuple[int, Any]]:
+    """Yield what is done of what runs, once something is."""
+    done, _ = wait(running, return_when=FIRST_COMPLETED)
+    for future in done:
+        i = running[future]
+        result = future.result()
+        del running[future]
+        del left[i]
+        yield i, result
+
+
+@contextmanager
+def _pool(context: Any, workers: int) -> Generator[ProcessPoolExecutor]:
+    pool = ProcessPoolExecutor(workers, context, initializer=limit_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _on_dask(
+    function: Callable[[Item], Result], items: Sequence[Item], workers: int, scheduler: str | None
+) -> Iterator[tuple[int, Result]]:
+    distributed = optional("distributed", "dask and distributed", "dask")
+    with _client(distributed, workers, scheduler) as client:
+        # Not by the hash of the call: the files may have changed since it was last made.
+        futures = client.map(function, list(items), pure=False, retries=RETRIES)
+        index = {future.key: i for i, future in enumerate(futures)}
+        for future in distributed.as_completed(futures):
+            try:
+                result = future.result()
+            except distributed.KilledWorker as error:
+                raise InputError(
+                    "workers of the cluster were killed again and again, most likely for want of "
+                    "memory; give each more of it"
+                ) from error
+            future.release()
+            yield index[future.key], result
+
+
+@contextmanager
+def _client(distributed: Any, workers: int, scheduler: str | None) -> Generator[Any]:
+    if scheduler is not None:
+        try:
+            client = distributed.Client(scheduler, timeout=10)
+        except CalibrantError:
+            raise
+        except Exception as error:  # a wrong address fails in many ways
+            raise InputError(f"no Dask scheduler answers at '{scheduler}': {error}") from error
+        with client:
+            yield client
+        return
+    with (
+        distributed.LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=None,
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client

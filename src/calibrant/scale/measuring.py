@@ -1,0 +1,261 @@
+"""Metrics of very many rows from their sums, each with its interval and its floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.core.text import counted, wrap
+from calibrant.evaluation.evaluate import Evaluation, check_drawing
+from calibrant.evaluation.metric_result import result_of
+from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, Replicates
+from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.resampling import Clusters
+from calibrant.metrics.shapes import MeanMetric, Metric, RowsMetric, values_of_curve
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions.scoring import RowScores
+from calibrant.scale.drawing import honest, of_blocks, resampled
+from calibrant.scale.row_sums import RowSums
+from calibrant.scale.sums import ShardSums
+from calibrant.scale.whole_rows import CARRIED, MOST_CLASSES, WholeRowSums
+
+NO_SCORES = RowScores(
+    np.empty(0), np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0), np.empty(0)
+)
+# Rows that stand for all where a picture of their confidences is enough.
+STAND_INS = 10_000
+NOT_CARRIED = {
+    "skce": "it compares pairs of rows, which sums can't carry; measure a sample as one file",
+    "classwise_adaece": "it sorts the rows by the probability of each class, which sums can't "
+    "carry; measure a sample as one file",
+}
+KINDS = {
+    "cells": "Intervals: resamples drawn from counts of rows in fine cells of confidence.",
+    "clusters": "Intervals: resamples of whole clusters",
+    "floors": "Floors: as if outcomes within a cluster were independent.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ShardEvaluation(Evaluation):
+    """What was found of many files; as `Evaluation`, of which it has no scored rows.
+
+    Attributes:
+        sums: what it was found from.
+        shards: number of files that were read.
+        broken: files that were left out, with the reason.
+        intervals: how resamples were drawn, in a sentence.
+    """
+
+    sums: RowSums | None = None
+    shards: int = 0
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+    intervals: str = KINDS["cells"]
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self._sums.n
+
+    @property
+    def _sums(self) -> RowSums:
+        assert self.sums is not None
+        return self.sums
+
+    @property
+    def clipped_nll_rows(self) -> int:
+        """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
+        return self._sums.clipped if self.kind == "probs" else 0
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean confidence."""
+        return float(self._sums.cells.cells().confidence.sum()) / self.n
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right rows."""
+        return self._sums.right / self.n
+
+    @property
+    def gap(self) -> Gap:
+        """Mean confidence less accuracy, and the ends of its interval."""
+        cells = self._sums.cells.cells()
+        each = np.divide(
+            cells.confidence, cells.count, out=np.zeros(cells.count.shape), where=cells.count > 0
+        )
+        residual = each - np.array([[0.0], [1.0]])
+        gap = self.mean_confidence - self.accuracy
+        spread = float((cells.count * (residual - gap) ** 2).sum()) / self.n
+        return Gap.of_moments(gap, spread, self.accuracy, self.n, self.level)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        left_out = [{"shard": name, "reason": self.broken[name]} for name in sorted(self.broken)]
+        more = {"shards": self.shards, "intervals": self.intervals, "shards_left_out": left_out}
+        return super().as_dict() | more
+
+    def __str__(self) -> str:
+        text = f"{super().__str__()}\n\n{wrap(self.intervals)}"
+        if self.broken:
+            lines = [f"left out: {self.broken[name]}" for name in sorted(self.broken)]
+            head = f"{counted(len(lines), 'file')} couldn't be read:"
+            text += "\n\n" + "\n".join([head, *lines])
+        return text
+
+
+def carried(metrics: Sequence[str] | str | None, classes: int | None) -> tuple[str, ...]:
+    """Return the metrics among these that want sums of whole probability vectors."""
+    names = {metric.name for metric in metrics_named(metrics)}
+    wanted = [name for name in CARRIED if name in names and classes is not None]
+    return tuple(n for n in wanted if n != "classwise_ece" or (classes or 0) <= MOST_CLASSES)
+
+
+def evaluate_sums(
+    sums: ShardSums,
+    *,
+    metrics: Sequence[str] | str | None = None,
+    resamples: int | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+    source: str = "shards",
+) -> ShardEvaluation:
+    """Return every metric that sums carry, with its interval and its floor.
+
+    Neither hangs on how rows were dealt to shards, nor on who summed which of them: sums are exact,
+    and all draws are from the sums of all rows. What resampling cells instead of rows changes is
+    below what one seed and another do.
+
+    Args:
+        sums: of all rows.
+        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
+        resamples: bootstrap resamples, and simulated honest data sets; 1 000 for None.
+        level: nominal coverage of the intervals.
+        seed: the same seed gives the same intervals.
+        source: what the result calls the rows.
+
+    Raises:
+        InputError: no shard could be read, or an argument is out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> np.savez("part-0.npz", probs=[[0.8, 0.2]] * 100, labels=[0] * 60 + [1] * 40)
+        >>> sums = cb.summarise_shard(cb.Shards("part-0.npz").shards[0])
+        >>> print(cb.evaluate_sums(sums).headline())
+        Overconfident by 20.0 points (95 % interval 10.9 to 29.8): mean confidence 80.0 %, ...
+    """
+    resamples = MOST_RESAMPLES if resamples is None else resamples
+    check_drawing(resamples, level, seed)
+    if sums.rows is None:
+        reasons = "; ".join(sorted(sums.broken.values()))
+        raise InputError(f"{source}: no file could be read: {reasons}")
+    return evaluated(sums, sums.rows, metrics, resamples, level, seed, source)
+
+
+def evaluated(
+    sums: ShardSums,
+    rows: RowSums,
+    metrics: Sequence[str] | str | None,
+    resamples: int,
+    level: float,
+    seed: int,
+    source: str,
+) -> ShardEvaluation:
+    """Return the metrics of some of the rows, or of all; see `evaluate_sums`."""
+    wanted, skipped = _usable(metrics_named(metrics), sums, rows)
+    whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
+    others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
+    kind = KINDS["cells"]
+    if len(sums.blocks) == 1:
+        raise InputError(
+            f"{source}: all rows belong to one cluster, and what varies between clusters can't be "
+            "told from one; leave the clusters out, or give at least 2"
+        )
+    if sums.blocks:
+        blocks = [sums.blocks[key] for key in sorted(sums.blocks)]
+        drawn: Replicates = of_blocks(blocks, rows, others, resamples, seed)
+        put = f"put together into {len(blocks)} by the hashes of their names"
+        number = put if sums.folded else f"{len(blocks)} in all"
+        kind = f"{KINDS['clusters']}, {number}. {KINDS['floors']}"
+    else:
+        drawn = resampled(rows, others, resamples, seed)
+    floors = honest(rows, others, resamples, seed)
+    curve = rows.cells.cells().curve()
+    values = values_of_curve(others, curve)
+    for metric in others:
+        if isinstance(metric, MeanMetric):
+            known = metric.name in rows.totals
+            values[metric.name] = rows.mean(metric.name) if known else rows.right / rows.n
+    found = {
+        name: Measured(value, drawn[name], floors.get(name), name in floors)
+        for name, value in values.items()
+    }
+    if len(sums.blocks) > 1:
+        # A resample of G blocks varies less than it should, and few don't know by how much.
+        clusters = Clusters(np.empty(0, np.int64), len(sums.blocks))
+        found = {name: one.scattered(clusters.stretch(level)) for name, one in found.items()}
+    for metric in whole:
+        assert isinstance(sums.whole, WholeRowSums)
+        found[metric.name] = sums.whole.measured(metric.name, resamples, seed)
+    results = {m.name: result_of(m, found[m.name], level, {}) for m in wanted}
+    return ShardEvaluation(
+        source,
+        sums.kind,
+        sums.n_classes,
+        results,
+        skipped,
+        NO_SCORES,
+        stand_ins(rows),
+        level,
+        sums=rows,
+        shards=sums.shards,
+        broken=sums.broken,
+        intervals=kind,
+    )
+
+
+def _usable(
+    wanted: list[Metric], sums: ShardSums, rows: RowSums
+) -> tuple[list[Metric], dict[str, str]]:
+    """Return the metrics that follow from these sums, and why the others don't."""
+    skipped: dict[str, str] = {}
+    usable: list[Metric] = []
+    for metric in wanted:
+        if metric.needs_rows and sums.n_classes is None:
+            skipped[metric.name] = "it needs a score for every class"
+        elif rows.n < metric.fewest_rows:
+            skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
+        elif metric.name in NOT_CARRIED:
+            skipped[metric.name] = NOT_CARRIED[metric.name]
+        elif isinstance(metric, RowsMetric) and metric.name not in sums.plan.whole_rows:
+            skipped[metric.name] = _why_not_whole(metric.name, sums)
+        else:
+            usable.append(metric)
+    return usable, skipped
+
+
+def _why_not_whole(name: str, sums: ShardSums) -> str:
+    if name == "classwise_ece" and (sums.n_classes or 0) > MOST_CLASSES:
+        return f"its sums would be too large for more than {MOST_CLASSES} classes"
+    if sums.plan.by is not None:
+        return "its sums aren't kept for each group"
+    if sums.plan.clustered:
+        return "its sums aren't kept for each cluster"
+    return "the sums weren't made for it"
+
+
+def stand_ins(rows: RowSums) -> TopLabel:
+    """Return a few rows whose confidences are spread as those of all rows are."""
+    cells = rows.cells.cells()
+    n = min(rows.n, STAND_INS)
+    ends = np.cumsum(cells.count.sum(axis=0))
+    at = np.searchsorted(ends, (np.arange(n) + 0.5) / n * rows.n, side="right")
+    index = np.minimum(at, len(ends) - 1)
+    return TopLabel(cells.position[index], cells.rows.correct[index], np.arange(n))

@@ -1,0 +1,292 @@
+"""Predictions in many files, as one set that is read a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from os import fspath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import IntArray
+from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
+from calibrant.core.row_numbers import rows_from
+from calibrant.core.text import counted
+from calibrant.files.batched import of_rows, open_rows
+from calibrant.files.keys import ONE_SCORE, FileKind, Keys, Wanted, assemble, readable
+from calibrant.files.row_files import RowFile
+from calibrant.predictions.predictions import Predictions
+from calibrant.scale.locating import Where, located
+
+# Numbers of a batch: what is computed of them takes around 20 MB, and threads don't share it.
+BATCH_NUMBERS = (1 << 20) - 1
+# Rows of a batch at most, so that whole numbers below 2^32 may be summed as floats without loss.
+BATCH_ROWS = 1 << 18
+# Headers are read by so many threads: most of the time is waiting.
+HEADER_THREADS = 8
+
+
+class Batch(NamedTuple):
+    """Some rows of a shard.
+
+    Attributes:
+        predictions: the rows.
+        place: where row 0 stands among all rows of all shards.
+        column: (n,) what was asked for beside them, or None.
+    """
+
+    predictions: Predictions
+    place: int
+    column: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a set. It holds no row, only what its header says; workers take it as it is.
+
+    Attributes:
+        where: its path or URL.
+        kind: what its scores are.
+        rows: how many there are.
+        n_classes: number of classes K, None for the top-label form.
+        first: where its row 0 stands among all rows of all shards.
+        labels: a separate file of labels, for one `.npy` file.
+        labelled: whether its rows need labels.
+        positive: which label is the positive class of binary predictions.
+    """
+
+    where: str
+    kind: FileKind
+    rows: int
+    n_classes: int | None
+    first: int = 0
+    labels: str | None = None
+    labelled: bool = True
+    positive: str | None = None
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a batch."""
+        return max(1, min(BATCH_ROWS, BATCH_NUMBERS // (self.n_classes or 1)))
+
+    def batches(
+        self, column: str | None = None, *, features: bool = False, chosen: IntArray | None = None
+    ) -> Iterator[Batch]:
+        """Yield its rows in bounded memory, checked.
+
+        Args:
+            column: name of a column to read beside them.
+            features: whether to read features, where there are any.
+            chosen: the rows to yield, ascending; None for all.
+
+        Raises:
+            PredictionsError: a row that can't be used, named by its number in the file.
+        """
+        step = self.rows_at_once
+        spans = [slice(a, min(a + step, self.rows)) for a in range(0, self.rows, step)]
+        if chosen is not None:
+            spans = [s for s in spans if np.diff(np.searchsorted(chosen, [s.start, s.stop]))[0]]
+        with open_rows(self.where, self.labels) as file:
+            keys = self._keys(file, features)
+            wanted = list(of_rows(keys))
+            with readable("the rows", self.where):
+                if column is not None and not file.has(column):
+                    raise PredictionsError(f"{self.where}: there is no column '{column}'")
+                names = wanted if column is None or column in wanted else [*wanted, column]
+                read = file.read(names, spans)
+                for span in spans:
+                    with named(self.where):
+                        arrays = next(read)
+                    with rows_from(span.start):
+                        rows = assemble(keys, arrays.__getitem__, self.where)
+                    place, beside = (
+                        self.first + span.start,
+                        None if column is None else arrays[column],
+                    )
+                    if chosen is not None:
+                        low, high = np.searchsorted(chosen, [span.start, span.stop])
+                        index = chosen[low:high] - span.start
+                        rows, beside = rows.take(index), None if beside is None else beside[index]
+                    yield Batch(rows, place, beside)
+
+    def _keys(self, file: RowFile, features: bool) -> Keys:
+        keys = file.choose(Wanted(self.kind, self.labelled, self.positive))
+        if "weight" in file.names():
+            raise PredictionsError(
+                f"{self.where}: has a 'weight' for each row, and shards are taken without weights; "
+                "measure it as one file"
+            )
+        return replace(keys, head=(), reference=None, features=keys.features if features else None)
+
+
+class named:
+    """Let messages of the body begin with the file that they are about."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, PredictionsError) and not str(error).startswith(self.where):
+            raise PredictionsError(f"{self.where}: {error}") from error
+
+
+class Shards:
+    """Predictions in many files, as one set; no row is read before it is wanted.
+
+    Headers are read at once, so that a shard of other classes, another kind or without labels is
+    refused before anything long begins.
+
+    Args:
+        where: paths, folders, globs, manifests or URLs (see `located`), in the order of the rows.
+        kind: what to read, as `read_predictions` takes it; the first that is there for None.
+        labels: for one `.npy` file: the file of labels, if it isn't beside it.
+        labelled: whether to refuse files without labels.
+        skip_broken: leave out files that can't be read, rather than end with them.
+        positive: which label is the positive class of binary predictions.
+
+    Attributes:
+        shards: the files, as `Shard`.
+        broken: the files that were left out, with the reason.
+
+    Raises:
+        PredictionsError: no files, an unreadable header, or files that don't go together.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> for i in range(3):
+        ...     np.savez(f"part-{i}.npz", logits=np.eye(4) * 3, labels=[0, 1, 2, 0])
+        >>> shards = cb.Shards("part-*.npz")
+        >>> shards
+        <Shards: 3 files, 12 rows x 4 classes, logits>
+        >>> [len(batch) for batch in shards.batches()]
+        [4, 4, 4]
+    """
+
+    def __init__(
+        self,
+        where: Where | Sequence[Where],
+        *,
+        kind: FileKind | None = None,
+        labels: Where | None = None,
+        labelled: bool = True,
+        skip_broken: bool = False,
+        positive: str | None = None,
+    ) -> None:
+        files = located(where)
+        self.broken: dict[str, str] = {}
+        self.source = (
+            fspath(where)
+            if not isinstance(where, Sequence) or isinstance(where, str)
+            else (
+                files[0]
+                if len(files) == 1
+                else f"{files[0]} and {counted(len(files) - 1, 'other file')}"
+            )
+        )
+        beside = None if labels is None else fspath(labels)
+
+        def header(file: str) -> Shard | CalibrantError:
+            try:
+                return _header(file, kind, beside, labelled, positive)
+            except MissingDependencyError:
+                raise
+            except CalibrantError as error:
+                return error
+
+        with ThreadPoolExecutor(min(HEADER_THREADS, len(files))) as pool:
+            found = list(pool.map(header, files))
+        shards: list[Shard] = []
+        place = 0
+        for file, one in zip(files, found, strict=True):
+            if isinstance(one, CalibrantError):
+                if not skip_broken:
+                    raise one
+                self.broken[file] = str(one)
+                continue
+            shards.append(replace(one, first=place))
+            place += one.rows
+        if not shards:
+            raise PredictionsError(f"{self.source}: none of the files can be read")
+        for shard in shards:
+            _check_alike(shards[0], shard)
+        self.shards: tuple[Shard, ...] = tuple(shards)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of all files."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes K, None for the top-label form."""
+        return self.shards[0].n_classes
+
+    @property
+    def kind(self) -> FileKind:
+        """What the scores are."""
+        return self.shards[0].kind
+
+    def batches(self) -> Iterator[Predictions]:
+        """Yield all rows in order, in bounded memory.
+
+        Raises:
+            PredictionsError: a row that can't be used, named by file and number.
+        """
+        for shard in self.shards:
+            for batch in shard.batches():
+                yield batch.predictions
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self.shards)
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __repr__(self) -> str:
+        width = "" if self.n_classes is None else f" x {self.n_classes} classes"
+        return f"<Shards: {counted(len(self), 'file')}, {self.rows} rows{width}, {self.kind}>"
+
+
+def _header(
+    where: str, kind: FileKind | None, labels: str | None, labelled: bool, positive: str | None
+) -> Shard:
+    """Return what the header of a file says, checked as far as it goes."""
+    with open_rows(where, labels) as file, readable("the header", where):
+        keys = file.choose(Wanted(kind, labelled, positive))
+        shape = file.shape(keys.scores)
+        wide = keys.kind not in ("toplabel", *ONE_SCORE)
+        if len(shape) != 1 + wide or shape[0] < 1 or (wide and shape[1] < 2):
+            expected = "(N, K) with N >= 1 rows and K >= 2 classes" if wide else "(N,) with N >= 1"
+            raise PredictionsError(
+                f"{where}: '{keys.scores}' must have shape {expected}, not {shape}"
+            )
+        for key in of_rows(keys):
+            rows = file.shape(key)[:1]
+            if rows != shape[:1]:
+                raise PredictionsError(
+                    f"{where}: '{key}' has {rows[0] if rows else 'no'} entries, but there are "
+                    f"{shape[0]} rows of scores"
+                )
+        classes = int(shape[1]) if wide else None if keys.kind == "toplabel" else 2
+        held = "binary" if kind == "binary" else keys.kind
+        return Shard(where, held, int(shape[0]), classes, 0, labels, labelled, positive)
+
+
+def _check_alike(one: Shard, other: Shard) -> None:
+    """Raise `PredictionsError` unless two shards can be parts of one set."""
+    if other.kind != one.kind:
+        raise PredictionsError(
+            f"{other.where}: holds {other.kind}, but {one.where} holds {one.kind}; say which "
+            "to read by its kind, or leave out either"
+        )
+    if other.n_classes != one.n_classes:
+        raise PredictionsError(
+            f"{other.where}: has {other.n_classes} classes, but {one.where} has {one.n_classes}"
+        )

@@ -1,0 +1,247 @@
+"""Many files as one set: which files, in every format and mixed, checked before a row is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.scale.locating import by_number, located, stands_for_many
+from calibrant.scale.shards import Shard
+
+CLASSES = 4
+
+
+def rows(n: int, seed: int = 0) -> cb.Predictions:
+    rng = np.random.default_rng(seed)
+    logits = (2 * rng.normal(size=(n, CLASSES))).astype(np.float32)
+    return cb.Predictions.from_logits(logits, rng.integers(CLASSES, size=n))
+
+
+def write_hdf5(predictions: cb.Predictions, path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        file["logits"], file["labels"] = predictions.scores, predictions.labels
+
+
+def write_arrow(predictions: cb.Predictions, path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"logits": list(predictions.scores), "label": predictions.labels})
+    with arrow.OSFile(str(path), "wb") as sink, arrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def write_lists(predictions: cb.Predictions, path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    width = arrow.list_(arrow.float32(), CLASSES)
+    logits = arrow.array(list(predictions.scores), type=width)
+    table = arrow.table({"logits": logits, "label": predictions.labels})
+    parquet.write_table(table, path, row_group_size=5)
+
+
+WRITERS: dict[str, Callable[[cb.Predictions, Path], None]] = {
+    "a.npz": cb.write_predictions,
+    "b.parquet": cb.write_predictions,
+    "c.parquet": write_lists,
+    "d.safetensors": cb.write_predictions,
+    "e.csv": cb.write_predictions,
+    "f-logits.npy": cb.write_predictions,
+    "g.h5": write_hdf5,
+    "h.arrow": write_arrow,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Eight files of eight formats."""
+    for i, (name, write) in enumerate(WRITERS.items()):
+        write(rows(10 + i, seed=i), tmp_path / name)
+    (tmp_path / "README.md").write_text("no predictions")
+    return tmp_path
+
+
+def everything() -> cb.Predictions:
+    parts = [rows(10 + i, seed=i) for i in range(len(WRITERS))]
+    logits = np.concatenate([part.scores for part in parts])
+    return cb.Predictions.from_logits(logits, np.concatenate([part.labels for part in parts]))
+
+
+def assert_holds_everything(shards: cb.Shards) -> None:
+    batches = list(shards.batches())
+    whole = everything()
+    np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), whole.labels)
+    np.testing.assert_array_equal(np.concatenate([batch.scores for batch in batches]), whole.scores)
+
+
+def test_a_folder_of_all_formats_is_one_set(folder: Path) -> None:
+    shards = cb.Shards(folder)
+    assert [Path(shard.where).name for shard in shards] == list(WRITERS)
+    assert (shards.rows, shards.n_classes, shards.kind) == (108, CLASSES, "logits")
+    assert_holds_everything(shards)
+
+
+def test_a_url_is_as_good_as_a_path(folder: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    try:
+        for file in folder.iterdir():
+            memory.pipe(f"/shards/{file.name}", file.read_bytes())
+        assert_holds_everything(cb.Shards("memory://shards"))
+        assert len(cb.Shards("memory://shards/*.parquet")) == 2
+        with pytest.raises(
+            PredictionsError, match=r"^memory://shards/x.npz: there is no such file"
+        ):
+            cb.Shards("memory://shards/x.npz")
+    finally:
+        memory.rm("/shards", recursive=True)
+
+
+def test_batches_are_bounded_and_begin_where_they_should(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    shards = cb.Shards(folder)
+    assert max(len(batch) for batch in shards.batches()) == 3
+    assert_holds_everything(shards)
+    places = [batch.place for shard in shards for batch in shard.batches()]
+    assert places[:4] == [0, 3, 6, 9]
+    assert places[-1] == 106
+
+
+def test_some_rows_can_be_read_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    whole, start = everything(), 0
+    for shard in cb.Shards(folder):
+        chosen = np.array([1, 7, 8])
+        found = [batch.predictions.labels for batch in shard.batches(chosen=chosen)]
+        np.testing.assert_array_equal(np.concatenate(found), whole.labels[start + chosen])
+        start += shard.rows
+
+
+def test_patterns_and_manifests_name_files(folder: Path) -> None:
+    assert len(cb.Shards(folder / "*.parquet")) == 2
+    listed = folder / "shards.txt"
+    listed.write_text("# two of them\nb.parquet\n\na.npz\n")
+    assert [Path(place).name for place in located(listed)] == ["b.parquet", "a.npz"]
+    (folder / "shards.json").write_text(json.dumps({"shards": ["d.safetensors"]}))
+    assert [Path(place).name for place in located(folder / "shards.json")] == ["d.safetensors"]
+    assert sorted(["p-10.npz", "p-9.npz"], key=by_number) == ["p-9.npz", "p-10.npz"]
+
+
+def test_what_stands_for_many_files(folder: Path) -> None:
+    assert stands_for_many([folder])
+    assert stands_for_many([folder / "*.npz"])
+    assert stands_for_many([folder / "a.npz", folder / "e.csv"])
+    assert stands_for_many(["s3://bucket/a.npz"])
+    assert not stands_for_many([folder / "a.npz"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("*.xyz", "no file of predictions goes by this pattern"),
+        ("none.npz", "there is no such file"),
+        ("README.md", "the extension '.md' is unknown"),
+    ],
+)
+def test_what_isnt_there_is_said(folder: Path, name: str, message: str) -> None:
+    with pytest.raises(PredictionsError, match=message):
+        cb.Shards(folder / name)
+
+
+def test_a_file_counts_once(folder: Path) -> None:
+    with pytest.raises(InputError, match="is named twice"):
+        cb.Shards([folder / "a.npz", folder])
+
+
+def test_a_shard_of_other_classes_is_refused_by_its_header(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(folder / "z.npz", logits=np.zeros((5, 3)), labels=np.zeros(5))
+    monkeypatch.setattr(Shard, "batches", None)
+    with pytest.raises(PredictionsError, match=r"z.npz: has 3 classes, but .*a.npz has 4"):
+        cb.Shards(folder)
+
+
+def test_a_shard_of_another_kind_is_refused(folder: Path) -> None:
+    np.savez(folder / "z.npz", probs=np.full((5, 4), 0.25), labels=np.zeros(5))
+    with pytest.raises(PredictionsError, match=r"z.npz: holds probs, but .*a.npz holds logits"):
+        cb.Shards(folder)
+
+
+def test_labels_of_another_length_are_refused_by_their_header(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=np.zeros((5, 3)), labels=np.zeros(4))
+    with pytest.raises(PredictionsError, match="'labels' has 4 entries, but there are 5 rows"):
+        cb.Shards(tmp_path)
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_a_bad_row_is_named_by_its_number_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    bad = rows(10)
+    bad.scores[7, 2] = np.nan
+    WRITERS[name](bad, tmp_path / name)
+    with pytest.raises(PredictionsError, match=rf"^.*{name}.*row 7\b"):
+        list(cb.Shards(tmp_path / name).batches())
+
+
+def test_a_cell_that_is_no_number_is_named_by_its_line(tmp_path: Path) -> None:
+    cb.write_predictions(rows(10), tmp_path / "a.csv")
+    text = (tmp_path / "a.csv").read_text().splitlines()
+    text[5] = "x" + text[5]
+    (tmp_path / "a.csv").write_text("\n".join(text))
+    with pytest.raises(PredictionsError, match=r"a.csv: line 6, column 'label': expected a whole"):
+        list(cb.Shards(tmp_path).batches())
+
+
+def test_a_label_out_of_range_is_named_by_its_row_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    labels = np.arange(10) % CLASSES
+    labels[8] = CLASSES
+    np.savez(tmp_path / "a.npz", logits=np.zeros((10, CLASSES)), labels=labels)
+    with pytest.raises(PredictionsError, match=r"a.npz: 'labels' must be .* row 8 holds 4"):
+        list(cb.Shards(tmp_path).batches())
+
+
+def test_a_file_cut_short_is_said_to_be(folder: Path) -> None:
+    whole = (folder / "d.safetensors").read_bytes()
+    (folder / "d.safetensors").write_bytes(whole[:-20])
+    with pytest.raises(PredictionsError, match=r"d.safetensors: .*cut short"):
+        list(cb.Shards(folder / "d.safetensors").batches())
+
+
+def test_broken_headers_are_left_out_only_when_asked_to(folder: Path) -> None:
+    (folder / "c.parquet").write_bytes(b"none")
+    with pytest.raises(PredictionsError, match=r"c.parquet: can't read"):
+        cb.Shards(folder)
+    shards = cb.Shards(folder, skip_broken=True)
+    assert [Path(name).name for name in shards.broken] == ["c.parquet"]
+    assert len(shards) == len(WRITERS) - 1
+
+
+def test_rows_with_weights_are_refused_rather_than_counted_alike(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", logits=np.eye(3), labels=np.arange(3), weight=np.ones(3))
+    with pytest.raises(PredictionsError, match="taken without weights"):
+        list(cb.Shards(tmp_path).batches())
+
+
+def test_bfloat16_and_columns_in_fortran_order_are_read(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    wide = torch.tensor([[1.5, 0.0, -2.25], [0.0, 3.0, 1.0]], dtype=torch.bfloat16)
+    save_file({"logits": wide, "labels": torch.tensor([0, 1])}, tmp_path / "a.safetensors")
+    np.save(tmp_path / "b-logits.npy", np.asfortranarray(wide.float().numpy()))
+    np.save(tmp_path / "b-labels.npy", np.array([0, 1]))
+    for batch in cb.Shards(tmp_path).batches():
+        np.testing.assert_array_equal(batch.scores, wide.float().numpy())

@@ -11,6 +11,7 @@ import typer
 from calibrant._version import __version__
 from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
+from calibrant.cli.export import export
 from calibrant.cli.head import head
 from calibrant.cli.monitor import monitor
 from calibrant.cli.naming import NamesMethods, NamesMetrics
@@ -252,5 +253,5 @@ def apply(
 
 
 app.command(cls=NamesMethods)(compare)
-for command in (monitor, train, head, methods, metrics, demo):
+for command in (export, monitor, train, head, methods, metrics, demo):
     app.command()(command)

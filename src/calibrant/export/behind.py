@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import fspath
 from pathlib import Path
 from typing import Any
@@ -85,14 +85,18 @@ def network_in(
     """
     source = fspath(path)
     model, opset = _read(path, source)
-    _make_room(model, source)
     outputs = [_output(value) for value in _with_shapes(model).graph.output]
     scores = _picked(outputs, classes, output, source, "--output", "classes")
     beside = None
     if width is not None:
         others = [other for other in outputs if other != scores]
         beside = _picked(others, width, features, source, "--features-output", "features")
-    return Network(model, source, opset, scores, beside)
+    names = _make_room(model, source)
+    return Network(model, source, opset, _renamed(scores, names), _renamed(beside, names))
+
+
+def _renamed(output: Output | None, names: dict[str, str]) -> Any:
+    return output and replace(output, name=names.get(output.name, output.name))
 
 
 def _read(path: StrPath, source: str) -> tuple[Any, int]:
@@ -150,7 +154,7 @@ def _picked(
     wanted = f"the calibrator was fitted for {width} {what}"
     if asked is not None:
         for one in outputs:
-            if one.name in (asked, RENAMED + asked):
+            if one.name == asked:
                 if one.may_fit(width):
                     return one
                 raise InputError(
@@ -169,17 +173,24 @@ def _picked(
     )
 
 
-def _make_room(model: Any, source: str) -> None:
-    """Rename what in a network is called as something of the map's."""
-    taken = {name for name in _names(model.graph) if name in OUTPUTS or name.startswith(PREFIX)}
+def _make_room(model: Any, source: str) -> dict[str, str]:
+    """Rename what in a network is called as something of the map's, and return the new names."""
+    every = set(_names(model.graph))
+    taken = {name for name in every if name in OUTPUTS or name.startswith(PREFIX)}
     given = taken.intersection(value.name for value in model.graph.input)
     if given:
         raise InputError(
             f"{source}: its input '{min(given)}' is called as an output of the joined file; export "
             "the network with another name"
         )
-    if taken:
-        _rename(model.graph, {name: RENAMED + name for name in taken})
+    new: dict[str, str] = {}
+    for name in taken:
+        new[name] = RENAMED + name
+        while new[name] in every:
+            new[name] = RENAMED + new[name]
+    if new:
+        _rename(model.graph, new)
+    return new
 
 
 def _inner(graph: Any) -> Iterator[Any]:

@@ -117,7 +117,9 @@ def _traced(
     masks: bool,
 ) -> tuple[list[Any], dict[str, Traced]]:
     """Return the inputs of the graph and its outputs by name."""
-    wanted: dict[str, tuple[str, int | None]] = {kind: (dtype, calibrator.n_classes_)}
+    # An output is called "probs", so an input can't be.
+    own = "probs_in" if kind == "probs" else kind
+    wanted: dict[str, tuple[str, int | None]] = {own: (dtype, calibrator.n_classes_)}
     if needs_features(calibrator):
         wanted["features"] = (dtype, calibrator.feature_width)
     inputs, given = list[Any](), dict[str, Traced]()
@@ -126,12 +128,12 @@ def _traced(
             given[name] = Traced(graph, name, kept, (None, width))
             inputs.append(_value(graph.onnx, name, given[name]))
         else:
-            place = network.scores if name == kind else network.features
+            place = network.scores if name == own else network.features
             assert place is not None
             given[name] = array_api.astype(
                 Traced(graph, place.name, place.dtype, (None, width)), np.dtype(kept)
             )
-    scores = given[kind]
+    scores = given[own]
     rows = array_api.log(array_api.clip(scores, SMALLEST_PROBABILITY, None))
     logits = scores if kind == "logits" else rows
     try:

@@ -112,8 +112,9 @@ class Exported:
 
         Args:
             path: file to write (.onnx), whole or not at all; None writes nothing.
-            kind: what the input (N, K) is, and its name: ``"logits"`` or ``"probs"``. Methods that
-                read features have an input ``features`` (N, D) as well.
+            kind: what the input (N, K) is: ``"logits"``, which is its name as well, or ``"probs"``,
+                and its name is ``probs_in``. Methods that read features have an input ``features``
+                (N, D), too.
             dtype: type of inputs and outputs.
             level: probability of the intervals, where the method has a choice.
             masks: whether a logit may be minus infinity; a graph that may rule it out has fewer

@@ -128,6 +128,23 @@ def test_of_two_classes_the_interval_is_that_of_the_likelier():
     np.testing.assert_allclose(got["probs"], calibrator.predict_proba(logits), atol=1e-12)
 
 
+@pytest.mark.parametrize("method", ["platt", "beta", "histogram", "platt+isotonic", "auto"])
+def test_maps_of_one_event_leave_too(method):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    scores = rng.uniform(size=500)
+    rows = cb.Predictions.from_binary(scores, (rng.uniform(size=500) < scores**2).astype(int))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        calibrator = make_calibrator(method).fit_predictions(rows)
+    logits = np.asarray(rows.as_logits().scores, dtype=np.float64)
+    wanted = calibrator.predict_proba(logits)
+    got = run(calibrator.to_onnx(dtype="float64"), logits=logits)
+    np.testing.assert_allclose(got["probs"], wanted, atol=1e-8)
+    np.testing.assert_array_equal(got["label"], wanted.argmax(axis=1))
+    np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(logits)), wanted, atol=1e-12)
+
+
 @pytest.mark.parametrize("method", ["temperature", "svs", "venn-abers"])
 def test_probabilities_in_give_what_their_logarithms_give(fitted, method):
     probs = np.asarray(cb.softmax(LOGITS))
@@ -187,7 +204,8 @@ def test_network_and_calibrator_are_one_file(fitted, tmp_path, opset):
     logits = run(alone, images=FEATURES)["logits"]
     assert list(got) == ["probs", "label", "confidence", "logits"]
     np.testing.assert_array_equal(got["logits"], logits)
-    np.testing.assert_allclose(got["probs"], fitted("svs-top-rest").predict_proba(logits), atol=1e-6)
+    wanted = fitted("svs-top-rest").predict_proba(logits)
+    np.testing.assert_allclose(got["probs"], wanted, atol=1e-6)
     onnx.checker.check_model(str(tmp_path / "both.onnx"))
 
 
@@ -274,7 +292,7 @@ def test_bad_options_are_refused_with_a_sentence_and_leave_no_file(fitted, tmp_p
     assert "level must lie between 0 and 1" in refused(tmp_path, scaling, level=1.5)
     with pytest.raises(InputError, match=r"an ONNX file is saved as \.onnx"):
         scaling.to_onnx(tmp_path / "scaling.bin")
-    with pytest.raises(InputError, match="the folder .* doesn't exist"):
+    with pytest.raises(InputError, match=r"the folder .* doesn't exist"):
         scaling.to_onnx(tmp_path / "nowhere" / "scaling.onnx")
 
 
@@ -367,7 +385,7 @@ def test_the_command_line_refuses_with_one_sentence(fitted, tmp_path, cli):
         ((foreign, "--out", tmp_path / "x.onnx"), "is not a readable safetensors file"),
         ((saved, "--to", "tflite", "--out", tmp_path / "x.onnx"), "--to takes onnx or torch"),
         ((saved, "--out", tmp_path / "x.pt2"), "an ONNX file is saved as .onnx"),
-        ((saved, "--to", "torch", "--kind", "probs", "--out", tmp_path / "x.pt2"), "--kind goes"),
+        ((saved, "--to", "torch", "--kind", "probs", "--out", tmp_path / "x.pt2"), "--kind is for"),
         ((saved, "--out", saved), "is read by this command"),
     ):
         code, out, err = cli(*arguments)

@@ -71,7 +71,7 @@ def export(
         given = {"--kind": kind != "logits", "--behind": behind, "--class-names": class_names}
         for option, value in given.items():
             if value:
-                raise InputError(f"{option} goes with --to onnx; a torch program takes logits alone")
+                raise InputError(f"{option} is for --to onnx; a torch program takes logits")
         fitted.to_torch(out, dtype=cast(Literal["float32", "float64"], dtype))
         emit(f"{fitted.method} written to {out}, for torch.export.load", document, json)
         return

@@ -112,7 +112,7 @@ class MapOfEitherForm(ConfidenceMap):
             reports.append(maps[-1]._fit_map(column[order], hit[order].astype(np.float64)))
         self._join(maps)
         value = float(np.mean([report.value for report in reports]))
-        return replace(reports[0], rows=predictions.n, value=value)
+        return replace(reports[0], n=predictions.n, value=value)
 
     def _join(self, maps: list[Self]) -> None:
         names = self._of_a_map()

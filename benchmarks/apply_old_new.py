@@ -4,18 +4,21 @@
 
 The earlier code is taken out of git into a temporary folder. Each method is fitted once by either
 code to the same rows; then both are timed by turns, in processes of their own that answer one
-request at a time, so that whatever else the machine does meets both alike. Times are the least of
-all turns, ratios new over old.
+request at a time, so that whatever else the machine does meets both alike. Times are of the
+processor, medians of all turns; the ratio, new over old, is the median of the turns' ratios, with
+the quartiles beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 SIZES = ((1, 10), (10_000, 10), (10_000, 100), (10_000, 1_000))
@@ -43,12 +46,12 @@ for line in sys.stdin:
         calibrator = made[method, classes]
         logits, _, features = rows(n, classes)
         given = (logits, features) if "features" in calibrator.needs else (logits,)
-        repeats = 200 if n == 1 else 1
+        repeats = 300 if n == 1 else max(1, 300 // classes)
         calibrator.predict_proba(*given)
-        started = time.perf_counter()
+        started = time.process_time()
         for _ in range(repeats):
             calibrator.predict_proba(*given)
-        print(json.dumps((time.perf_counter() - started) / repeats), flush=True)
+        print(json.dumps((time.process_time() - started) / repeats), flush=True)
     except Exception as error:
         print(json.dumps(str(error)[:80]), flush=True)
 """
@@ -80,10 +83,12 @@ def main() -> None:
     parser.add_argument("--ref", required=True, help="the earlier commit")
     parser.add_argument("--methods", help="names, by commas; all of the package otherwise")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--most-classes", type=int, default=1_000, help="leave out larger sizes")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     from calibrant.posthoc.registry import METHODS
 
+    sizes = [size for size in SIZES if size[1] <= arguments.most_classes]
     methods = arguments.methods.split(",") if arguments.methods else list(METHODS)
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -92,25 +97,29 @@ def main() -> None:
         ).stdout
         subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
         old, new = start(Path(folder) / "src"), start(Path("src").resolve())
-        print(f"{'method':22}{'rows':>8}{'classes':>9}{'old ms':>11}{'new ms':>11}{'ratio':>8}")
-        for method in methods:
-            for n, classes in SIZES:
-                turns = [
-                    (ask(old, [method, n, classes]), ask(new, [method, n, classes]))
-                    for _ in range(arguments.turns)
-                ]
-                if any(isinstance(time, str) for turn in turns for time in turn):
-                    print(f"{method:22}{n:8}{classes:9}  {turns[0]}")
-                    continue
-                before, after = (min(float(turn[i]) for turn in turns) for i in range(2))
-                found.append(
-                    {"method": method, "rows": n, "classes": classes, "old": before, "new": after}
-                )
-                print(
-                    f"{method:22}{n:8}{classes:9}{before * 1e3:11.3f}{after * 1e3:11.3f}"
-                    f"{after / before:8.2f}",
-                    flush=True,
-                )
+        print(
+            f"{'method':22}{'rows':>8}{'classes':>9}{'old ms':>11}{'new ms':>11}{'ratio':>8}"
+            f"{'quartiles':>14}"
+        )
+        for method, (n, classes) in itertools.product(methods, sizes):
+            turns = [
+                (ask(old, [method, n, classes]), ask(new, [method, n, classes]))
+                for _ in range(arguments.turns)
+            ]
+            if any(isinstance(time, str) for turn in turns for time in turn):
+                print(f"{method:22}{n:8}{classes:9}  {turns[0]}")
+                continue
+            before, after = (median(float(turn[i]) for turn in turns) for i in range(2))
+            low, ratio, high = quantiles([float(b) / float(a) for a, b in turns], n=4)
+            found.append(
+                {"method": method, "rows": n, "classes": classes, "old": before, "new": after}
+                | {"ratio": ratio, "quartiles": [low, high]}
+            )
+            print(
+                f"{method:22}{n:8}{classes:9}{before * 1e3:11.3f}{after * 1e3:11.3f}"
+                f"{ratio:8.2f}{low:8.2f}{high:6.2f}",
+                flush=True,
+            )
         for worker in (old, new):
             worker.kill()
     if arguments.json is not None:

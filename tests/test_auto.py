@@ -17,7 +17,7 @@ from calibrant.core.errors import (
     InputError,
     NotApplicableError,
 )
-from calibrant.posthoc import auto, methods
+from calibrant.posthoc import auto, contest, methods
 from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.fitting.choice import SMALLEST_SHARE, choose, weights_by_likelihood
 from calibrant.posthoc.fitting.cross_validation import (
@@ -393,7 +393,7 @@ def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["few rows", "all right", "all wrong"])
 def test_falls_back_where_rows_can_not_choose(kind, labelled_logits):
-    logits, labels = labelled_logits(auto.FEWEST_ROWS - (kind == "few rows"), 4)
+    logits, labels = labelled_logits(contest.FEWEST_ROWS - (kind == "few rows"), 4)
     if kind == "all right":
         labels = logits.argmax(axis=1)
     if kind == "all wrong":
@@ -554,3 +554,20 @@ def test_a_candidate_may_have_another_form_than_its_usual_one(tmp_path):
         fitted(logits, labels, candidates="isotonic:odd")
     with pytest.raises(InputError, match="method 'svs' has no argument 'form'"):
         fitted(logits, labels, candidates="svs:one-vs-rest")
+
+
+def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
+    rows = load_sample("validation")
+    found = AutoCalibrator().fit_predictions(rows)
+    assert len(found.averaged_) > 1
+    total = 0.0
+    for name, weight in found.averaged_.items():
+        path = tmp_path / "chain.safetensors"
+        found.chain(name).save(path)
+        chain = load(path)
+        assert chain.method == name
+        total = total + weight * np.asarray(chain.predict_proba(rows.logits))
+    np.testing.assert_allclose(found.predict_proba(rows.logits), total, atol=1e-12)
+    assert found.chain().method == next(iter(found.averaged_))
+    with pytest.raises(InputError, match="'smart' isn't averaged here; there are: "):
+        found.chain("smart")

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
+from calibrant.posthoc.chains.chain import Chain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.linear.structured import StructuredVectorScaling
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.rows import softmax, summarize
+from calibrant.sample import load_sample
 
 
 def drawn(rows: int, seed: int, classes: int = 6):
@@ -106,3 +108,14 @@ def test_masked_classes_stay_masked_and_files_come_back(tmp_path):
 def test_arguments_out_of_range(arguments, overconfident):
     with pytest.raises(InputError, match=next(iter(arguments)).rpartition("__")[2]):
         make_calibrator("svs-top-rest", **arguments).fit(*overconfident)
+
+
+def test_probit_top_rest_is_a_chain_whose_first_step_is_chosen():
+    rows = load_sample("validation")
+    fitted = make_calibrator("probit-top-rest").fit_predictions(rows)
+    assert isinstance(fitted, Chain)
+    named = make_calibrator(f"{fitted.first_.method}+top-rest").fit_predictions(rows)
+    logits = rows.logits[:500]
+    np.testing.assert_allclose(
+        fitted.predict_proba(logits), named.predict_proba(logits), atol=1e-12
+    )

@@ -19,11 +19,13 @@ from calibrant.metrics.binned import (
     expected_calibration_error,
 )
 from calibrant.metrics.bins import cell_edges
-from calibrant.metrics.gaps import (
-    average_calibration_error,
+from calibrant.metrics.debiased import (
     debiased_expected_calibration_error,
     debiased_mean_square_gap,
     debiased_rms_calibration_error,
+)
+from calibrant.metrics.gaps import (
+    average_calibration_error,
     maximum_calibration_error,
     overconfidence_error,
     rms_calibration_error,

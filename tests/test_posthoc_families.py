@@ -24,7 +24,7 @@ from calibrant.core.errors import (
     PredictionsError,
     UnknownMethodError,
 )
-from calibrant.posthoc import auto
+from calibrant.posthoc import auto, contest
 from calibrant.posthoc.confidence import (
     ConfidenceMap,
     HistogramBinning,
@@ -61,7 +61,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
 def _quick_choices(monkeypatch):
     """What every calibrator promises doesn't rest on how often `auto` divides the rows."""
     monkeypatch.setattr(auto, "MOST_REPEATS", 1)
-    monkeypatch.setattr(auto, "FEWEST_ROWS", 300)
+    monkeypatch.setattr(contest, "FEWEST_ROWS", 300)
 
 
 # --- the contract

@@ -43,6 +43,12 @@ from calibrant.metrics.classwise import (
 from calibrant.metrics.cox import calibration_in_the_large as calibration_in_the_large
 from calibrant.metrics.cox import calibration_slope_intercept as calibration_slope_intercept
 from calibrant.metrics.cumulative import ks_error as ks_error
+from calibrant.metrics.debiased import (
+    debiased_expected_calibration_error as debiased_expected_calibration_error,
+)
+from calibrant.metrics.debiased import (
+    debiased_rms_calibration_error as debiased_rms_calibration_error,
+)
 from calibrant.metrics.decomposition import ScoreDecomposition as ScoreDecomposition
 from calibrant.metrics.decomposition import corp_decomposition as corp_decomposition
 from calibrant.metrics.decomposition import murphy_decomposition as murphy_decomposition
@@ -52,10 +58,6 @@ from calibrant.metrics.detection import auroc as auroc
 from calibrant.metrics.detection import fpr_at_tpr as fpr_at_tpr
 from calibrant.metrics.detection import ood_scores as ood_scores
 from calibrant.metrics.gaps import average_calibration_error as average_calibration_error
-from calibrant.metrics.gaps import (
-    debiased_expected_calibration_error as debiased_expected_calibration_error,
-)
-from calibrant.metrics.gaps import debiased_rms_calibration_error as debiased_rms_calibration_error
 from calibrant.metrics.gaps import maximum_calibration_error as maximum_calibration_error
 from calibrant.metrics.gaps import overconfidence_error as overconfidence_error
 from calibrant.metrics.gaps import rms_calibration_error as rms_calibration_error

@@ -23,6 +23,9 @@ from calibrant.core.arrays import (
 from calibrant.core.checks import refuse_infinite
 from calibrant.core.errors import NotApplicableError
 
+# From so many classes on, NumPy squares and sums a row sooner than it finds its extremes.
+LONG_ROW = 64
+
 RowMap = Callable[..., Array]
 """`transform` of a calibrator, or another pure function of its arguments: (xp, logits, features,
 learnt, *, masks) to an array of as many rows."""
@@ -90,6 +93,10 @@ def refuse_tracing(logits: Array) -> None:
 def _has_masks(xp: Any, chunk: Array, start: int) -> bool:
     """Return whether a class is masked; refuse what isn't finite. Rows are counted from `start`."""
     if 0 in chunk.shape:
+        return False
+    # One look instead of two: a sum of squares is finite only if all that it sums is.
+    long = is_numpy(chunk) and chunk.shape[1] >= LONG_ROW
+    if long and math.isfinite(float(np.vecdot(chunk, chunk).sum())):
         return False
     highest, masks = float(xp.max(chunk)), float(xp.min(chunk)) == -math.inf
     # NaN is neither below infinity nor is it found among the largest of each row by a fast look.

@@ -10,30 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, namespace, to_numpy
-from calibrant.core.errors import InputError, NotApplicableError
-from calibrant.core.text import counted, names_in
+from calibrant.core.arrays import Array, FloatArray, IntArray
+from calibrant.core.errors import InputError
+from calibrant.core.text import names_in
+from calibrant.posthoc import contest as contests
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.chain import learnt_by
+from calibrant.posthoc.chains.chain import joined, learnt_by
+from calibrant.posthoc.contents import OfParts
+from calibrant.posthoc.contest import FALLBACK, parted, with_prefixes
 from calibrant.posthoc.fitting.choice import (
     Rule,
     choose,
     sentence_of_weights,
     weights_by_likelihood,
 )
-from calibrant.posthoc.fitting.cross_validation import (
-    CrossValidation,
-    Score,
-    Trial,
-    difference_of_losses,
-)
+from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.methods import CANDIDATES
 from calibrant.posthoc.pieces import as_type, scores_behind
 from calibrant.predictions.predictions import Predictions
 
-# What every other candidate has to beat, and what is taken where the rows can't say.
-FALLBACK = "temperature"
 # Three questions: normal noise, a bias of classes, a confidence that is off by the margin?
 DEFAULT_CANDIDATES = (
     "temperature, probit, top-rest, probit+top-rest, svs+top-rest, probit+svs+top-rest"
@@ -41,32 +36,12 @@ DEFAULT_CANDIDATES = (
 # Of one event: which way do its log odds bend, and does a map without a formula do better?
 CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
 USUAL = "usual"
-# Between a candidate and the form that it is to have.
-OF_FORM = ":"
-# With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
-FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
 # Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
 FOLDS, FEWEST_FOLDS, MANY_LOGITS = 5, 2, 4_000_000
 # There, nothing is put behind a step that alone is so many standard errors worse than the fallback.
 HOPELESS = 4.0
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
 ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
-
-
-class _OfSteps:
-    """A class attribute that a fitted instance answers as all its steps together do."""
-
-    def __init__(self, before: bool) -> None:
-        self.before = before
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: AutoCalibrator | None, owner: type) -> bool:
-        steps = None if instance is None else vars(instance).get("steps_")
-        if steps is None or (instance is not None and instance.form_ == "toplabel"):
-            return self.before or steps is not None
-        return all(getattr(step, self.name) for step in steps.values())
 
 
 @dataclass(eq=False)
@@ -85,7 +60,8 @@ class AutoCalibrator(Calibrator):
     likelihood of the rows held out, discounted because the folds share rows
     (`fitting.choice.weights_by_likelihood` has the formula). Where many rows show a clear winner,
     it has all the weight. Where few rows can't tell, the average hedges: a few other rows change it
-    a little, while a choice would jump.
+    a little, while a choice would jump. `chain` gives each of them as a calibrator of its own; they
+    share their first steps here, so that each is computed once.
 
     Temperature scaling is always a candidate. With fewer than 150 rows, or fewer than 5 that are
     wrong or 5 that are right, it is taken without a contest, because two or three rows would decide
@@ -127,7 +103,7 @@ class AutoCalibrator(Calibrator):
     """
 
     method: ClassVar[str] = "auto"
-    keeps_prediction: ClassVar[bool] = cast(bool, _OfSteps(False))
+    keeps_prediction: ClassVar[bool] = cast(bool, OfParts(False))
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     part_names: ClassVar[tuple[str, ...]] = ("steps_",)
@@ -149,6 +125,23 @@ class AutoCalibrator(Calibrator):
         weights = zip(self.steps_, self.weights_.tolist(), strict=True)
         return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
 
+    def chain(self, name: str = "") -> Calibrator:
+        """Return one of the chains that are averaged, fitted, as a calibrator of its own.
+
+        Its steps are those of the average, not copies.
+
+        Args:
+            name: such as ``"probit+top-rest"``; by default the one of the largest weight.
+
+        Raises:
+            InputError: it isn't averaged.
+        """
+        name = name or next(iter(self.averaged_))
+        if name not in self.averaged_:
+            known = ", ".join(self.averaged_)
+            raise InputError(f"'{name}' isn't averaged here; there are: {known}")
+        return joined([self.steps_[part] for part in with_prefixes([name])])
+
     @property
     def n_parameters(self) -> int:
         """Those of all steps, and the free weights."""
@@ -157,7 +150,7 @@ class AutoCalibrator(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         chains, left_out = self._chains()
-        reason = _too_few(predictions)
+        reason = contests.too_few(predictions)
         if reason:
             note = f"took {FALLBACK} without a contest: {reason}"
             return self._keep({FALLBACK: 1.0}, {}, predictions, (note,))
@@ -167,7 +160,7 @@ class AutoCalibrator(Calibrator):
         )
         hopeless = HOPELESS if self._many(predictions) else np.inf
         named = {*chains, *left_out}
-        trials = _trials(contest, chains, left_out, hopeless)
+        trials = contests.trials_of(contest, chains, left_out, hopeless)
         entered = {name: trials[name] for name in chains if name in trials}
         how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
         ranking = choose(entered, folds, FALLBACK, self.rule if self._one else "simplest")
@@ -194,10 +187,10 @@ class AutoCalibrator(Calibrator):
         """Fit the steps of all chains that have a weight to all rows, and keep them."""
         taken = {name: weight for name, weight in weights.items() if weight > 0}
         self.steps_, reports, rows = {}, list[FitReport](), predictions.only_logits()
-        for name in _with_prefixes(taken):
-            before, step = _parted(name)
+        for name in with_prefixes(taken):
+            before, step = parted(name)
             given = rows.only_logits(trials[before].scores[0]) if before else rows
-            self.steps_[name] = _make(step).fit_predictions(given)
+            self.steps_[name] = contests.make_step(step).fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
         report = reports[0]
@@ -218,7 +211,6 @@ class AutoCalibrator(Calibrator):
 
     def _chains(self) -> tuple[list[str], dict[str, str]]:
         """Return the chains that take part, and why others that were named don't."""
-        chains, left_out = [FALLBACK], dict[str, str]()
         usual = DEFAULT_CANDIDATES if self.form_ == "rows" else CANDIDATES_OF_EVENTS
         named: Any = usual if self.candidates == USUAL else self.candidates
         if not isinstance(named, Sequence):
@@ -226,19 +218,8 @@ class AutoCalibrator(Calibrator):
                 "candidates must be names, as a sequence or separated by commas, "
                 f"not {self.candidates!r}"
             )
-        for text in names_in(cast(Sequence[object], named)):
-            steps = [name.strip() for name in text.split("+") if name.strip()]
-            name = "+".join(steps)
-            if self.method in steps:
-                raise InputError(f"candidates must not hold '{name}', which does the choosing")
-            kinds = [_make(step) for step in steps]
-            if any(kind.needs for kind in kinds):
-                left_out[name] = "it needs more than logits"
-            elif self.same_prediction and not all(kind.keeps_prediction for kind in kinds):
-                left_out[name] = "it may change the predicted class"
-            elif name and name not in chains:
-                chains.append(name)
-        return chains, left_out
+        names = names_in(cast(Sequence[object], named))
+        return contests.entrants(names, same_prediction=self.same_prediction, judge=self.method)
 
     def transform(
         self,
@@ -253,7 +234,7 @@ class AutoCalibrator(Calibrator):
         inputs, keeps = {"": logits}, {"": True}
         total = xp.zeros_like(logits)
         for place, (name, step) in enumerate(self.steps_.items()):
-            before = _parted(name)[0]
+            before = parted(name)[0]
             scores = inputs[before]
             probs = step.transform(xp, scores, None, learnt_by(name, learnt), masks=masks)
             keeps[name] = keeps[before] and step.keeps_prediction
@@ -284,7 +265,7 @@ class AutoCalibrator(Calibrator):
         """Return what is missing if a step has none before it to stand behind, or None."""
         known = {""}
         for name in found:
-            before, step = _parted(name)
+            before, step = parted(name)
             if before not in known or not step:
                 return "steps, each behind one that comes before it"
             known.add(name)
@@ -297,7 +278,7 @@ class AutoCalibrator(Calibrator):
             InputError: a step of another method than its name says, or one that needs features.
         """
         for name, part in parts.items():
-            if part.method != _parted(name)[1].partition(OF_FORM)[0]:
+            if part.method != parted(name)[1].partition(contests.OF_FORM)[0]:
                 raise InputError(f"its part '{name}' is a '{part.method}' calibrator")
             if part.needs:
                 raise InputError(f"its part '{name}' needs more than logits")
@@ -316,72 +297,3 @@ class AutoCalibrator(Calibrator):
             raise InputError("'weights_' must be one for each step, and sum to 1")
         self.weights_, self.n_classes_, self.fit_report_ = weights, n_classes, report
         return self
-
-
-def _make(name: str) -> Calibrator:
-    """Return the unfitted method of a name, in another form than its usual one if it names it."""
-    method, _, form = name.partition(OF_FORM)
-    return CANDIDATES.named(method)().set_params(**{"form": form} if form else {})
-
-
-def _parted(chain: str) -> tuple[str, str]:
-    """Return the chain before the last step, and that step."""
-    before, _, step = chain.rpartition("+")
-    return before, step
-
-
-def _with_prefixes(chains: Collection[str]) -> list[str]:
-    """Return the chains and all that they begin with, each behind what it begins with."""
-    found = dict[str, None]()
-    for chain in chains:
-        steps = chain.split("+")
-        for count in range(1, len(steps) + 1):
-            found["+".join(steps[:count])] = None
-    return list(found)
-
-
-def _trials(
-    contest: CrossValidation, chains: list[str], left_out: dict[str, str], hopeless: float
-) -> dict[str, Trial]:
-    """Return the trials of all chains and what they begin with, less those that are left out.
-
-    Those are what refuses the rows, and what stands behind a first step that is worse than the
-    fallback by more than `hopeless` standard errors.
-    """
-    trials: dict[str, Trial] = {}
-    every = _with_prefixes(chains)
-    for name in every:
-        before, step = _parted(name)
-        if before and before not in trials:
-            left_out[name] = left_out[before]
-            continue
-        if before in trials and "+" not in before:
-            own, base = trials[before].losses, trials[FALLBACK].losses
-            gap = difference_of_losses(own, base, contest.folds)
-            if gap.value > hopeless * gap.error:
-                left_out[name] = f"{before} alone is clearly worse than {FALLBACK}"
-                continue
-        behind = any(_parted(other)[0] == name for other in every)
-        try:
-            given = trials[before] if before else None
-            trials[name] = contest.trial(_make(step), given, keep_scores=behind)
-        except NotApplicableError as refusal:
-            left_out[name] = str(refusal)
-    return trials
-
-
-def _too_few(predictions: Predictions) -> str:
-    """Return why the rows can't choose a method, or nothing."""
-    if predictions.n < FEWEST_ROWS:
-        rows = counted(predictions.n, "calibration row")
-        return f"{rows}, where a choice takes at least {FEWEST_ROWS}"
-    scores = predictions.scores
-    predicted = to_numpy(namespace(scores).argmax(scores, axis=1))
-    right = int((predicted == predictions.labels).sum())
-    for count, kind in ((predictions.n - right, "wrong"), (right, "right")):
-        if count < FEWEST_OF_EITHER:
-            return (
-                f"{count} of {predictions.n} rows are {kind}, and a choice takes at least "
-                f"{FEWEST_OF_EITHER}"
-            )
-    return ""

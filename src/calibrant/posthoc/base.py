@@ -9,10 +9,10 @@ confidence; how that is applied to any kind of array, saved and exported is the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,39 +34,28 @@ from calibrant.core.masks import masked_classes
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import apply_map, refuse_tracing
+from calibrant.posthoc.contents import Contents
 from calibrant.posthoc.estimator import ClassifierOfLogits
 from calibrant.posthoc.exporting import Exported
+from calibrant.posthoc.needs import fitted_form, lacking
 from calibrant.posthoc.saving import save
 from calibrant.predictions.predictions import Predictions
 
-FittedForm = Literal["rows", "binary", "toplabel"]
-FORMS: dict[FittedForm, str] = {
-    "rows": "a score for every class",
-    "binary": "one score a row",
-    "toplabel": "the confidence of the predicted label alone",
-}
-# What a method may need besides logits and labels: what that is, and the keys that hold it.
-NEEDS = {
-    "features": ("features of shape (N, D)", "'features'"),
-    "head": ("the last layer", "'head_weight' and 'head_bias'"),
-}
-
 
 @dataclass(eq=False)
-class Calibrator(ClassifierOfLogits, Exported, ABC):
+class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
     """A map from logits to probabilities, fitted on held-out rows.
 
     Class attributes:
         method: its name on the command line and in files.
         keeps_prediction: whether the predicted class of every row is kept by construction.
         needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
-            needs as well, and "head", the last layer. See `NEEDS`.
+            needs as well, and "head", the last layer. See `calibrant.posthoc.needs`.
         fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
             keeps probability 0 and changes nothing for the others.
         fits_top_label: whether it can be fitted to the top-label form, which has no scores of the
             other classes: to "is the predicted label right?" by its confidence.
-        part_names: learnt attributes that are fitted calibrators themselves; a file holds them with
-            their own method and arguments.
+        part_names: see `Contents`.
 
     Attributes:
         n_classes_: number of classes K it was fitted for.
@@ -90,12 +79,7 @@ class Calibrator(ClassifierOfLogits, Exported, ABC):
     keeps_prediction: ClassVar[bool]
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
-    part_names: ClassVar[tuple[str, ...]] = ()
     fits_top_label: ClassVar[bool] = False
-
-    n_classes_: int = field(init=False, repr=False)
-    form_: FittedForm = field(default="rows", init=False, repr=False)
-    fit_report_: FitReport = field(init=False, repr=False)
 
     def fit(
         self,
@@ -163,31 +147,7 @@ class Calibrator(ClassifierOfLogits, Exported, ABC):
             predictions: the rows.
             to_apply: ask about `predict_proba`, which needs less.
         """
-        if predictions.kind == "toplabel" and not self.fits_top_label:
-            return (
-                f"it needs a score for every class, and {predictions.source} has only the "
-                "confidence of the predicted label"
-            )
-        held: dict[str, Any] = {"features": predictions.features, "head": predictions.head}
-        for need in self.needs:
-            if held[need] is None and (need == "features" or not to_apply):
-                what, keys = NEEDS[need]
-                return f"it needs {what}, and {predictions.source} has no {keys}"
-        form = fitted_form(predictions)
-        fitted = hasattr(self, "fit_report_")
-        if to_apply and fitted and form != self.form_ and "toplabel" in (form, self.form_):
-            return (
-                f"it was fitted to {FORMS[self.form_]}, and {predictions.source} holds "
-                f"{FORMS[form]}"
-            )
-        if to_apply and "features" in self.needs and fitted:
-            found, width = int(held["features"].shape[1]), self.feature_width
-            if width is not None and found != width:
-                return (
-                    f"it was fitted for {width} features, and {predictions.source} has {found} "
-                    "of them"
-                )
-        return None
+        return lacking(self, predictions, to_apply=to_apply)
 
     @property
     def feature_width(self) -> int | None:
@@ -327,48 +287,3 @@ class Calibrator(ClassifierOfLogits, Exported, ABC):
                 f"of shape {shape}, not {tuple(known.shape)}"
             )
         return known
-
-    @classmethod
-    def state_names(cls) -> tuple[str, ...]:
-        """Return the names of the learnt attributes that a file must hold as arrays."""
-        kept = {"n_classes_", "form_", "fit_report_", *cls.part_names}
-        return tuple(f.name for f in fields(cls) if not f.init and f.name not in kept)
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return what was learnt, as arrays by name."""
-        return {name: np.asarray(getattr(self, name)) for name in self.state_names()}
-
-    def parts(self) -> dict[str, Calibrator]:
-        """Return the fitted calibrators that this one is made of, by name."""
-        return {name: getattr(self, name) for name in self.part_names}
-
-    @classmethod
-    def wanted_parts(cls, found: Collection[str]) -> str | None:
-        """Return what it is made of, if it can't be made of the parts named `found`, or None."""
-        return (
-            None if set(found) == set(cls.part_names) else ", ".join(cls.part_names) or "no others"
-        )
-
-    def restore_parts(self, parts: dict[str, Calibrator]) -> None:
-        """Take over fitted parts with names that `wanted_parts` is content with.
-
-        Raises:
-            InputError: parts that don't fit each other.
-        """
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def restore(self, state: dict[str, NDArray[Any]], n_classes: int, report: FitReport) -> Self:
-        """Take over what another calibrator of this kind had learnt, and return self."""
-        for name in self.state_names():
-            value = state[name]
-            setattr(self, name, value.item() if value.ndim == 0 else value)
-        self.n_classes_, self.fit_report_ = n_classes, report
-        return self
-
-
-def fitted_form(predictions: Predictions) -> FittedForm:
-    """Return what a calibrator that is fitted to `predictions` is about."""
-    if predictions.kind == "toplabel":
-        return "toplabel"
-    return "binary" if predictions.binary else "rows"

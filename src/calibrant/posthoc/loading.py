@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import check_arguments
 from calibrant.core.errors import CalibratorFileError
 from calibrant.files.atomic import StrPath
-from calibrant.posthoc.base import FORMS, Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import misfit
+from calibrant.posthoc.needs import FORMS
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saving import FORMAT
 from calibrant.posthoc.trial import fault_of

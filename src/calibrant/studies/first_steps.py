@@ -63,7 +63,10 @@ def losses_of(draw: Draw) -> list[float]:
     def loss(calibrator: Calibrator) -> float:
         return negative_log_likelihood(calibrator.predict_proba(test.logits), test.labels)
 
-    plain, normal = loss(fitted(TopRestScaling())), loss(fitted(ProbitTopRestScaling("normal")))
+    plain, normal = (
+        loss(fitted(TopRestScaling())),
+        loss(fitted(ProbitTopRestScaling(tails="normal"))),
+    )
     own, other = (
         -np.log(c.predict_proba(fit.logits)[np.arange(fit.n), fit.labels])
         for c in (fitted(ProbitScaling()), fitted(TemperatureScaling()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -58,6 +58,7 @@ class Chain(Calibrator):
     keeps_prediction: ClassVar[bool] = False
     kinds: ClassVar[tuple[type[Calibrator], ...]] = ()
 
+    _: KW_ONLY
     folds: int = argument(5, at_least=1)
     seed: int = argument(0, at_least=0)
 
@@ -141,10 +142,43 @@ class Chain(Calibrator):
 
     def restore_parts(self, parts: dict[str, Calibrator]) -> None:
         """Take over fitted steps."""
-        for name, kind in zip(self.part_names, self.kinds, strict=True):
-            if parts[name].method != kind.method:
+        for place, name in enumerate(self.part_names):
+            if not self.may_be(place, parts[name].method):
                 raise InputError(f"its step '{name}' is a '{parts[name].method}' calibrator")
         super().restore_parts(parts)
+
+    @classmethod
+    def may_be(cls, place: int, method: str) -> bool:
+        """Return whether a step of this method can stand at a place, counted from 0."""
+        return method == cls.kinds[place].method
+
+
+def joined(steps: Sequence[Calibrator]) -> Calibrator:
+    """Return fitted steps, each behind the one before, as one fitted calibrator.
+
+    Args:
+        steps: at least one; a single one is returned as it is.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> from calibrant.posthoc.chains.chain import joined
+        >>> auto = cb.AutoCalibrator().fit_predictions(cb.load_sample("validation"))
+        >>> joined([auto.steps_["probit"], auto.steps_["probit+top-rest"]]).method
+        'probit+top-rest'
+    """
+    if len(steps) == 1:
+        return steps[0]
+    chain = chain_of(*map(type, steps))()
+    for label, step in zip(labels(chain.kinds), steps, strict=True):
+        own = {f"{label}{OF}{name}": value for name, value in step.get_params().items()}
+        chain.set_params(**own)
+    chain.restore_parts(dict(zip(chain.part_names, steps, strict=True)))
+    report = steps[0].fit_report_
+    for later in steps[1:]:
+        report = later.fit_report_.behind(report)
+    chain.n_classes_, chain.form_ = steps[0].n_classes_, steps[0].form_
+    chain.fit_report_ = report
+    return chain
 
 
 def learnt_by(part: str, learnt: Mapping[str, Array]) -> dict[str, Array]:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.chain import learnt_by
+from calibrant.posthoc.chains.chain import Chain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, held_out_losses, seen_through
 from calibrant.posthoc.noise.probit import ProbitScaling
-from calibrant.posthoc.pieces import scores_behind
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import summarize
 
-# Halves: what is fitted to one and judged on the other takes no longer than a fit to all.
-FOLDS = 2
 # Standard errors by which normal noise has to be better. Of 0, 0.25 and 0.5 the middle one lost
 # least to the better choice, over six kinds of data with 50 to 5 000 rows each
 # (`calibrant.studies.first_steps`).
@@ -29,7 +24,7 @@ CLEAR = 0.25
 
 
 @dataclass(eq=False)
-class ProbitTopRestScaling(Calibrator):
+class ProbitTopRestScaling(Chain):
     """Probit or temperature scaling, whose outcome is recalibrated by top-rest scaling.
 
     Top-rest scaling takes the spread over the classes below the top from temperature scaling, whose
@@ -48,6 +43,9 @@ class ProbitTopRestScaling(Calibrator):
     Args:
         tails: ``"likelier"`` ones, as above, or ``"normal"`` whatever the rows say.
         knots, penalty: of top-rest scaling.
+        folds: parts in which the two are compared. What is fitted to one half and judged on the
+            other takes no longer than a fit to all.
+        seed: of the folds.
 
     Attributes:
         first_: the fitted probit or temperature scaling; top_rest_: the fitted top-rest scaling
@@ -66,19 +64,16 @@ class ProbitTopRestScaling(Calibrator):
     method: ClassVar[str] = "probit-top-rest"
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
+    kinds: ClassVar[tuple[type[Calibrator], ...]] = (ProbitScaling, TopRestScaling)
     part_names: ClassVar[tuple[str, ...]] = ("first_", "top_rest_")
 
     tails: Literal["likelier", "normal"] = argument("likelier", choices=("likelier", "normal"))
     knots: int = argument(16, at_least=1)
     penalty: float = argument(0.0, at_least=0)
+    folds: int = argument(2, at_least=2)
 
     first_: Calibrator = field(init=False, repr=False)
     top_rest_: TopRestScaling = field(init=False, repr=False)
-
-    @property
-    def n_parameters(self) -> int:
-        """Those of both steps."""
-        return self.first_.n_parameters + self.top_rest_.n_parameters
 
     def _fit(self, predictions: Predictions) -> FitReport:
         logits, labels = predictions.scores, predictions.labels
@@ -97,30 +92,19 @@ class ProbitTopRestScaling(Calibrator):
 
     def _clearly_better(self, scores: Array, others: Array, predictions: Predictions) -> bool:
         """Return whether the second step behind `scores` is better on rows that it hasn't seen."""
-        if predictions.n < FOLDS:
+        if predictions.n < self.folds:
             return False
-        rows = summarize(predictions.scores, predictions.labels, curve="dense")
-        fold = fold_numbers(rows, FOLDS, seed=0)
+        fold = fold_numbers(predictions.summary, self.folds, self.seed)
         own, other = (
             held_out_losses(self._second(), Predictions.from_logits(z, predictions.labels), fold)
             for z in (scores, others)
         )
         return is_gain(other - own)
 
-    def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
-    ) -> Array:
-        """Return what the second step gives."""
-        first, second = (learnt_by(name, learnt) for name in self.part_names)
-        probs = self.first_.transform(xp, logits, None, first, masks=masks)
-        scores = scores_behind(xp, probs, logits, masks=masks, keeps=True)
-        return self.top_rest_.transform(xp, scores, None, second, masks=masks)
+    @classmethod
+    def may_be(cls, place: int, method: str) -> bool:
+        """Return whether a step can stand there: the first may be temperature scaling as well."""
+        return super().may_be(place, method) or (place, method) == (0, TemperatureScaling.method)
 
 
 def is_gain(gains: FloatArray) -> bool:

@@ -24,8 +24,11 @@ from calibrant.posthoc.pieces import (
     as_type,
     largest,
     parted,
+    replaced,
     sigmoid,
     sums,
+    unmasked,
+    within,
 )
 from calibrant.predictions.predictions import Predictions
 
@@ -180,32 +183,29 @@ def rebuilt(xp: Any, logits: Array, row: TopAndOthers, confidence: Array, masks:
         confidence: (n,) the new probability of the top class.
         masks: whether a logit may be minus infinity.
     """
-    zeros = xp.zeros_like(row.weights)
-    allowed = ~row.chosen & (logits > -xp.inf) if masks else ~row.chosen
-    positive = row.weights > 0
-
-    def count(which: Array) -> Array:
-        return sums(xp, xp.astype(which, logits.dtype))[:, None]
-
-    free, some = count(allowed), count(positive)
-    target = as_type(xp, xp.clip(confidence, 0.0, 1.0), logits)[:, None]
-    target = xp.clip(xp.maximum(target, (1 + 2 * SEPARATION) / (1 + free)), 0.0, 1.0)
+    positive = xp.astype(row.weights > 0, logits.dtype)
+    some = sums(xp, positive)[:, None]
+    allowed = unmasked(xp, logits) if masks else xp.ones_like(some)
+    free = sums(xp, allowed)[:, None] - 1 if masks else allowed * (int(logits.shape[1]) - 1)
+    target = xp.maximum(as_type(xp, confidence, logits)[:, None], (1 + 2 * SEPARATION) / (1 + free))
+    target = within(xp, target, 0.0, 1.0)
     rest = 1 - target
     crowded = target * (some + 1) < 1 + 2 * SEPARATION
-    shared_by = xp.where(crowded, free, some)
-    even = rest / xp.where(shared_by > 0, shared_by, xp.ones_like(shared_by))
-    mean = xp.where(allowed & (positive | crowded), even, zeros)
-    mass = sums(xp, row.weights)[:, None]
+    sharing = xp.where(crowded, free, some)
+    one = xp.ones_like(sharing)
+    even = xp.where(sharing > 0, rest, 0 * one) / xp.where(sharing > 0, sharing, one)
+    mass = as_type(xp, row.rest, logits)[:, None]
     known = mass > 0
     # Shares first: the rest over a mass that is hardly above 0 could overflow.
-    share = row.weights / xp.where(known, mass, xp.ones_like(mass))
-    others = xp.where(known, rest * share, mean)
-    highest, cap = largest(xp, others), target * (1 - SEPARATION)
-    excess, room = highest - cap, highest - largest(xp, mean)
-    part = excess / xp.where(excess > 0, room, xp.ones_like(room))
+    share = row.weights / xp.where(known, mass, one)
+    highest, cap = rest * largest(xp, share), target * (1 - SEPARATION)
+    excess, room = highest - cap, highest - even
+    part = within(xp, excess / xp.where(excess > 0, room, one), 0.0, 1.0)
+    # Without anything to share by, all share alike.
+    part = xp.where(known, part, one)
+    evened = xp.maximum(positive, xp.astype(crowded, logits.dtype) * allowed) * (part * even)
     # The minimum takes off what float32 rounds up.
-    others = xp.minimum(others + xp.clip(part, 0.0, 1.0) * (mean - others), cap)
-    return xp.where(row.chosen, target, others)
+    return replaced(xp, xp.minimum(share * (rest * (1 - part)) + evened, cap), row.index, target)
 
 
 def mixed_with_uniform(value: FloatArray, rows: int, classes: int) -> FloatArray:

@@ -23,7 +23,17 @@ from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.confidence.shrinkage import PRIOR_STRENGTH, shrunk_steps
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, columns, lines, softmax, sums, zero_where_masked
+from calibrant.posthoc.pieces import (
+    as_type,
+    largest,
+    lines,
+    over,
+    replaced,
+    softmax,
+    sums,
+    top,
+    zero_where_masked,
+)
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax_chunk
 
@@ -116,10 +126,10 @@ class MulticlassIsotonic(Calibrator):
         """Return mapped probabilities over their sum, that of the top class lifted a little."""
         probs = xp.astype(softmax(xp, logits), xp.float64)
         raised = xp.reshape(_raised(xp, xp.reshape(probs, (-1,)), learnt), probs.shape)
-        chosen = columns(xp, logits) == xp.argmax(logits, axis=1, keepdims=True)
-        raised = xp.where(chosen, raised * (1 + SEPARATION), raised)
+        index = top(xp, logits)[0]
+        raised = replaced(xp, raised, index, largest(xp, raised) * (1 + SEPARATION))
         raised = zero_where_masked(xp, logits, raised, masks)
-        return as_type(xp, raised / sums(xp, raised)[:, None], logits)
+        return as_type(xp, over(xp, raised, sums(xp, raised)[:, None]), logits)
 
 
 def _raised(xp: Any, probability: Array, learnt: Mapping[str, Array]) -> Array:

@@ -33,6 +33,10 @@ class ScalingBinning(ConfidenceMap):
     mean outcome, and still a step function, so that its calibration error can be measured. Like g,
     it can't follow anything but a sigmoid in the log odds.
 
+    These are steps one behind another, but not a `Chain`: a chain hands on whole rows of
+    probabilities, and in those the label can't have less than the other classes, while g may well
+    say .3 of two. The bins average g as it is, and without labels.
+
     Args:
         n_bins: number of bins; fewer are used where rows or distinct confidences are fewer.
         split: ``"none"`` uses all rows for all three steps, as the authors' code does;

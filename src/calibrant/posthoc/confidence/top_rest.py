@@ -11,18 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import (
-    Array,
-    FloatArray,
-    as_array,
-    to_numpy,
-)
-from calibrant.core.errors import (
-    ConvergenceWarning,
-    InputError,
-    NotIdentifiedWarning,
-    warn_caller,
-)
+from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
+from calibrant.core.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, warn_caller
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
@@ -44,7 +34,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
     spline_pieces,
 )
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, cubics, sigmoid
+from calibrant.posthoc.pieces import as_type, cubics, replaced, sigmoid
 from calibrant.predictions.predictions import Predictions
 
 
@@ -198,7 +188,7 @@ class TopRestScaling(Calibrator):
             mass = xp.where(mass > 0, mass, xp.ones_like(mass))
         share, sure = (as_type(xp, part, logits)[:, None] for part in (rest / mass, confidence))
         others = xp.minimum(row.weights * share, sure * (1 - SEPARATION / 2))
-        return xp.where(row.chosen, sure, others)
+        return replaced(xp, others, row.index, sure)
 
     def confidence_interval(
         self, logits: Array, level: float = 0.95

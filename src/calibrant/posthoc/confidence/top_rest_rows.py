@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from calibrant.core.arrays import Array
 from calibrant.posthoc.fitting.smooth_logistic import spline_basis
-from calibrant.posthoc.pieces import as_type, columns, largest, sigmoid, sums, top
+from calibrant.posthoc.pieces import as_type, largest, replaced, sigmoid, sums, top
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
 SMALLEST_MARGIN = 1e-3
@@ -17,14 +17,14 @@ class RowParts(NamedTuple):
     """Rows parted into the top class and the others.
 
     Attributes:
-        chosen: (n, K) whether a class is the top one.
+        index: (n, 1) which class is the top one.
         below: (n, K) beta (z_k - second), minus infinity at the top class and where masked.
         weights: (n, K) exp(below): 0 at the top class, 1 at the second.
         mass: (n,) sum of the weights; 0 where all others are masked.
         gap: (n,) beta (top - second); infinite where all others are masked.
     """
 
-    chosen: Array
+    index: Array
     below: Array
     weights: Array
     mass: Array
@@ -34,15 +34,14 @@ class RowParts(NamedTuple):
 def parted_at(xp: Any, logits: Array, beta: Array, masks: bool) -> RowParts:
     """Return (n, K) rows parted at their top class, at an inverse temperature."""
     index, most = top(xp, logits)
-    chosen = columns(xp, logits) == index
-    others = xp.where(chosen, xp.full_like(most, -xp.inf), logits)
+    others = replaced(xp, logits, index, -xp.inf)
     second = largest(xp, others)
     gap = (most - second)[:, 0] * beta
     if masks:
         second = xp.where(second == -xp.inf, most, second)
     below = (others - second) * beta
     weights = xp.exp(below)
-    return RowParts(chosen, below, weights, sums(xp, weights), gap)
+    return RowParts(index, below, weights, sums(xp, weights), gap)
 
 
 def log_odds_and_margin(xp: Any, row: RowParts) -> tuple[Array, Array]:

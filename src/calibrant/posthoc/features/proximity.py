@@ -26,7 +26,7 @@ from calibrant.posthoc.features.neighbours import (
     choose_references,
 )
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import TopAndOthers, as_type, below_top, parted, sums
+from calibrant.posthoc.pieces import TopAndOthers, as_type, exp_of, replaced, sums, top
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import fit_temperature, warn_of
 
@@ -148,7 +148,7 @@ def _tempered(xp: Any, logits: Array, learnt: Mapping[str, Array]) -> TopAndOthe
 
     Rounding may make its largest two tie, so which is the largest comes from the logits.
     """
-    row = parted(xp, logits)
-    weights = xp.exp(below_top(xp, logits) * as_type(xp, learnt["beta_"], logits))
-    weights = xp.where(row.chosen, xp.zeros_like(weights), weights)
-    return TopAndOthers(row.chosen, weights, xp.astype(sums(xp, weights), xp.float64))
+    index, most = top(xp, logits)
+    gaps = (logits - most) * as_type(xp, learnt["beta_"], logits)
+    weights = exp_of(xp, replaced(xp, gaps, index, -xp.inf))
+    return TopAndOthers(index, weights, xp.astype(sums(xp, weights), xp.float64))

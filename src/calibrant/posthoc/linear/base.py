@@ -16,8 +16,9 @@ from calibrant.core.errors import NotApplicableError
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
-from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
-from calibrant.posthoc.pieces import as_type, softmax, still_masked
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.linear.optimum import fit_linear
+from calibrant.posthoc.pieces import as_type, softmax_of_own, still_masked
 from calibrant.predictions.predictions import Predictions
 
 
@@ -37,7 +38,7 @@ class LinearMap(Calibrator):
 
     @abstractmethod
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
-        """Return (n, K) x of logits, 0 where a class is masked; see `transform`."""
+        """Return (n, K) x of logits in a new array, 0 where a class is masked; see `transform`."""
 
     def map_arrays(self) -> dict[str, NDArray[Any]]:
         """Return W, b and, where inputs need it, the inverse temperature."""
@@ -57,9 +58,12 @@ class LinearMap(Calibrator):
         """Return softmax(W x + b)."""
         inputs = self.inputs_of(xp, logits, learnt, masks)
         weight = as_type(xp, learnt["weight"], logits)
-        scores = inputs * weight if len(weight.shape) == 1 else inputs @ weight.T
-        scores = scores + as_type(xp, learnt["bias"], logits)
-        return softmax(xp, still_masked(xp, logits, scores, masks))
+        if len(weight.shape) == 1:
+            inputs *= weight
+        else:
+            inputs = inputs @ weight.T
+        inputs += as_type(xp, learnt["bias"], logits)
+        return softmax_of_own(xp, still_masked(xp, logits, inputs, masks))
 
 
 @dataclass(eq=False)

@@ -10,7 +10,8 @@ from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import ConvergenceWarning, warn_caller
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses
 from calibrant.posthoc.fitting.minimizing import minimize
-from calibrant.posthoc.linear.likelihood import SMALL_GRADIENT, LinearLikelihood
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.linear.optimum import SMALL_GRADIENT
 
 # Ends of a search among strengths needn't be known as well as the final fit.
 SEARCH_TOLERANCE, SEARCH_STEPS = 1e-4, 50

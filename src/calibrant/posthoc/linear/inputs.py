@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, for_row_chunks
 from calibrant.core.masks import unmasked_mean
-from calibrant.posthoc.pieces import centred, largest, sums, zero_where_masked
+from calibrant.posthoc.pieces import (
+    below_top,
+    centred,
+    exp_of,
+    largest,
+    less,
+    sums,
+    zero_where_masked,
+)
 
 Inputs = Literal["log-probabilities", "centred"]
 INPUTS: tuple[str, ...] = ("log-probabilities", "centred")
@@ -36,8 +44,8 @@ def linear_inputs(xp: Any, logits: Array, inputs: str, beta: Array | float, mask
     if inputs == "centred":
         return centred(xp, logits, masks)
     # In two steps: a large common offset mustn't cost the digits of a narrow float.
-    most, total = _top_and_log_total(xp, logits, beta)
-    return zero_where_masked(xp, logits, (logits - most) - total, masks)
+    gaps = below_top(xp, logits)
+    return zero_where_masked(xp, logits, less(xp, gaps, _log_total(xp, gaps, beta)), masks)
 
 
 def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
@@ -49,14 +57,13 @@ def origins(logits: NDArray[Any], inputs: str, beta: float) -> FloatArray:
         if inputs == "centred":
             found[part] = unmasked_mean(chunk)[0]
         else:
-            found[part] = sum(_top_and_log_total(xnp, chunk, beta))
+            most = largest(xnp, chunk)
+            found[part] = most + _log_total(xnp, chunk - most, beta)
 
     for_row_chunks(logits, work)
     return found
 
 
-def _top_and_log_total(xp: Any, logits: Array, beta: Array | float) -> tuple[Array, Array]:
-    """Return the (n, 1) largest logits, and what logsumexp(beta z) / beta lies above them."""
-    most = largest(xp, logits)
-    total = sums(xp, xp.exp((logits - most) * beta))[:, None]
-    return most, xp.log(total) / beta
+def _log_total(xp: Any, gaps: Array, beta: Array | float) -> Array:
+    """Return (n, 1) what logsumexp(beta z) / beta lies above the largest z, given z less that."""
+    return xp.log(sums(xp, exp_of(xp, gaps * beta))[:, None]) / beta

@@ -16,8 +16,9 @@ from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
-from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
+from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.posthoc.pieces import centred, largest, still_masked, sums
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary

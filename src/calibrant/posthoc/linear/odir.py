@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 
 # Ends of a search among penalties needn't be known as well as the final fit.
 PATH_TOLERANCE = 1e-4

@@ -14,7 +14,7 @@ from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import softplus, sums, unmasked, zero_where_masked
+from calibrant.posthoc.pieces import largest_few, softplus, sums, unmasked, zero_where_masked
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
@@ -154,17 +154,16 @@ class ParameterisedTemperature(RowTemperature):
         inputs = (known * learnt["reference_"] - learnt["mean_"]) / learnt["deviation_"]
         inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
         relative = LayeredNetwork.temperatures(xp, inputs, learnt["network_"])
-        return learnt["reference_"] / xp.clip(relative, None, LARGEST_RELATIVE_TEMPERATURE)
+        return learnt["reference_"] / xp.minimum(
+            relative, xp.full_like(relative, LARGEST_RELATIVE_TEMPERATURE)
+        )
 
 
 def _largest_of(xp: Any, logits: Array, width: int, masks: bool) -> Array:
     """Return the (n, width) largest logits in falling order, less the mean of those not masked."""
-    ranked = xp.sort(logits, axis=1, descending=True)
-    if not masks:
-        return (ranked - xp.mean(ranked, axis=1, keepdims=True))[:, :width]
-    known = zero_where_masked(xp, ranked, ranked, masks)
-    centre = sums(xp, known) / sums(xp, unmasked(xp, ranked))
-    return ranked[:, :width] - centre[:, None]
+    known = zero_where_masked(xp, logits, logits, masks)
+    count = sums(xp, unmasked(xp, logits)) if masks else int(logits.shape[1])
+    return largest_few(xp, logits, width) - (sums(xp, known) / count)[:, None]
 
 
 class Layers(NamedTuple):

@@ -55,7 +55,9 @@ class RowTemperature(Calibrator):
         """Return softmax(beta_i z_i)."""
         beta = as_type(xp, self.betas(xp, logits, learnt, masks), logits)
         column = beta if len(beta.shape) == 0 else beta[:, None]
-        return softmax_of_gaps(xp, below_top(xp, logits) * column)
+        gaps = below_top(xp, logits)
+        gaps *= column
+        return softmax_of_gaps(xp, gaps)
 
 
 @dataclass(eq=False)

@@ -226,4 +226,6 @@ def _betas_at(xp: Any, indicator: Array, learnt: Mapping[str, Array]) -> Array:
     inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
     weights = (learnt[name] for name in ("w1_", "b1_", "w2_", "b2_"))
     relative = temperatures(xp, inputs, *weights)
-    return learnt["reference_"] / xp.clip(relative, None, LARGEST_RELATIVE_TEMPERATURE)
+    return learnt["reference_"] / xp.minimum(
+        relative, xp.full_like(relative, LARGEST_RELATIVE_TEMPERATURE)
+    )

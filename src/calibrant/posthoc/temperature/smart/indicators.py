@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.posthoc.applying import apply_map
-from calibrant.posthoc.pieces import centred, columns, largest, parted, sums, top
+from calibrant.posthoc.pieces import centred, largest, parted, replaced, sums, top
 
 IndicatorName = Literal["margin", "entropy", "confidence", "max", "max-mean", "logits"]
 
@@ -18,8 +18,7 @@ IndicatorName = Literal["margin", "entropy", "confidence", "max", "max-mean", "l
 def margin(xp: Any, logits: Array, masks: bool) -> Array:
     """Largest minus second largest logit."""
     index, most = top(xp, logits)
-    others = xp.where(columns(xp, logits) == index, xp.full_like(most, -xp.inf), logits)
-    return most - largest(xp, others)
+    return most - largest(xp, replaced(xp, logits, index, -xp.inf))
 
 
 def entropy(xp: Any, logits: Array, masks: bool) -> Array:

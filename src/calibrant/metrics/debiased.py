@@ -1,0 +1,108 @@
+"""Gaps of bins less what chance alone puts into them: debiased forms of ECE and of its square."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
+from calibrant.metrics.gaps import gaps_of, sums_of
+
+
+def debiased_rms_calibration_error(
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
+) -> float:
+    """Return the RMS calibration error with the noise of the bin accuracies taken off, a fraction.
+
+    sqrt(max(0, sum_b (n_b / N) (gap_b^2 - acc_b (1 - acc_b) / (n_b - 1)))): the sum is an unbiased
+    estimate of the binned mean square. It is an RMS, so don't hold it against an ECE.
+
+    Convention: top label, bins (lo, hi]; a bin of one row has no variance to take off and is left
+    out. The published code of Kumar et al. has bins of equal mass by default.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        n_bins: number of bins.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: fewer than one bin, or an unknown option.
+
+    References:
+        Broecker, Clim. Dyn. 2012. Ferro & Fricker, Q. J. R. Meteorol. Soc. 2012. Kumar, Liang, Ma,
+        NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9] * 5, [1, 1, 1, 1, 0]
+        >>> round(cb.rms_calibration_error(confidence, right), 3)  # .9 - .8
+        0.1
+        >>> cb.debiased_rms_calibration_error(confidence, right)  # noise alone would show more
+        0.0
+    """
+    square = debiased_mean_square_gap(sums_of(scores, labels, n_bins, strategy))
+    return float(np.sqrt(np.maximum(square, 0.0)))
+
+
+def debiased_mean_square_gap(sums: BinSums) -> FloatArray:
+    """Return the (...,) unbiased estimate of sum_b (n_b / N) gap_b^2, which may be negative."""
+    usable = sums.count > 1
+    square = sums.residual * gaps_of(sums) - sums.count * _accuracy_variance(sums)
+    return np.where(usable, square, 0.0).sum(axis=-1) / sums.total
+
+
+def _accuracy_variance(sums: BinSums) -> FloatArray:
+    """Return (..., B) acc (1 - acc) / (n - 1), the variance of a bin's accuracy; 0 for n < 2."""
+    spread = sums.correct * (sums.count - sums.correct)
+    scale = sums.count * sums.count * (sums.count - 1)
+    none = np.zeros(spread.shape)
+    return np.maximum(np.divide(spread, scale, out=none, where=sums.count > 1), 0.0)
+
+
+def debiased_expected_calibration_error(
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
+) -> float:
+    """Return the ECE less an estimate of its own bias, max(0, 2 ECE - E ECE*), a fraction.
+
+    E ECE* is the mean ECE when each bin's accuracy is drawn anew from a normal distribution with
+    its estimated mean and variance acc (1 - acc) / n. Kumar et al. average 1 000 random draws; the
+    mean of |gap + s Z| is known in closed form, so nothing here is random.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        n_bins: number of bins.
+        strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
+
+    Raises:
+        PredictionsError: unusable arrays.
+        InputError: fewer than one bin, or an unknown option.
+
+    References:
+        Kumar, Liang, Ma, NeurIPS 2019.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> confidence, right = [0.9] * 4, [1, 1, 1, 0]  # an ECE of .15
+        >>> round(cb.debiased_expected_calibration_error(confidence, right), 2)  # much may be noise
+        0.09
+        >>> round(cb.debiased_expected_calibration_error(confidence * 100, right * 100), 2)
+        0.15
+    """
+    return float(debiased_mean_gap(sums_of(scores, labels, n_bins, strategy)))
+
+
+def debiased_mean_gap(sums: BinSums) -> FloatArray:
+    """Return the (...,) ECE less its estimated bias, at least 0."""
+    from scipy.special import ndtr
+
+    gap = np.abs(gaps_of(sums))
+    none = np.zeros(gap.shape)
+    spread = np.maximum(sums.correct * (sums.count - sums.correct), 0.0)
+    deviation = np.sqrt(np.divide(spread, sums.count**3, out=none, where=sums.count > 0))
+    ratio = np.divide(gap, deviation, out=np.full(gap.shape, np.inf), where=deviation > 0)
+    density = np.exp(-0.5 * ratio**2) * np.sqrt(2 / np.pi)
+    folded = deviation * density + gap * (2 * ndtr(ratio) - 1)
+    return np.maximum((sums.count * (2 * gap - folded)).sum(axis=-1) / sums.total, 0.0)

@@ -169,6 +169,7 @@ PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
     "docs/features.md": (slice(None), _nothing),
     "docs/known-truth.md": (slice(None), _nothing),
     "docs/losses.md": (slice(2), _network),
+    "docs/monitoring.md": (slice(None), _nothing),
     "docs/plug-ins.md": (slice(1), _nothing),
     "docs/second-stages.md": (slice(1), _features),
     "docs/why-my-ece-differs.md": (slice(None), _nothing),

@@ -284,7 +284,7 @@ def test_outcomes_may_come_late_and_in_any_order_and_count_once():
         if kind == "said":
             monitor.predict(f"id-{i}", said[i])
         else:
-            monitor.learn(f"id-{i}", right[i])
+            monitor.learn(f"id-{i}", correct=right[i])
         if monitor.rows > before:
             counted.append(i)
     assert monitor.rows == 600
@@ -309,10 +309,28 @@ def test_labels_make_outcomes_where_predictions_have_classes():
     assert "can't see a change of what the inputs mean" in " ".join(str(monitor).split())
 
 
+def test_a_label_is_not_taken_for_whether_it_was_right():
+    monitor = cb.Monitor()
+    monitor.predict(["with", "without"], [0.9, 0.9], predicted=None)
+    with pytest.raises(
+        cb.PredictionsError, match="id 'without': a label needs the predicted class"
+    ):
+        monitor.learn("without", 7)
+    monitor.learn("later", 7)
+    with pytest.raises(cb.PredictionsError, match="id 'later': a label needs"):
+        monitor.predict("later", 0.9)
+    assert monitor.rows == 0
+    monitor.learn(["without", "with"], correct=[True, False])
+    monitor.predict("later", 0.9, 7)
+    assert monitor.windows()[0].accuracy == pytest.approx(2 / 3)
+    with pytest.raises(cb.InputError, match="either labels or correct"):
+        monitor.learn("x")
+
+
 def test_what_waits_is_bounded():
     monitor = cb.Monitor(most_waiting=10)
     monitor.predict(list(range(25)), [0.9] * 25)
-    monitor.learn(list(range(25)), [1] * 25)
+    monitor.learn(list(range(25)), correct=[1] * 25)
     assert monitor.rows == 10
 
 

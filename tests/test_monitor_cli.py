@@ -272,6 +272,12 @@ def test_outcomes_come_apart_and_late(run, tmp_path):
     found = json.loads(apart.out)
     assert found["details"]["unlabelled"]["rows"] == 0
     assert found["level"]["log_e"] == pytest.approx(whole.log_e)
+    # Whether it was right will do as well, whatever the class.
+    table = ["case,correct", *(f"{key},{y}" for key, y in zip(ids, right, strict=True))]
+    (tmp_path / "right.csv").write_text("\n".join(table))
+    np.savez("said.npz", confidence=said, pred_label=7 * zero, case=np.array(ids))
+    apart = run("said.npz", "--id", "case", "--outcomes", "right.csv", "--json", "-")
+    assert json.loads(apart.out)["level"]["log_e"] == pytest.approx(whole.log_e)
     mixed = np.random.default_rng(0).permutation(np.array(predictions + outcomes))
     (tmp_path / "mixed.jsonl").write_text("\n".join(mixed.tolist()))
     found = json.loads(run("mixed.jsonl", "--json", "-", "--by", "site").out)
@@ -398,6 +404,9 @@ def test_a_signal_ends_following_in_good_order(tmp_path):
         ('{"confidence": 0.5, "predicted": 1, "label": 0.5}', "line 3: 'label' must be a whole"),
         ('{"probs": [0.9, 0.9], "label": 0}', "every row of 'probs' must sum to 1"),
         ('{"probs": 0.9, "label": 0}', "line 3: 'probs' must be a list of numbers"),
+        ('{"probs": [0.9, 0.1], "label": 2}', "line 3: there is no class 2 among 2"),
+        ('{"prob": 0.9, "label": 2}', "line 3: there is no class 2 among 2"),
+        ('{"prob": 0.9, "label": -1}', "line 3: 'label' must be a whole number from 0"),
         ('{"score": 0.9}', "line 3: expected confidence, prob, probs, logits, or 'id'"),
         ('{"label": 1}', "line 3: expected confidence"),
     ],

@@ -83,7 +83,7 @@ def said() -> dict[str, tuple[int | None, str, list[str]]]:
 def test_there_are_the_studies_that_the_documentation_rests_on() -> None:
     alone = {"beyond_smart", "interval_coverage", "many_groups", "row_intervals", "smart_defaults"}
     alone |= {"top_rest", "whole_networks"}
-    several = {"calibration_size", "losses", "second_stages", "second_stages.seeds"}
+    several = {"calibration_size", "losses", "monitoring", "second_stages", "second_stages.seeds"}
     assert {name.removeprefix("calibrant.studies.") for name in programs()} >= alone | several
 
 

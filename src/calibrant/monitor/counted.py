@@ -24,7 +24,7 @@ from calibrant.monitor.state import (
 )
 from calibrant.monitor.two_tests import Alarm, TwoTests
 from calibrant.monitor.unlabelled import Unlabelled
-from calibrant.monitor.waiting import Joined, Said, Waiting
+from calibrant.monitor.waiting import Joined, Outcome, Said, Waiting
 from calibrant.monitor.windows import Windows
 
 # As many rows as are worked on at once: their payments should stay in the cache.
@@ -97,6 +97,8 @@ class Counted:
         names: Sequence[str | None],
     ) -> tuple[Alarm, ...]:
         """Take (n,) predictions, whose outcomes may be there or come."""
+        for key, predicted in zip(keys, classes, strict=True):
+            self.waiting.check(key, predicted)
         joined: list[Joined | None] = []
         waiting: list[float] = []
         for key, p, predicted, name in zip(keys, said.tolist(), classes, names, strict=True):
@@ -107,8 +109,14 @@ class Counted:
         self.unlabelled.add(np.array(waiting))
         return self._add_joined(joined)
 
-    def learn(self, keys: Sequence[Any], outcomes: Sequence[int]) -> tuple[Alarm, ...]:
-        """Take (n,) outcomes, whose predictions may be there or come."""
+    def learn(self, keys: Sequence[Any], outcomes: Sequence[Outcome]) -> tuple[Alarm, ...]:
+        """Take (n,) outcomes, whose predictions may be there or come.
+
+        Raises:
+            PredictionsError: a label of a prediction without its class; nothing is taken then.
+        """
+        for key, outcome in zip(keys, outcomes, strict=True):
+            self.waiting.check(key, None, outcome)
         joined = [self.waiting.learn(k, y) for k, y in zip(keys, outcomes, strict=True)]
         self.unlabelled.add(np.array([row.confidence for row in joined if row is not None]), -1)
         return self._add_joined(joined)

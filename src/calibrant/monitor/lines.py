@@ -25,6 +25,7 @@ import numpy as np
 from calibrant.core.errors import PredictionsError
 from calibrant.files.keys import LABELS, PREDICTED
 from calibrant.monitor.scored import Scored, score
+from calibrant.monitor.waiting import Outcome
 from calibrant.predictions.predictions import Predictions
 
 FORMS = ("confidence", "prob", "probs", "logits")
@@ -84,40 +85,36 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
     n = len(rows)
     confidence, predicted = np.full(n, np.nan), np.full(n, -1, dtype=np.int64)
     forms = [next((form for form in FORMS if form in row), None) for row in rows]
-    outcome = [_outcome(row, numbers[i], source) for i, row in enumerate(rows)]
-    right = [bool(is_right) for is_right, _ in outcome]
+    outcomes = [_outcome(row, numbers[i], source) for i, row in enumerate(rows)]
     for form in dict.fromkeys(form for form in forms if form is not None):
         at = [i for i, own in enumerate(forms) if own == form]
         _score_form(form, rows, at, reading, numbers, source, confidence, predicted)
-    for i, form in enumerate(forms):
-        if form is None and (outcome[i] == (None, None) or reading.key not in rows[i]):
+    for i, (row, form, outcome) in enumerate(zip(rows, forms, outcomes, strict=True)):
+        where = f"{source}: line {numbers[i]}"
+        if form is None and (outcome is None or reading.key not in row):
             raise PredictionsError(
-                f"{source}: line {numbers[i]}: expected {', '.join(FORMS)}, or '{reading.key}' "
-                f"with 'label' or 'correct'; found {', '.join(map(repr, rows[i])) or 'nothing'}"
+                f"{where}: expected {', '.join(FORMS)}, or '{reading.key}' with 'label' or "
+                f"'correct'; found {', '.join(map(repr, row)) or 'nothing'}"
             )
-    groups = _groups(rows, forms, predicted, reading, numbers, source)
-    labels: list[int | None] = []
-    for i, (is_right, label) in enumerate(outcome):
-        if is_right is not None:
-            labels.append(int(right[i]))
-            predicted[i] = -1
-        else:
-            labels.append(label)
-            if forms[i] is not None and label is not None and predicted[i] < 0:
-                raise PredictionsError(
-                    f"{source}: line {numbers[i]}: a 'label' needs the 'predicted' class beside "
-                    "the 'confidence'"
-                )
+        if form is None or outcome is None or not outcome.is_label:
+            continue
+        classes = 2 if form == "prob" else len(row[form]) if form != "confidence" else np.inf
+        if outcome.value >= classes:
+            raise PredictionsError(f"{where}: there is no class {outcome.value} among {classes}")
+        if predicted[i] < 0:
+            raise PredictionsError(
+                f"{where}: a 'label' needs the 'predicted' class beside the 'confidence'"
+            )
     return Scored(
         confidence,
         predicted,
-        labels,
+        outcomes,
         [row.get(reading.key) for row in rows],
-        groups,
+        _groups(rows, forms, predicted, reading, numbers, source),
     )
 
 
-def _outcome(row: Row, number: int, source: str) -> tuple[bool | None, int | None]:
+def _outcome(row: Row, number: int, source: str) -> Outcome | None:
     """Return whether a row says it is right, or else its true label."""
     if "correct" in row:
         value = row["correct"]
@@ -125,17 +122,17 @@ def _outcome(row: Row, number: int, source: str) -> tuple[bool | None, int | Non
             raise PredictionsError(
                 f"{source}: line {number}: 'correct' must be true or false, not {value!r}"
             )
-        return bool(value), None
+        return Outcome(int(value), is_label=False)
     key = next((key for key in LABELS if key in row), None)
     if key is None or row[key] is None:
-        return None, None
-    return None, _whole(row[key], key, number, source)
+        return None
+    return Outcome(_whole(row[key], key, number, source), is_label=True)
 
 
 def _whole(value: Any, key: str, number: int, source: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 or value < 0:
         raise PredictionsError(
-            f"{source}: line {number}: '{key}' must be a whole number, not {value!r}"
+            f"{source}: line {number}: '{key}' must be a whole number from 0, not {value!r}"
         )
     return int(value)
 

@@ -18,6 +18,7 @@ from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.inputs import as_ids, as_names, as_rows, check_lengths
 from calibrant.monitor.two_tests import Alarm
 from calibrant.monitor.unlabelled import Unlabelled
+from calibrant.monitor.waiting import Outcome
 from calibrant.monitor.windows import Window
 
 SETTINGS = (
@@ -178,7 +179,9 @@ class Monitor:
         check_lengths(keys, said, classes)
         return self._counted.predict(keys, np.clip(said, 0.0, 1.0), classes, names)
 
-    def learn(self, ids: Any, outcomes: Array) -> tuple[Alarm, ...]:
+    def learn(
+        self, ids: Any, labels: Array | None = None, *, correct: Array | None = None
+    ) -> tuple[Alarm, ...]:
         """Take outcomes, in any order, and count each row that has its prediction, once.
 
         A row counts when both are there. So the guarantees want a delay that doesn't hang on the
@@ -186,12 +189,19 @@ class Monitor:
 
         Args:
             ids: (n,) names or numbers, or a single one.
-            outcomes: (n,) true labels where predictions came with their classes; else 1 for right,
-                0 for wrong.
+            labels: (n,) true labels, where predictions came with their classes.
+            correct: (n,) or else whether each prediction was right.
+
+        Raises:
+            InputError: neither labels nor whether predictions were right, or both.
+            PredictionsError: a label of a prediction without its class; nothing is taken then.
         """
-        keys, known = as_ids(ids), [int(outcome) for outcome in as_rows(outcomes).tolist()]
+        if (labels is None) == (correct is None):
+            raise InputError("learn takes either labels or correct")
+        keys, is_label = as_ids(ids), labels is not None
+        known = as_rows(correct if labels is None else labels).tolist()
         check_lengths(keys, known)
-        return self._counted.learn(keys, known)
+        return self._counted.learn(keys, [Outcome(int(value), is_label) for value in known])
 
     def windows(self) -> list[Window]:
         """Return calibration over the windows of the stream, the last of which may be growing."""

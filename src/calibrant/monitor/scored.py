@@ -11,6 +11,7 @@ from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.two_tests import Alarm
+from calibrant.monitor.waiting import Outcome
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.scoring import top_confidence
@@ -22,15 +23,15 @@ class Scored:
 
     Attributes:
         confidence: (n,) what was said; NaN for outcomes that come alone.
-        predicted: (n,) the predicted class; -1 where the outcome says right or wrong itself.
-        outcomes: (n,) true label, or 1 and 0 for right and wrong; None where it isn't known.
+        predicted: (n,) the class that it is the probability of; -1 where that isn't known.
+        outcomes: (n,) what came true; None where it isn't known.
         ids: (n,) or None each.
         groups: (n,) names, or None.
     """
 
     confidence: FloatArray
     predicted: IntArray
-    outcomes: Sequence[int | None]
+    outcomes: Sequence[Outcome | None]
     ids: Sequence[object]
     groups: list[str] | None
 
@@ -56,27 +57,30 @@ class Scored:
     def _feed(self, monitor: Monitor, kind: str, at: range) -> Sequence[Alarm]:
         part = slice(at.start, at.stop)
         said, groups = self.confidence[part], None if self.groups is None else self.groups[part]
-        known = [outcome if outcome is not None else 0 for outcome in self.outcomes[part]]
         if kind == "unlabelled":
             return monitor.update(said)
+        classes = [None if label < 0 else label for label in self.predicted[part].tolist()]
+        known = [outcome for outcome in self.outcomes[part] if outcome is not None]
         if kind == "row":
-            predicted = self.predicted[part]
-            right = np.where(predicted < 0, known, predicted == np.array(known))
-            return monitor.update(said, right.astype(np.bool_), groups)
+            right = [known[i].right(predicted) for i, predicted in enumerate(classes)]
+            return monitor.update(said, np.array(right, dtype=np.bool_), groups)
         ids, alarms = [str(key) for key in self.ids[part]], list[Alarm]()
         if kind == "outcome":
-            return monitor.learn(ids, known)
+            for key, outcome in zip(ids, known, strict=True):
+                alarms += _learn(monitor, key, outcome)
+            return alarms
         for i, key in enumerate(ids):
-            predicted = int(self.predicted[at.start + i])
-            alarms += monitor.predict(
-                key,
-                float(said[i]),
-                None if predicted < 0 else predicted,
-                None if groups is None else groups[i],
-            )
+            group = None if groups is None else groups[i]
+            alarms += monitor.predict(key, float(said[i]), classes[i], group)
             if kind == "both":
-                alarms += monitor.learn(key, known[i])
+                alarms += _learn(monitor, key, known[i])
         return alarms
+
+
+def _learn(monitor: Monitor, key: str, outcome: Outcome) -> tuple[Alarm, ...]:
+    if outcome.is_label:
+        return monitor.learn(key, outcome.value)
+    return monitor.learn(key, correct=outcome.value)
 
 
 def score(predictions: Predictions, of: int | None) -> tuple[FloatArray, IntArray]:

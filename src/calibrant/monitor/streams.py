@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import IntArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files import read_column, read_predictions
 from calibrant.files.bounds import check_regular
@@ -26,6 +27,7 @@ from calibrant.monitor.lines import Reading, parse, scored
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.scored import Scored, score
 from calibrant.monitor.two_tests import Alarm
+from calibrant.monitor.waiting import Outcome
 from calibrant.predictions.predictions import ScoreKind
 
 LINE_FILES = (".jsonl", ".ndjson", ".json")
@@ -118,22 +120,33 @@ def feed_outcomes(monitor: Monitor, path: str, key: str) -> Iterator[list[Alarm]
         yield from LineFile(path, monitor, Reading(key=key)).new_rows(to_the_end=True)
         return
     ids = read_column(path, key)
-    values: Any = None
-    for name in (*LABELS, "correct"):
-        try:
-            values = read_column(path, name)
-        except PredictionsError:
-            continue
-        break
-    if values is None:
-        raise PredictionsError(f"{path}: there is no column 'label' or 'correct' beside '{key}'")
-    try:
-        outcomes = values.astype(np.float64).astype(np.int64)
-    except ValueError as error:
-        raise PredictionsError(f"{path}: outcomes must be whole numbers") from error
+    name, values = _outcome_column(path, key)
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
-        yield list(monitor.learn(ids[part].tolist(), outcomes[part]))
+        labels, correct = (None, values[part]) if name == "correct" else (values[part], None)
+        yield list(monitor.learn(ids[part].tolist(), labels, correct=correct))
+
+
+def _outcome_column(path: str, key: str) -> tuple[str, IntArray]:
+    """Return the name and the whole numbers of a table's column of outcomes."""
+    for name in (*LABELS, "correct"):
+        try:
+            column: Any = read_column(path, name)
+        except PredictionsError:
+            continue
+        words = {"true": 1, "false": 0}
+        try:
+            if column.dtype.kind in "US":
+                column = np.array([words.get(str(w).lower(), w) for w in column]).astype(float)
+            values = column.astype(np.int64)
+        except ValueError:
+            values = None
+        if values is None or (values != column).any() or (values < 0).any():
+            raise PredictionsError(f"{path}: column '{name}' must hold whole numbers from 0")
+        if name == "correct" and (values > 1).any():
+            raise PredictionsError(f"{path}: column 'correct' must hold 0 and 1")
+        return name, values
+    raise PredictionsError(f"{path}: there is no column 'label' or 'correct' beside '{key}'")
 
 
 def _note(monitor: Monitor, path: str) -> dict[str, Any]:
@@ -147,6 +160,8 @@ def _predictions(
 ) -> Iterator[list[Alarm]]:
     """Count the rows of a file of predictions that weren't counted yet."""
     rows = read_predictions(path, kind=kind, labelled=False)
+    if rows.weights is not None:
+        raise InputError(f"{path}: its rows carry weights, and a monitor counts each row once")
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)
     groups = None if by in (None, "class") else read_column(path, str(by))
     note = _note(monitor, path)
@@ -167,16 +182,16 @@ def _predictions(
                 raise InputError(f"{path}: doesn't begin with the {counted} rows counted before")
             continue
         names = predicted if by == "class" else None if groups is None else groups[part]
-        scored_rows = Scored(
-            said,
-            predicted,
-            [None] * len(said) if truth is None else truth.tolist(),
-            [None] * len(said) if ids is None else ids[part].tolist(),
-            None if names is None else [str(name) for name in names.tolist()],
-        )
-        alarms = scored_rows.feed(monitor)
+        own = None if names is None else [str(name) for name in names.tolist()]
+        if ids is None:
+            alarms = monitor.update(said, None if truth is None else predicted == truth, own)
+        else:
+            known = (
+                [None] * len(said) if truth is None else [Outcome(y, True) for y in truth.tolist()]
+            )
+            alarms = Scored(said, predicted, known, ids[part].tolist(), own).feed(monitor)
         note |= {"rows": stop, "check": seen}
-        yield alarms
+        yield list(alarms)
 
 
 def _starts(counted: int, n: int) -> Iterator[int]:

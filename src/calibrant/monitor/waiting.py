@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.errors import PredictionsError
+
 
 class Said(NamedTuple):
     """A prediction that waits: its confidence, its class if the outcome will be a label, group."""
@@ -19,6 +21,17 @@ class Said(NamedTuple):
     confidence: float
     predicted: int | None
     group: str | None
+
+
+class Outcome(NamedTuple):
+    """What came true: the true label, or whether the prediction was right (1) or wrong (0)."""
+
+    value: int
+    is_label: bool
+
+    def right(self, predicted: int | None) -> bool:
+        """Return whether the prediction was right; a label needs to know of which class it was."""
+        return predicted == self.value if self.is_label else bool(self.value)
 
 
 class Joined(NamedTuple):
@@ -38,7 +51,7 @@ class Waiting:
 
     Attributes:
         most: of each kind.
-        predictions: by id; outcomes: by id, whether right or the true label.
+        predictions: by id; outcomes: by id.
         done: hashes of the ids that were counted, the oldest first.
         repeated: rows left out because their id was there before.
         given_up: predictions and outcomes that waited too long.
@@ -46,10 +59,31 @@ class Waiting:
 
     most: int
     predictions: dict[str, Said] = field(default_factory=dict[str, Said])
-    outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    outcomes: dict[str, Outcome] = field(default_factory=dict[str, Outcome])
     done: dict[int, None] = field(default_factory=dict[int, None])
     repeated: int = 0
     given_up: int = 0
+
+    def check(self, key: Hashable, predicted: int | None, outcome: Outcome | None = None) -> None:
+        """Raise `PredictionsError` for a label that would meet a prediction without its class.
+
+        Args:
+            key: the id.
+            predicted: the class of a prediction that comes, or None.
+            outcome: what came true, if that is what comes.
+        """
+        name = str(key)
+        said = self.predictions.get(name)
+        known = outcome or self.outcomes.get(name)
+        if outcome is not None:
+            if said is None:
+                return
+            predicted = said.predicted
+        if known is not None and known.is_label and predicted is None:
+            raise PredictionsError(
+                f"id '{name}': a label needs the predicted class beside the confidence; otherwise "
+                "say whether the prediction was correct"
+            )
 
     def predict(self, key: Hashable, said: Said) -> tuple[bool, Joined | None]:
         """Take a prediction; return whether it is new, and the row if its outcome was there."""
@@ -63,14 +97,8 @@ class Waiting:
         self._bound(self.predictions)
         return True, None
 
-    def learn(self, key: Hashable, outcome: int) -> Joined | None:
-        """Take an outcome; return the row if its prediction was there.
-
-        Args:
-            key: the id.
-            outcome: the true label if the prediction has a class, else 1 if it was right and 0 if
-                it was wrong.
-        """
+    def learn(self, key: Hashable, outcome: Outcome) -> Joined | None:
+        """Take an outcome; return the row if its prediction was there."""
         name = str(key)
         if name in self.outcomes or _hash(name) in self.done:
             self.repeated += 1
@@ -81,12 +109,11 @@ class Waiting:
         self._bound(self.outcomes)
         return None
 
-    def _join(self, name: str, said: Said, outcome: int) -> Joined:
+    def _join(self, name: str, said: Said, outcome: Outcome) -> Joined:
         self.done[_hash(name)] = None
         while len(self.done) > self.most:
             del self.done[next(iter(self.done))]
-        right = bool(outcome) if said.predicted is None else said.predicted == outcome
-        return Joined(said.confidence, right, said.group)
+        return Joined(said.confidence, outcome.right(said.predicted), said.group)
 
     def _bound(self, waiting: dict[str, Any]) -> None:
         while len(waiting) > self.most:
@@ -108,8 +135,9 @@ class Waiting:
             zlib.decompress(arrays["waiting"].tobytes())
         )
         said = {name: Said(*fields) for name, fields in predictions.items()}
+        known = {name: Outcome(*fields) for name, fields in outcomes.items()}
         done = dict.fromkeys(arrays["done"].tolist())
-        return cls(most, said, outcomes, done, repeated, given_up)
+        return cls(most, said, known, done, repeated, given_up)
 
     def merge(self, others: Iterable[Waiting]) -> Waiting:
         """Return what waits here and in others; replicas share no id."""

@@ -97,6 +97,9 @@ def headline(monitor: Monitor) -> str:
     if change is None:
         return f"Confidences are off: an alarm rose at row {alarms['level'].row}."
     since = change.since
+    if since.low == 0:
+        first = min(alarm.row for alarm in alarms.values())
+        return f"Confidences are off, perhaps from the start: an alarm rose at row {first}."
     return (
         f"Confidences have gone off: an alarm rose at row {change.row}, and they have probably "
         f"been off since row {since.row} ({since.low} to {since.high})."

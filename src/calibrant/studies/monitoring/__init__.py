@@ -1,0 +1,1 @@
+"""How often the monitor and the usual checks raise false alarms, and how soon true ones."""

@@ -1,0 +1,178 @@
+"""The serving example over real HTTP, on the loopback: answers, refusals, counts, and a load."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+
+httpx = pytest.importorskip("httpx")
+for needed in ("onnxruntime", "fastapi", "uvicorn", "onnx"):
+    pytest.importorskip(needed)
+
+ROOT = Path(__file__).parent.parent
+TEST = cb.load_sample("test").take(slice(300))
+FEATURES = np.asarray(TEST.features, dtype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def served():
+    """A running service, started by its one command."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "examples.serve", "--port", str(port), "--most-rows", "200"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+                for _ in range(600):
+                    assert process.poll() is None, process.stdout.read().decode()
+                    try:
+                        client.get("/health")
+                        break
+                    except httpx.TransportError:
+                        time.sleep(0.1)
+                yield client
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def calibrator():
+    return cb.TopRestScaling().fit_predictions(cb.load_sample("validation").take(slice(0, None, 2)))
+
+
+def ask(client, inputs, **more):
+    return client.post("/predict", json={"inputs": inputs, **more})
+
+
+def test_a_row_and_a_batch_are_judged_as_the_calibrator_does(served, calibrator):
+    batch = ask(served, FEATURES[:50].tolist(), probs=True).json()["predictions"]
+    layer = cb.load_sample("validation").head
+    logits = FEATURES[:50].astype(np.float32) @ layer.weight.T + layer.bias
+    wanted = calibrator.predict_proba(logits)
+    np.testing.assert_allclose([each["probs"] for each in batch], wanted, atol=1e-5)
+    low, high = calibrator.confidence_interval(logits)
+    np.testing.assert_allclose([e["interval"] for e in batch], np.c_[low, high], atol=1e-5)
+    threshold = served.get("/health").json()["threshold"]
+    for each, row in zip(batch, wanted, strict=True):
+        assert each["label"] == row.argmax()
+        assert each["confidence"] == pytest.approx(row.max(), abs=1e-5)
+        assert each["answered"] == (each["confidence"] >= threshold)
+    alone = ask(served, FEATURES[3].tolist()).json()["prediction"]
+    assert "probs" not in alone
+    assert alone["name"] == batch[3]["name"]
+    assert alone["confidence"] == pytest.approx(batch[3]["confidence"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        ({"inputs": [1.0, 2.0]}, "row 0 of inputs has 2 numbers, but the network takes 64 numbers"),
+        ({"inputs": []}, "inputs must be a row of 64 numbers, or a list of such rows"),
+        ({"inputs": "text"}, "inputs must be a row of 64 numbers"),
+        ({"inputs": [[0.0] * 64, [0.0] * 63]}, "row 1 of inputs has 63 numbers"),
+        ({"inputs": [[0.0] * 64, 5]}, "row 1 of inputs has no list"),
+        ({"inputs": ["0"] * 64}, "row 0 of inputs holds something other than numbers"),
+        ({"inputs": [True] * 64}, "row 0 of inputs holds something other than numbers"),
+        ({"inputs": [1e300] * 64}, "row 0 of inputs holds NaN or infinity"),
+        ({"inputs": [[0.0] * 64] * 201}, "inputs hold 201 rows, and one request may hold 200"),
+        ({"inputs": [[0.0] * 64], "ids": ["a", "b"]}, "there are 2 ids for 1 rows of inputs"),
+        ({}, "inputs: field required"),
+    ],
+)
+def test_bad_input_is_refused_by_one_sentence(served, sent, reason):
+    answer = served.post("/predict", json=sent)
+    if not sent:
+        assert "predict" not in answer.text
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith(reason)
+    assert "\n" not in answer.json()["detail"]
+
+
+def test_a_body_that_is_no_json_or_too_large_is_refused(served):
+    headers = {"content-type": "application/json"}
+    answer = served.post("/predict", content=b'{"inputs": [1,', headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["detail"].endswith("the body must be JSON")
+    nan = served.post("/predict", content=b'{"inputs": [NaN]}', headers=headers)
+    assert nan.status_code == 422
+    large = served.post("/predict", content=b" " * (9 << 20), headers=headers)
+    assert large.status_code == 413
+
+
+def test_health_says_what_is_served(served):
+    health = served.get("/health").json()
+    assert health["status"] == "ok"
+    assert (health["method"], health["classes"]) == ("top-rest", 10)
+    assert 0 < health["threshold"] < 1
+
+
+def test_outcomes_that_come_later_reach_the_monitor(served):
+    ids = [f"row {place}" for place in range(100)]
+    ask(served, FEATURES[100:200].tolist(), ids=ids)
+    told = served.post(
+        "/outcomes", json={"ids": ids, "labels": np.asarray(TEST.labels)[100:200].tolist()}
+    )
+    assert told.json() == {"rows": 100, "alarms": []}
+    assert "calibrant_monitor_rows_total 100" in served.get("/metrics").text
+    wrong = served.post("/outcomes", json={"ids": ["x"], "labels": [10]})
+    assert wrong.status_code == 422
+    assert wrong.json()["detail"] == "labels must be numbers of classes, from 0 to 9"
+
+
+def counts(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_under_load_every_request_is_answered_and_counted(served, example):
+    from examples.serve.load import ask as load
+
+    before = counts(served.get("/metrics").text)
+    outcome = load(str(served.base_url), requests=120, clients=4, rows=2)
+    assert (outcome.failed, len(outcome.seconds), outcome.rows) == (0, 120, 240)
+    assert (outcome.seconds > 0).all()
+    after = counts(served.get("/metrics").text)
+
+    def gained(*names: str) -> float:
+        return sum(after[name] - before.get(name, 0.0) for name in names)
+
+    assert gained('serve_requests_total{path="/predict",status="200"}') == 120
+    rows = ['serve_rows_total{outcome="answered"}', 'serve_rows_total{outcome="abstained"}']
+    assert gained(*rows) == 240
+    assert gained("serve_confidence_count") == 240
+    assert after['serve_request_seconds_bucket{le="+Inf"}'] == after["serve_request_seconds_count"]
+
+
+def test_a_threshold_keeps_its_risk_on_rows_that_did_not_choose_it(example):
+    from examples.serve.build import threshold_for_risk
+
+    broken, answered = 0, []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        confidence = rng.beta(4, 1, size=40_000)
+        right = rng.random(40_000) < confidence
+        threshold, share = threshold_for_risk(confidence[:2000], right[:2000], 0.05)
+        kept = confidence[2000:] >= threshold
+        answered.append(share)
+        broken += kept.any() and 1 - right[2000:][kept].mean() > 0.05
+    assert broken <= 6  # 3 to expect at most; more than 6 with a probability below 3 %
+    assert np.mean(answered) > 0.2
+    assert threshold_for_risk(np.full(50, 0.5), np.zeros(50), 0.05) == (np.inf, 0.0)

@@ -17,6 +17,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
 
+from calibrant.core.frames import frame_array, is_frame
 from calibrant.core.threads import one_blas_thread, worker_count
 
 Array = Any
@@ -49,7 +50,9 @@ def as_array(values: Any) -> Array:
         return values
     if is_torch_array(values):
         return values.detach() if values.requires_grad else values
-    # Tables of data frame libraries, and the like, know how to become NumPy arrays.
+    if is_frame(values):
+        return frame_array(values)
+    # Other tables, and the like, know how to become NumPy arrays.
     if hasattr(values, "__array__") and not cast(Any, array_api_compat).is_array_api_obj(values):
         return np.asarray(values)
     return values

@@ -35,9 +35,9 @@ def grouping(
             )
         return _distinct(column)
     if groups == "label":
-        return _distinct(predictions.labels)
+        return _classes(predictions.labels, predictions)
     if groups == "predicted":
-        return _distinct(score_rows(predictions).predicted)
+        return _classes(score_rows(predictions).predicted, predictions)
     if groups == "confidence":
         return _quantiles(score_rows(predictions).confidence, quantiles)
     if groups == "margin":
@@ -51,6 +51,13 @@ def grouping(
 def _distinct(column: NDArray[Any]) -> tuple[list[str], IntArray]:
     values, member = np.unique(column, return_inverse=True)
     return [str(value) for value in values.tolist()], member
+
+
+def _classes(numbers: IntArray, predictions: Predictions) -> tuple[list[str], IntArray]:
+    """Return the classes among these, by name where they have names."""
+    found, member = np.unique(numbers, return_inverse=True)
+    names = predictions.class_names
+    return [str(number) if names is None else names[number] for number in found.tolist()], member
 
 
 def _quantiles(values: FloatArray, quantiles: int) -> tuple[list[str], IntArray]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.checks import check_confidence
 from calibrant.core.errors import InputError
 from calibrant.core.weights import mean as mean_of
 from calibrant.metrics.bins import DEFAULT_BINS, bin_edges
@@ -53,7 +54,7 @@ class SampleSize:
 
 
 def rows_needed(
-    confidence: FloatArray,
+    confidence: Array,
     ece: float,
     *,
     power: float = 0.8,
@@ -98,6 +99,7 @@ def rows_needed(
     """
     if not 1 <= design_effect < math.inf:
         raise InputError(f"design_effect must be at least 1, not {design_effect:g}")
+    confidence = check_confidence(confidence, "rows_needed")
     mean = mean_of(confidence, weights)
     if not 0 < ece < mean:
         raise InputError(

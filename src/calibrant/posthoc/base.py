@@ -39,6 +39,7 @@ from calibrant.posthoc.estimator import ClassifierOfLogits
 from calibrant.posthoc.exporting import Exported
 from calibrant.posthoc.needs import fitted_form, lacking
 from calibrant.posthoc.saving import save
+from calibrant.predictions.names import are_words
 from calibrant.predictions.predictions import Predictions
 
 
@@ -59,7 +60,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
 
     Attributes:
         n_classes_: number of classes K it was fitted for.
-        classes_: (K,) their numbers, from 0; what `predict` can return.
+        classes_: (K,) their numbers, from 0, or their names; what `predict` can return.
         form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
             positive class, or the confidence in a ``"toplabel"``.
         fit_report_: what the fit did.
@@ -95,7 +96,8 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         Args:
             logits: (N, K) logits of any array kind; -inf masks a class that a row can't be. For
                 probabilities pass their logarithm (`Predictions.logits` does).
-            labels: (N,) true labels in [0, K).
+            labels: (N,) true labels in [0, K), or names of classes that the columns of a table of
+                logits are called by.
             features: (N, D) penultimate features, for methods that need them.
             head: the network's last layer (see `calibrant.Head`), for methods that need it.
             reference: (M, D) features of other rows, such as training rows, for methods that
@@ -110,12 +112,14 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             raise PredictionsError("fit needs logits of shape (N, K), got None")
         if labels is None:
             raise PredictionsError("fit needs the true labels of all rows, got None")
-        return self.fit_predictions(
-            Predictions.from_logits(logits, labels, features, head=head, reference=reference)
-        )
+        rows = Predictions.from_logits(logits, labels, features, head=head, reference=reference)
+        self.fit_predictions(rows)
+        self.called = rows.class_names if are_words(labels) else None
+        return self
 
     def fit_predictions(self, predictions: Predictions) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`."""
+        self.called = None
         rows = self._prepared(predictions)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)

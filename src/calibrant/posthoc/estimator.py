@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, NotFittedError, PredictionsError
+from calibrant.predictions.names import numbered
 
 
 class ClassifierOfLogits:
@@ -27,6 +28,8 @@ class ClassifierOfLogits:
 
     method: ClassVar[str]
     n_classes_: int
+    # What the classes are called, if `fit` was told the truth by names.
+    called: tuple[str, ...] | None = None
 
     @abstractmethod
     def predict_confidence(
@@ -35,25 +38,25 @@ class ClassifierOfLogits:
         """Return the (N,) predicted labels and the (N,) probability that each is right."""
 
     @property
-    def classes_(self) -> NDArray[np.int64]:
-        """(K,) what `predict` can return: the numbers of the classes, from 0."""
+    def classes_(self) -> NDArray[Any]:
+        """(K,) what `predict` can return: numbers of classes, or their names if `fit` saw names."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
-        return np.arange(self.n_classes_)
+        return np.arange(self.n_classes_) if self.called is None else np.array(self.called)
 
     @property
     def n_features_in_(self) -> int:
         """Number of columns that `fit` saw: K, one for each class."""
         return len(self.classes_)
 
-    def predict(self, logits: Array, features: Array | None = None) -> IntArray:
-        """Return the (N,) predicted classes.
+    def predict(self, logits: Array, features: Array | None = None) -> NDArray[Any]:
+        """Return the (N,) predicted classes, as `classes_` has them.
 
         Raises:
             NotFittedError: `fit` has not been called.
             PredictionsError: see `predict_proba`.
         """
-        return self.predict_confidence(logits, features)[0]
+        return self.classes_[self.predict_confidence(logits, features)[0]]
 
     def score(self, logits: Array, labels: Array, sample_weight: Array | None = None) -> float:
         """Return the share of right predictions, which is what scikit-learn scores classifiers by.
@@ -63,15 +66,16 @@ class ClassifierOfLogits:
 
         Args:
             logits: (N, K) logits.
-            labels: (N,) true labels in [0, K).
+            labels: (N,) true labels, numbers or names as in `fit`.
             sample_weight: (N,) how much each row counts; equally if None.
 
         Raises:
             NotFittedError: `fit` has not been called.
             PredictionsError: unusable logits, labels or weights.
         """
-        predicted = self.predict(logits)
-        truth = check_labels(labels, len(predicted), self.n_classes_, "score")
+        predicted = self.predict_confidence(logits)[0]
+        numbers = numbered(labels, self.called, "score")
+        truth = check_labels(numbers, len(predicted), self.n_classes_, "score")
         right = (predicted == truth).astype(np.float64)
         if sample_weight is None:
             return float(right.mean())

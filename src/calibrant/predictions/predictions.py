@@ -13,6 +13,7 @@ Binary predictions, one score a row, are held as two classes and marked (`predic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -38,6 +39,7 @@ from calibrant.core.errors import PredictionsError
 from calibrant.predictions.forms import Forms
 from calibrant.predictions.held import ScoreKind
 from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
+from calibrant.predictions.names import check_names, names_of_columns, numbered
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
@@ -88,12 +90,14 @@ class Predictions(Forms):
         reference: Array | None = None,
         sample_weight: Array | None = None,
         clusters: Array | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> Predictions:
         """Wrap (N, K) logits.
 
         Args:
-            logits: (N, K) numbers; -inf masks a class that a row can't be.
-            labels: (N,) true labels in [0, K); None where nobody knows them.
+            logits: (N, K) numbers; -inf masks a class that a row can't be. The columns of a table
+                (pandas, polars, pyarrow) may be named after the classes.
+            labels: (N,) true labels in [0, K), or names of classes; None where nobody knows them.
             features: (N, D) what goes into the last layer.
             source: what error messages call the rows.
             head: the last layer, (K, D) weight and (K,) bias (see `Head`).
@@ -101,17 +105,19 @@ class Predictions(Forms):
             sample_weight: (N,) how much each row counts, at least 0; None where all count alike.
             clusters: (N,) names of the clusters, whole numbers or text: rows of one (a patient, a
                 document, an image) aren't independent of one another.
+            class_names: K names of the classes, in the order of the columns.
 
         Raises:
             PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
                 than two classes left; labels out of range or of a masked class; a last layer that
                 doesn't make these logits of these features; weights that are negative or all 0.
         """
+        names = names_of_columns(logits, source) if class_names is None else class_names
         logits = as_array(logits)
         check_scores(logits, "logits", source, masks=True)
         warn_of_probabilities(logits, source)
         rows = cls("logits", logits, None, source=source)._weighing(sample_weight, clusters)
-        return rows._with(labels, features, head, reference)
+        return rows._with(labels, features, head, reference, names)
 
     @classmethod
     def from_probs(
@@ -125,16 +131,18 @@ class Predictions(Forms):
         reference: Array | None = None,
         sample_weight: Array | None = None,
         clusters: Array | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> Predictions:
         """Wrap (N, K) probabilities; for the rest see `from_logits`.
 
         Raises:
             PredictionsError: a row that doesn't sum to 1, or what `from_logits` refuses.
         """
+        names = names_of_columns(probs, source) if class_names is None else class_names
         probs = as_array(probs)
         check_scores(probs, "probs", source)
         rows = cls("probs", probs, None, source=source)._weighing(sample_weight, clusters)
-        return rows._with(labels, features, head, reference)
+        return rows._with(labels, features, head, reference, names)
 
     def _with(
         self,
@@ -142,10 +150,14 @@ class Predictions(Forms):
         features: Array | None,
         head: tuple[Array, Array] | None,
         reference: Array | None,
+        class_names: Sequence[str] | None,
     ) -> Predictions:
         """Return these scores with what else is known of them, checked."""
         (rows, n_classes), source = self.scores.shape, self.source
-        truth = None if labels is None else check_labels(labels, rows, n_classes, source)
+        names = None if class_names is None else check_names(class_names, n_classes, source)
+        truth = None
+        if labels is not None:
+            truth = check_labels(numbered(labels, names, source), rows, n_classes, source)
         if truth is not None and self.kind == "logits":
             check_unmasked(self.scores, truth, source)
         if features is not None:
@@ -162,7 +174,14 @@ class Predictions(Forms):
                 check_head_makes(
                     layer, features, self.logits, source, of_probabilities=probabilities
                 )
-        return replace(self, known_labels=truth, features=features, head=layer, reference=reference)
+        return replace(
+            self,
+            known_labels=truth,
+            features=features,
+            head=layer,
+            reference=reference,
+            class_names=names,
+        )
 
     @classmethod
     def from_confidence(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -98,3 +99,10 @@ def classes_to_show(
         worst = np.argsort(-contribution, kind="stable")[: np.count_nonzero(contribution)].tolist()
         chosen += [i for i in worst if i not in chosen][: size - len(chosen)]
     return labels[np.sort(np.array(chosen, dtype=np.int64))], len(labels)
+
+
+def classes_called(labels: IntArray, names: Sequence[str] | None) -> dict[str, Any]:
+    """Return what the page knows of (C,) classes: their numbers, and their names if they have any."""
+    numbers = labels.tolist()
+    named = None if names is None else [names[number] for number in numbers]
+    return {"class_labels": numbers, "class_names": named}

@@ -26,7 +26,7 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
-from calibrant.report.classes import class_table, classes_to_show
+from calibrant.report.classes import class_table, classes_called, classes_to_show
 from calibrant.report.margins import MarginTemperature, margin_groups, margin_temperature
 from calibrant.report.method_title import method_title
 from calibrant.report.render import typeset
@@ -163,7 +163,7 @@ def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
         "smooth_grid": short(np.linspace(0, 1, SMOOTH_POINTS)),
         "histogram_bins": HISTOGRAM_BINS,
         "margin_histogram": None if margin is None else _margin_histogram(margin),
-        "class_labels": labels.tolist(),
+        **classes_called(labels, predictions.class_names),
         "class_count": classes,
         "methods": [_method(one, predictions, margin, labels) for one in shown],
     }

@@ -195,7 +195,7 @@ function drawClasses() {
   const { classes, name: shownName } = byName[state.after];
   const other = state.before !== null && state.before !== state.after ? byName[state.before] : null;
   const entries = doc.class_labels.map((label, i) => ({
-    label, count: classes.count[i], confidence: classes.confidence[i], accuracy: classes.accuracy[i],
+    label, name: doc.class_names?.[i] ?? label, count: classes.count[i], confidence: classes.confidence[i], accuracy: classes.accuracy[i],
     low: classes.low[i], high: classes.high[i],
     gap: classes.count[i] ? classes.confidence[i] - classes.accuracy[i] : null,
     other: other?.classes.count[i] ? other.classes.confidence[i] - other.classes.accuracy[i] : null,
@@ -213,7 +213,7 @@ function drawClasses() {
   head.push({ text: "Interval", csv: ["gap_low", "gap_high"], number: true }, { text: "", csv: [], name: "gapbar" });
   if (other) head.push({ text: `Gap, ${other.name}`, csv: `gap_${other.name}`, number: true });
   const rows = entries.map((e) => {
-    const row = [{ text: e.label, csv: e.label, row: true }, { text: whole(e.count), csv: e.count, number: true },
+    const row = [{ text: e.name, csv: e.name, row: true }, { text: whole(e.count), csv: e.count, number: true },
       share(e.confidence), share(e.accuracy), points(e.gap),
       { text: e.gap === null ? "" : `${fixed(100 * e.low, 1)} to ${fixed(100 * e.high, 1)}`, csv: [e.low, e.high], number: true },
       { html: e.gap === null ? "" : gapBar(e.gap, e.low, e.high, e.other, span), csv: [], name: "gapbar" }];

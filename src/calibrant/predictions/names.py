@@ -1,0 +1,104 @@
+"""Names of classes: those of columns, and labels that are names instead of numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import Array, as_array, to_numpy
+from calibrant.core.errors import PredictionsError
+from calibrant.core.frames import column_names, is_table
+
+ClassNames = tuple[str, ...]
+# What a column of scores may be called beside the class, as in "logit_3" and "prob_cat".
+PREFIX = re.compile(r"(logits?|probs?)_(?=.)")
+# A message lists no more names than this.
+LISTED = 5
+
+
+def names_of_columns(scores: Any, source: str) -> ClassNames | None:
+    """Return the classes that the columns of a table are named after; None of any other array.
+
+    Columns that are numbered from 0, with or without ``logit_`` or ``prob_`` before it, have no
+    names.
+
+    Raises:
+        PredictionsError: numbers in another order, or a name that is there twice.
+    """
+    if not is_table(scores):
+        return None
+    names = [str(name) for name in column_names(scores)]
+    if names and all(PREFIX.match(name) for name in names):
+        names = [PREFIX.sub("", name, count=1) for name in names]
+    numbers = [str(number) for number in range(len(names))]
+    if names == numbers:
+        return None
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PredictionsError(f"{source}: the column '{twice}' is there twice")
+    if all(re.fullmatch(r"[0-9]{1,18}", name) for name in names):
+        raise PredictionsError(
+            f"{source}: the columns are numbered {listed(names)}, which could be the numbers of "
+            "the classes or their names; order them as 0, 1, ..., or pass an array and class_names"
+        )
+    return tuple(names)
+
+
+def check_names(names: Sequence[Any], n_classes: int, source: str) -> ClassNames:
+    """Return the names of all classes as text.
+
+    Raises:
+        PredictionsError: another number of them than classes, or one that is there twice.
+    """
+    found = tuple(str(name) for name in names)
+    if len(found) != n_classes or len(set(found)) < len(found):
+        raise PredictionsError(
+            f"{source}: class_names must be {n_classes} different names, one for each column of "
+            f"scores, not {listed(found)}"
+        )
+    return found
+
+
+def are_words(labels: Any) -> bool:
+    """Return whether labels are text, or objects such as a column of text may hold."""
+    return getattr(to_numpy(as_array(labels)), "dtype", np.dtype(float)).kind in "UOST"
+
+
+def numbered(labels: Array, names: ClassNames | None, source: str, key: str = "labels") -> Array:
+    """Return labels as numbers of classes: names by their place, numbers as they are.
+
+    Raises:
+        PredictionsError: a label that is none of the names, or names that nobody has told.
+    """
+    if not are_words(labels):
+        return labels
+    values = to_numpy(as_array(labels))
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1 or not all(isinstance(value, str) for value in values.tolist()):
+        return values  # whatever it is, it is refused as no number
+    found, place = np.unique(values.astype(str), return_inverse=True)
+    if names is None:
+        raise PredictionsError(
+            f"{source}: '{key}' must hold numbers, not names such as {listed(found.tolist())}, "
+            "unless class_names=[...] names the classes in the order of the columns, or columns of "
+            "a table are named after them"
+        )
+    known = {name: number for number, name in enumerate(names)}
+    unknown = np.array([name not in known for name in found.tolist()])
+    if unknown.any():
+        row = int(unknown[place].argmax())
+        raise PredictionsError(
+            f"{source}: '{key}' holds '{values[row]}' in row {row}, which is none of the classes "
+            f"{listed(names)}"
+        )
+    return np.array([known[name] for name in found.tolist()], dtype=np.int64)[place]
+
+
+def listed(names: Sequence[Any]) -> str:
+    """Return the first of some names for a message."""
+    shown = ", ".join(f"'{name}'" for name in list(names)[:LISTED])
+    return shown + (", ..." if len(names) > LISTED else "")

@@ -102,7 +102,7 @@ def classes_to_show(
 
 
 def classes_called(labels: IntArray, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return what the page knows of (C,) classes: their numbers, and their names if they have any."""
+    """Return what the page calls (C,) classes: their numbers, and names if they have any."""
     numbers = labels.tolist()
     named = None if names is None else [names[number] for number in numbers]
     return {"class_labels": numbers, "class_names": named}

@@ -41,6 +41,7 @@ from calibrant.cli.shards import Many, measure_many
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in, wrap
+from calibrant.predictions.predictions import Predictions
 
 app = typer.Typer(
     name="calibrant",
@@ -157,6 +158,10 @@ def measure(
     emit(text, document, json)
 
 
+def _clusters_in(predictions: Predictions) -> int | None:
+    return None if predictions.clusters is None else len(set(predictions.clusters.tolist()))
+
+
 def _groups(file: Path, by: str) -> Any:
     """Return what `evaluate_by` takes: the name of a kind of group, or a column of the file."""
     from calibrant.evaluation.grouping import GroupKind
@@ -193,6 +198,8 @@ def fit(
         "arguments": calibrator.get_params(),
         "file": str(file),
         "n": predictions.n,
+        "weighted": predictions.weights is not None,
+        "clusters": _clusters_in(predictions),
         "n_classes": predictions.n_classes,
         "parameters": calibrator.n_parameters,
         "keeps_prediction": calibrator.keeps_prediction,
@@ -200,8 +207,12 @@ def fit(
         "out": str(out),
     }
     keeps = "keeps" if calibrator.keeps_prediction else "may change"
+    weighted = " with weights" if predictions.weights is not None else ""
+    if predictions.clusters is not None:
+        weighted += f" in {_clusters_in(predictions)} clusters"
+    rows = f"{counted(predictions.n, 'row')}{weighted}"
     text = (
-        f"{method} fitted on {counted(predictions.n, 'row')} of {file} and saved to {out}\n"
+        f"{method} fitted on {rows} of {file} and saved to {out}\n"
         f"{counted(calibrator.n_parameters, 'parameter')}, "
         f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
     )

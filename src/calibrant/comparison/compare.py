@@ -77,6 +77,7 @@ def compare(
             f"{binary.source} holds binary predictions, and {other.source} scores of two classes; "
             "read both with kind='binary' (--kind binary)"
         )
+    test = test.counted
     if _same_rows(fit, test):
         message = "the rows to fit on and to measure on are the same: the results are too good"
         warnings.warn(CalibrationWarning(message), stacklevel=2)
@@ -159,6 +160,9 @@ def _with_the_ranking(
             f"{test.source}: ranking by {rank_by} needs at least {ranking.fewest_rows} rows, "
             f"not {test.n}"
         )
+    refusal = ranking.refusal(test)
+    if refusal is not None:
+        raise InputError(f"{test.source}: ranking by {rank_by} isn't possible: {refusal}")
     names = [metric.name for metric in metrics_named(metrics, binary=test.binary)]
     return list(dict.fromkeys([*names, rank_by, *DECIDING]))
 

@@ -13,6 +13,7 @@ from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.evaluate import Evaluation, MetricResult
 from calibrant.evaluation.findings import honest_would_show, ranking
 from calibrant.evaluation.numbers import in_percent, show
+from calibrant.evaluation.printed import weighing
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 from calibrant.metrics.shapes import Metric
 from calibrant.posthoc.base import Calibrator
@@ -196,6 +197,9 @@ class Comparison:
             "test": self.test_source,
             "fit_rows": self.fit_rows,
             "test_rows": self.test_rows,
+            "weighted": self.methods[0].evaluation.weighted,
+            "clusters": self.methods[0].evaluation.clusters,
+            "effective_rows": self.methods[0].evaluation.effective_rows,
             "methods": [
                 method.as_dict() | {"difference_to_best": vars(self.differences[method.name])}
                 for method in self.methods
@@ -221,6 +225,7 @@ class Comparison:
             wrap(self.headline()),
             f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
             f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
+            wrap(weighing(self.methods[0].evaluation)),
             self._table(),
             wrap(self._legend()),
             _said_of_each(self.skipped.items(), " left out"),

@@ -111,6 +111,31 @@ def are_counts(weights: FloatArray | None) -> bool:
     return weights is None or bool((weights == np.round(weights)).all())
 
 
+def times(values: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Return (N, ...) values, each row's times its weight."""
+    if weights is None:
+        return values
+    return values * (weights if values.ndim == 1 else weights[:, None])
+
+
+def quantiles(values: FloatArray, shares: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Return the values that hold shares of the rows below them, as `numpy.quantile` does.
+
+    Whole weights give what repeated rows would: between the values of neighbouring ranks a line.
+    """
+    if weights is None:
+        return np.quantile(values, shares)
+    order = np.argsort(values, kind="stable")
+    ranked, reached = values[order], np.cumsum(weights[order])
+    place = shares * max(float(reached[-1]) - 1, 0.0)
+    below, last = np.floor(place), len(ranked) - 1
+    low, high = (
+        ranked[np.minimum(np.searchsorted(reached, rank, side="right"), last)]
+        for rank in (below, below + 1)
+    )
+    return low + (place - below) * (high - low)
+
+
 def mean(values: FloatArray, weights: FloatArray | None) -> float:
     """Return the mean of (N,) values, weighted where there are weights."""
     if weights is None:

@@ -103,6 +103,7 @@ class AutoCalibrator(Calibrator):
     """
 
     method: ClassVar[str] = "auto"
+    weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = cast(bool, OfParts(False))
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True

@@ -37,7 +37,7 @@ from calibrant.posthoc.applying import apply_map, refuse_tracing
 from calibrant.posthoc.contents import Contents
 from calibrant.posthoc.estimator import ClassifierOfLogits
 from calibrant.posthoc.exporting import Exported
-from calibrant.posthoc.needs import fitted_form, lacking
+from calibrant.posthoc.needs import fitted_form, lacking, rows_for
 from calibrant.posthoc.saving import save
 from calibrant.predictions.names import are_words
 from calibrant.predictions.predictions import Predictions
@@ -50,6 +50,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
     Class attributes:
         method: its name on the command line and in files.
         keeps_prediction: whether the predicted class of every row is kept by construction.
+        weighs: whether `_fit` heeds weights; if not, see `calibrant.posthoc.needs.rows_for`.
         needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
             needs as well, and "head", the last layer. See `calibrant.posthoc.needs`.
         fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
@@ -81,6 +82,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
     fits_top_label: ClassVar[bool] = False
+    weighs: ClassVar[bool] = False
 
     def fit(
         self,
@@ -90,6 +92,8 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         *,
         head: tuple[Array, Array] | None = None,
         reference: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
     ) -> Self:
         """Fit on held-out rows and return the calibrator itself.
 
@@ -102,6 +106,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             head: the network's last layer (see `calibrant.Head`), for methods that need it.
             reference: (M, D) features of other rows, such as training rows, for methods that
                 measure how far a row lies from what is known.
+            sample_weight, clusters: as `evaluate` takes them; folds keep clusters whole.
 
         Raises:
             PredictionsError: unusable logits, labels or features, or a need that isn't met.
@@ -112,7 +117,9 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             raise PredictionsError("fit needs logits of shape (N, K), got None")
         if labels is None:
             raise PredictionsError("fit needs the true labels of all rows, got None")
-        rows = Predictions.from_logits(logits, labels, features, head=head, reference=reference)
+        known: dict[str, Any] = {"head": head, "reference": reference}
+        known |= {"sample_weight": sample_weight, "clusters": clusters}
+        rows = Predictions.from_logits(logits, labels, features, **known)
         self.fit_predictions(rows)
         self.called = rows.class_names if are_words(labels) else None
         return self
@@ -138,6 +145,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
+        predictions = rows_for(self, predictions)
         rows = predictions.as_event().as_logits()
         if not self.fits_masked:
             self._refuse_masks(rows.scores)

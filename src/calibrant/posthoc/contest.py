@@ -89,7 +89,7 @@ def trials_of(
             continue
         if before in trials and "+" not in before:
             own, base = trials[before].losses, trials[FALLBACK].losses
-            gap = difference_of_losses(own, base, contest.folds)
+            gap = difference_of_losses(own, base, contest.folds, trials[before].worth)
             if gap.value > hopeless * gap.error:
                 left_out[name] = f"{before} alone is clearly worse than {FALLBACK}"
                 continue

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from calibrant.core.errors import NotApplicableError
+from calibrant.core.weights import are_counts
 from calibrant.posthoc.contents import FittedForm
 from calibrant.predictions.predictions import Predictions
 
@@ -20,6 +22,31 @@ NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
     "head": ("the last layer", "'head_weight' and 'head_bias'"),
 }
+# A method that doesn't heed weights gets no more than so many repeats of a row, on average.
+MOST_REPEATS = 100
+
+
+def rows_for(calibrator: Calibrator, predictions: Predictions) -> Predictions:
+    """Return the rows that count, with weights only if the method heeds them.
+
+    A method that doesn't is given rows as often as whole weights say, copies of one as a cluster.
+
+    Raises:
+        NotApplicableError: it doesn't, and weights are no whole numbers, or too large.
+    """
+    rows = predictions.counted
+    if rows.weights is None or calibrator.weighs:
+        return rows
+    if not are_counts(rows.weights):
+        raise NotApplicableError(
+            f"method '{calibrator.method}' takes weights that count rows, whole numbers, only"
+        )
+    if rows.weights.sum() > MOST_REPEATS * rows.n:
+        raise NotApplicableError(
+            f"method '{calibrator.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "
+            "times in all; take one that heeds weights"
+        )
+    return rows.repeated_together()
 
 
 def lacking(calibrator: Calibrator, predictions: Predictions, *, to_apply: bool) -> str | None:

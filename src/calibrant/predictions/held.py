@@ -133,6 +133,11 @@ class Rows:
             clusters=rows(self.clusters),
         )
 
+    def repeated_together(self) -> Self:
+        """Return `repeated` rows of which copies of one are a cluster, or stay in the row's."""
+        own = np.arange(self.n) if self.clusters is None else self.clusters
+        return replace(self, clusters=own).repeated()
+
     def split(
         self, size: int | float, seed: int = 0, *, stratify: bool = False
     ) -> tuple[Self, Self]:

@@ -15,6 +15,7 @@ from calibrant.core.errors import (
     warn_caller,
 )
 from calibrant.core.fit_report import FitReport
+from calibrant.core.weights import mean, total
 from calibrant.predictions.rows import RowSummary
 
 # Near the root, the error of a Newton step is a constant times the square of the one before. The
@@ -92,17 +93,19 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
         InputError: the rows are tabulated around another beta, and their table doesn't reach the
             optimum.
     """
-    scale = float(np.mean(rows.mean_gap))
+    every = total(rows.n, rows.weights)
+    scale = mean(rows.mean_gap, rows.weights)
     if scale == 0.0:
         warning = NotIdentifiedWarning("the logits are constant, so any temperature fits; took T=1")
-        return TemperatureFit(1.0, float(np.log(rows.unmasked).mean()), 0, warning)
+        return TemperatureFit(1.0, mean(np.log(rows.unmasked), rows.weights), 0, warning)
     lowest, highest = np.clip([bound / scale for bound in FIRST_SEARCH], *rows.curve.span).tolist()
 
     def finish(beta: float, steps: int, warning: CalibrationWarning | None) -> TemperatureFit:
-        nll = float(np.mean(rows.curve.evaluate(beta).value + beta * rows.label_gap))
+        losses = rows.curve.evaluate(beta).value + beta * rows.label_gap
+        nll = mean(losses, rows.weights)
         return TemperatureFit(beta, nll, steps, warning)
 
-    if float(np.mean(rows.label_gap)) >= scale:  # the slope at beta = 0 already points down
+    if mean(rows.label_gap, rows.weights) >= scale:  # the slope at beta = 0 already points down
         return finish(
             lowest,
             0,
@@ -135,7 +138,8 @@ def fit_temperature(rows: RowSummary) -> TemperatureFit:
             "`reference` near its inverse"
         )
     found = finish(beta, steps, None)
-    if 2 * rows.n * (float(np.log(rows.unmasked).mean()) - found.nll) < SIGNIFICANT_GAIN:
+    chance = mean(np.log(rows.unmasked), rows.weights)
+    if 2 * every * (chance - found.nll) < SIGNIFICANT_GAIN:
         return found._replace(
             warning=NotIdentifiedWarning(
                 f"the logits can't be told from chance with {rows.n} rows; T={1 / beta:.3g} is "
@@ -151,8 +155,8 @@ def _likelihood_slope(rows: RowSummary) -> Callable[[float], tuple[float, float]
     def slope(log_beta: float) -> tuple[float, float]:
         beta = float(np.exp(log_beta))
         point = rows.curve.evaluate(beta)
-        first = beta * float(np.mean(point.slope + rows.label_gap))
-        return first, beta * beta * float(np.mean(point.curvature)) + first
+        first = beta * mean(point.slope + rows.label_gap, rows.weights)
+        return first, beta * beta * mean(point.curvature, rows.weights) + first
 
     return slope
 
@@ -184,14 +188,14 @@ def _find_beta(
 
 def _beta_of_expected_errors(rows: RowSummary, lowest: float, highest: float) -> tuple[float, int]:
     """Return the beta at which the mean of 1 - c is 1 / (2 (N + 1)), or the bound before it."""
-    wanted = 0.5 / (rows.n + 1)
+    wanted = 0.5 / (total(rows.n, rows.weights) + 1)
 
     def excess(log_beta: float) -> tuple[float, float]:
         beta = float(np.exp(log_beta))
         point = rows.curve.evaluate(beta)
         confidence = np.exp(-point.value)
-        return wanted - float(np.mean(1 - confidence)), beta * float(
-            np.mean(-confidence * point.slope)
+        return wanted - mean(1 - confidence, rows.weights), beta * mean(
+            -confidence * point.slope, rows.weights
         )
 
     return _find_beta(excess, lowest, highest, rows)

@@ -55,6 +55,8 @@ class Chain(Calibrator):
     """
 
     method: ClassVar[str] = ""
+    # Each step says for itself what it makes of weights.
+    weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = False
     kinds: ClassVar[tuple[type[Calibrator], ...]] = ()
 
@@ -111,7 +113,8 @@ class Chain(Calibrator):
         if folds < 2 or step.n_parameters <= FEW_PARAMETERS:
             return _behind(step, rows, keeps)
         scores = np.empty((rows.n, self.n_classes_))
-        fold = fold_numbers(rows.summary, folds, self.seed)
+        fold = fold_numbers(rows.summary, folds, self.seed, clusters=rows.clusters)
+        folds = int(fold.max()) + 1
         with warnings.catch_warnings():
             # What a fold lacks the whole set may have, and that has been warned of.
             warnings.simplefilter("ignore", CalibrationWarning)

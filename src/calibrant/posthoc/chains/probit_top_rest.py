@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.weights import times
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.chains.chain import Chain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
@@ -62,6 +63,7 @@ class ProbitTopRestScaling(Chain):
     """
 
     method: ClassVar[str] = "probit-top-rest"
+    weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
     kinds: ClassVar[tuple[type[Calibrator], ...]] = (ProbitScaling, TopRestScaling)
@@ -76,15 +78,16 @@ class ProbitTopRestScaling(Chain):
     top_rest_: TopRestScaling = field(init=False, repr=False)
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        logits, labels = predictions.scores, predictions.labels
-        self.first_ = ProbitScaling().fit(logits, labels)
+        logits = predictions.scores
+        rows = predictions.only_logits()
+        self.first_ = ProbitScaling().fit_predictions(rows)
         scores = seen_through(self.first_.predict_proba(logits), logits, keeps=True)
         if self.tails == "likelier":
-            scaled = TemperatureScaling().fit(logits, labels)
+            scaled = TemperatureScaling().fit_predictions(rows)
             scaled_scores = seen_through(scaled.predict_proba(logits), logits, keeps=True)
             if not self._clearly_better(scores, scaled_scores, predictions):
                 self.first_, scores = scaled, scaled_scores
-        self.top_rest_ = self._second().fit(scores, labels)
+        self.top_rest_ = self._second().fit_predictions(rows.only_logits(scores))
         return self.top_rest_.fit_report_.behind(self.first_.fit_report_)
 
     def _second(self) -> TopRestScaling:
@@ -94,12 +97,14 @@ class ProbitTopRestScaling(Chain):
         """Return whether the second step behind `scores` is better on rows that it hasn't seen."""
         if predictions.n < self.folds:
             return False
-        fold = fold_numbers(predictions.summary, self.folds, self.seed)
+        fold = fold_numbers(
+            predictions.summary, self.folds, self.seed, clusters=predictions.clusters
+        )
         own, other = (
-            held_out_losses(self._second(), Predictions.from_logits(z, predictions.labels), fold)
+            held_out_losses(self._second(), predictions.only_logits(z), fold)
             for z in (scores, others)
         )
-        return is_gain(other - own)
+        return is_gain(times(other - own, predictions.weights))
 
     @classmethod
     def may_be(cls, place: int, method: str) -> bool:

@@ -86,8 +86,13 @@ class ConfidenceMap(Calibrator):
         return self.mapped(xnp, confidence, self.map_arrays())
 
     @abstractmethod
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
-        """Learn the map from confidences in ascending order and their 0/1 correctness."""
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
+        """Learn the map from confidences in ascending order and their 0/1 correctness.
+
+        Methods that heed weights are given those of the rows, in the same order.
+        """
 
     def _fit(self, predictions: Predictions) -> FitReport:
         if self.of_event:
@@ -97,7 +102,8 @@ class ConfidenceMap(Calibrator):
             correct = label == predictions.labels
         order = np.argsort(confidence, kind="stable")
         correct = correct.astype(np.float64)
-        return self._fit_map(confidence[order], correct[order])
+        weights = None if predictions.weights is None else predictions.weights[order]
+        return self._fit_map(confidence[order], correct[order], weights)
 
     def transform(
         self,
@@ -208,7 +214,7 @@ def rebuilt(xp: Any, logits: Array, row: TopAndOthers, confidence: Array, masks:
     return replaced(xp, xp.minimum(share * (rest * (1 - part)) + evened, cap), row.index, target)
 
 
-def mixed_with_uniform(value: FloatArray, rows: int, classes: int) -> FloatArray:
+def mixed_with_uniform(value: FloatArray, rows: float, classes: int) -> FloatArray:
     """Return values mixed with 1 / K at weight 1 / (rows + 1).
 
     Args:

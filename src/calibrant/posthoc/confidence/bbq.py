@@ -78,7 +78,9 @@ class BayesianBinning(MapOfEitherForm):
         """Number of pieces on which the average is constant."""
         return len(self.values_)
 
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
         n = len(confidence)
         # Ties are together in every bin, so the sums below don't depend on their order.
         running = np.concatenate([[0.0], np.cumsum(correct)])

@@ -9,7 +9,8 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.metrics.bins import Strategy, bin_edges, equal_mass_cuts
+from calibrant.core.weights import mean, times
+from calibrant.metrics.bins import Strategy, bin_edges, equal_mass_cuts, mass_cuts
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.shapes import Steps
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk
@@ -53,6 +54,7 @@ class HistogramBinning(ShrunkMap):
     """
 
     method: ClassVar[str] = "histogram"
+    weighs: ClassVar[bool] = True
 
     n_bins: int = argument(15, at_least=1)
     strategy: Strategy = argument("quantile", choices=get_args(Strategy))
@@ -65,19 +67,21 @@ class HistogramBinning(ShrunkMap):
         """Number of bins."""
         return len(self.values_)
 
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
         self.edges_ = (
             bin_edges(self.n_bins)
             if self.strategy == "uniform"
-            else equal_mass_edges(confidence, self.n_bins)
+            else equal_mass_edges(confidence, self.n_bins, weights)
         )
         index = self._bin_of(confidence)
-        count = np.bincount(index, minlength=len(self.edges_) - 1)
-        hits = np.bincount(index, correct, len(count))
+        count = np.bincount(index, weights, len(self.edges_) - 1)
+        hits = np.bincount(index, times(correct, weights), len(count))
         middle = (self.edges_[:-1] + self.edges_[1:]) / 2
-        value = np.where(count > 0, hits / np.maximum(count, 1), middle)
+        value = np.where(count > 0, hits / np.where(count > 0, count, 1), middle)
         self.values_ = shrunk(value, count, self.prior_strength, self.n_classes_)
-        loss = float(np.mean((self.values_[index] - correct) ** 2))
+        loss = mean((self.values_[index] - correct) ** 2, weights)
         return FitReport(len(confidence), "closed form", loss)
 
     def _bin_of(self, confidence: FloatArray) -> IntArray:
@@ -88,12 +92,23 @@ class HistogramBinning(ShrunkMap):
         return Steps(self.edges_[1:-1], self.values_)
 
 
-def equal_mass_edges(confidence: FloatArray, n_bins: int) -> FloatArray:
+def equal_mass_edges(
+    confidence: FloatArray, n_bins: int, weights: FloatArray | None = None
+) -> FloatArray:
     """Return edges from 0 to 1 that cut sorted confidences into equally filled bins.
 
-    Cuts lie midway between neighbours; one that would part equal confidences is dropped.
+    Cuts lie midway between neighbours; one that would part equal confidences is dropped, and so is
+    one through a row whose weight lies on both sides.
     """
-    cuts = equal_mass_cuts(len(confidence), min(n_bins, len(confidence)))[1:-1]
-    below, above = confidence[cuts - 1], confidence[cuts]
+    if weights is None:
+        cuts = equal_mass_cuts(len(confidence), min(n_bins, len(confidence)))[1:-1]
+        below, above = confidence[cuts - 1], confidence[cuts]
+    else:
+        reached = np.cumsum(weights)
+        every = reached[-1:]
+        cuts = mass_cuts(every, min(n_bins, max(int(every[0]), 1)))[1:-1]
+        last = len(confidence) - 1
+        below = confidence[np.minimum(np.searchsorted(reached, cuts, side="left"), last)]
+        above = confidence[np.minimum(np.searchsorted(reached, cuts, side="right"), last)]
     inner = ((below + above) / 2)[below < above]
     return np.concatenate([[0.0], np.unique(inner), [1.0]])

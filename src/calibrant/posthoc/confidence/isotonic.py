@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.weights import mean, times
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.shapes import Lines
 from calibrant.posthoc.confidence.shrinkage import ShrunkMap, shrunk_steps
@@ -46,6 +47,7 @@ class IsotonicRegression(ShrunkMap):
     """
 
     method: ClassVar[str] = "isotonic"
+    weighs: ClassVar[bool] = True
 
     knots_: FloatArray = learnt("v")
     values_: FloatArray = learnt("v", at_least=0, at_most=1)
@@ -55,19 +57,23 @@ class IsotonicRegression(ShrunkMap):
         """Number of distinct levels."""
         return len(np.unique(self.values_))
 
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
         from scipy.optimize import isotonic_regression
 
         knots, index, count = np.unique(confidence, return_inverse=True, return_counts=True)
-        mean = np.bincount(index, correct) / count
-        fit = isotonic_regression(mean, weights=count)
+        if weights is not None:
+            count = np.bincount(index, weights)
+        share = np.bincount(index, times(correct, weights)) / count
+        fit = isotonic_regression(share, weights=count)
         first, last = np.asarray(fit.blocks[:-1]), np.asarray(fit.blocks[1:]) - 1
         mass = np.add.reduceat(count, first)
         level = shrunk_steps(np.asarray(fit.x)[first], mass, self.prior_strength, self.n_classes_)
         block = np.repeat(np.arange(len(first)), last - first + 1)
         ends = np.unique(np.concatenate([first, last]))
         self.knots_, self.values_ = knots[ends], level[block[ends]]
-        loss = float(np.mean((level[block][index] - correct) ** 2))
+        loss = mean((level[block][index] - correct) ** 2, weights)
         return FitReport(len(confidence), "squared error", loss)
 
     def shape(self) -> Lines:

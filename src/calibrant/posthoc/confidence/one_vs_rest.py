@@ -104,12 +104,15 @@ class MapOfEitherForm(ConfidenceMap):
         maps: list[Self] = []
         reports: list[FitReport] = []
         for k, column in enumerate(probs):
-            hit = predictions.labels == k
+            hit, weights = predictions.labels == k, predictions.weights
             if kept is not None and kept[k].any():
                 column, hit = column[kept[k]], hit[kept[k]]
+                weights = None if weights is None else weights[kept[k]]
             order = np.argsort(column, kind="stable")
             maps.append(self._map())
-            reports.append(maps[-1]._fit_map(column[order], hit[order].astype(np.float64)))
+            weights = None if weights is None else weights[order]
+            hits = hit[order].astype(np.float64)
+            reports.append(maps[-1]._fit_map(column[order], hits, weights))
         self._join(maps)
         value = float(np.mean([report.value for report in reports]))
         return replace(reports[0], n=predictions.n, value=value)

@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, sigmoid
+from calibrant.core.weights import mean
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
 from calibrant.posthoc.confidence.histogram import equal_mass_edges
@@ -58,6 +59,7 @@ class ScalingBinning(ConfidenceMap):
     """
 
     method: ClassVar[str] = "scaling-binning"
+    weighs: ClassVar[bool] = True
 
     n_bins: int = argument(15, at_least=1)
     split: Literal["none", "thirds"] = argument("none", choices=("none", "thirds"))
@@ -72,25 +74,30 @@ class ScalingBinning(ConfidenceMap):
         """Number of bins and two of the sigmoid."""
         return len(self.values_) + 2
 
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
         n = len(confidence)
         # Equal confidences are sorted by outcome: the thirds don't depend on the order of rows.
         order = np.lexsort((correct, confidence))
         confidence, correct = confidence[order], correct[order]
+        weights = np.ones(n) if weights is None else weights[order]
+        unweighted = bool((weights == 1).all())
         parted = self.split == "thirds" and n >= 3
         parts = [slice(i, None, 3) for i in range(3)] if parted else [slice(None)] * 3
         self.slope_, self.offset_, steps = fit_sigmoid(
-            log_odds(confidence[parts[0]]), correct[parts[0]]
+            log_odds(confidence[parts[0]]), correct[parts[0]], weights[parts[0]]
         )
-        self.edges_ = equal_mass_edges(confidence[parts[1]], self.n_bins)
-        averaged = confidence[parts[2]]
+        second = None if unweighted else weights[parts[1]]
+        self.edges_ = equal_mass_edges(confidence[parts[1]], self.n_bins, second)
+        averaged, counted = confidence[parts[2]], weights[parts[2]]
         index = np.searchsorted(self.edges_[1:-1], averaged, side="left")
-        count = np.bincount(index, minlength=len(self.edges_) - 1)
-        total = np.bincount(index, self.scale(averaged), len(count))
+        count = np.bincount(index, counted, len(self.edges_) - 1)
+        total = np.bincount(index, self.scale(averaged) * counted, len(count))
         middle = self.scale((self.edges_[:-1] + self.edges_[1:]) / 2)
-        mean = np.where(count > 0, total / np.maximum(count, 1), middle)
-        self.values_ = mixed_with_uniform(mean, n, self.n_classes_)
-        loss = float(np.mean((self.map_confidence(confidence) - correct) ** 2))
+        value = np.where(count > 0, total / np.where(count > 0, count, 1), middle)
+        self.values_ = mixed_with_uniform(value, float(weights.sum()), self.n_classes_)
+        loss = mean((self.map_confidence(confidence) - correct) ** 2, weights)
         return FitReport(n, "nll of the sigmoid", loss, steps, steps < STEPS)
 
     def scale(self, confidence: FloatArray) -> FloatArray:
@@ -108,23 +115,25 @@ def log_odds(confidence: FloatArray) -> FloatArray:
     return np.log(kept) - np.log1p(-kept)
 
 
-def fit_sigmoid(x: FloatArray, correct: FloatArray) -> tuple[float, float, int]:
+def fit_sigmoid(
+    x: FloatArray, correct: FloatArray, weights: FloatArray
+) -> tuple[float, float, int]:
     """Return slope, offset and steps of Platt's logistic regression by damped Newton steps."""
-    hits = float(correct.sum())
-    target = np.where(correct > 0, (hits + 1) / (hits + 2), 1 / (len(correct) - hits + 2))
+    hits, misses = float(weights @ correct), float(weights @ (1 - correct))
+    target = np.where(correct > 0, (hits + 1) / (hits + 2), 1 / (misses + 2))
     design = np.stack([x, np.ones_like(x)], axis=1)
     ridge = RIDGE * np.array([1.0, 0.0])
 
     def loss(v: FloatArray) -> float:
         score = design @ v
-        fit = np.sum(np.logaddexp(0.0, score) - target * score)
+        fit = np.sum(weights * (np.logaddexp(0.0, score) - target * score))
         return float(fit + ridge @ (v - 1) ** 2 / 2)
 
     vector: FloatArray = np.array([1.0, 0.0])
     for step in range(1, STEPS + 1):
         p = sigmoid(design @ vector)
-        gradient = design.T @ (p - target) + ridge * (vector - 1)
-        hessian = (design * (p * (1 - p))[:, None]).T @ design + np.diag(ridge)
+        gradient = design.T @ (weights * (p - target)) + ridge * (vector - 1)
+        hessian = (design * (weights * p * (1 - p))[:, None]).T @ design + np.diag(ridge)
         solution = np.linalg.solve(hessian + 1e-12 * np.eye(2), gradient)
         move: FloatArray = np.asarray(solution, dtype=np.float64)
         before, length = loss(vector), 1.0

@@ -56,7 +56,7 @@ def shrunk(value: FloatArray, rows: NDArray[Any], strength: float, classes: int)
         return value
     weight = rows / (rows + strength)
     centre = weight @ value / weight.sum()
-    drawn = mixed_with_uniform(weight * value + (1 - weight) * centre, int(rows.sum()), classes)
+    drawn = mixed_with_uniform(weight * value + (1 - weight) * centre, float(rows.sum()), classes)
     return np.where(rows > 0, drawn, value)
 
 

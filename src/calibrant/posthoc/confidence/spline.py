@@ -67,7 +67,9 @@ class SplineCalibration(ConfidenceMap):
         """Number of knots of the spline."""
         return len(self.ordinates_)
 
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
         from scipy.interpolate import CubicSpline
 
         n = len(confidence)

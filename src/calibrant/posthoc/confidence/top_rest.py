@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, warn_caller
+from calibrant.core.weights import mean, times, total
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import SEPARATION
@@ -85,6 +86,7 @@ class TopRestScaling(Calibrator):
     """
 
     method: ClassVar[str] = "top-rest"
+    weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 
@@ -106,14 +108,15 @@ class TopRestScaling(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         rows, base = predictions.summary, predictions.temperature
-        curvature = base.beta**2 * float(rows.curve.evaluate(base.beta).curvature.sum())
+        bends = times(rows.curve.evaluate(base.beta).curvature, rows.weights)
+        curvature = base.beta**2 * float(bends.sum())
         self.beta_ = base.beta
         self.beta_error_ = float(1 / np.sqrt(curvature + 1))  # a prior as vague as one e-fold
         notes = base.report(rows.n).notes
         log_odds, margin, _ = self._inputs(predictions.scores)
-        self.knots_ = spline_knots(margin, self.knots)
+        self.knots_ = spline_knots(margin, self.knots, rows.weights)
         spline = spline_basis(margin, self.knots_)
-        scale = float(np.sqrt(np.mean(log_odds * log_odds))) or 1.0
+        scale = float(np.sqrt(mean(log_odds * log_odds, rows.weights))) or 1.0
         columns = np.concatenate([log_odds[:, None] / scale, spline], axis=1)
         correct = rows.correct.astype(np.float64)
         penalty = Penalty.second_differences(spline.shape[1])
@@ -126,13 +129,16 @@ class TopRestScaling(Calibrator):
             size = int(columns.shape[1])
             self._keep(scale, np.zeros(size), np.zeros((size, size)))
             self.penalties_ = np.zeros(2)
-            loss = float(np.logaddexp(0.0, (1 - 2 * correct) * log_odds).mean())
+            loss = mean(np.logaddexp(0.0, (1 - 2 * correct) * log_odds), rows.weights)
             return FitReport(rows.n, "top-label nll", loss, base.iterations, True, notes)
         if self.penalty > 0:
             strengths = (self.penalty, self.penalty)
-            found = fit_logistic(columns, log_odds, correct, penalty, strengths)
+            found = fit_logistic(
+                columns, log_odds, correct, penalty, strengths, weights_of_rows=rows.weights
+            )
         else:
-            found = fit_by_evidence(columns, log_odds, correct, penalty)
+            found = fit_by_evidence(columns, log_odds, correct, penalty, rows.weights)
+        found = found._replace(loss=found.loss * rows.n / total(rows.n, rows.weights))
         return self._report(found, scale, rows.n, notes)
 
     def _report(

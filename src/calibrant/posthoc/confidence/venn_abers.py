@@ -73,7 +73,9 @@ class VennAbers(MapOfEitherForm):
         """Number of distinct levels of both maps."""
         return len(np.unique(self.lower_)) + len(np.unique(self.upper_))
 
-    def _fit_map(self, confidence: FloatArray, correct: FloatArray) -> FitReport:
+    def _fit_map(
+        self, confidence: FloatArray, correct: FloatArray, weights: FloatArray | None = None
+    ) -> FitReport:
         self.knots_, index, count = np.unique(confidence, return_inverse=True, return_counts=True)
         hits = np.bincount(index, correct).round().astype(np.int64)
         self.upper_ = isotonic_with_a_hit(count, hits)

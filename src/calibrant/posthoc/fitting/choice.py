@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from calibrant.core.weights import mean, total
 from calibrant.posthoc.fitting.cross_validation import (
     Difference,
     Trial,
@@ -52,7 +53,7 @@ def weights_by_likelihood(
     evidence = np.array(
         [
             np.log(prior if name == fallback else (1 - prior) / others)
-            - float(trial.losses.sum()) / shared_rows_factor(folds)
+            - _evidence(trial, trials[fallback]) / shared_rows_factor(folds)
             for name, trial in trials.items()
         ]
     )
@@ -61,13 +62,26 @@ def weights_by_likelihood(
     return dict(zip(trials, (weights / weights.sum()).tolist(), strict=True))
 
 
+def _evidence(trial: Trial, fallback: Trial) -> float:
+    """Return L, or for rows with weights or in clusters what it exceeds the fallback's by.
+
+    Rows of a cluster say partly the same: the sum over them counts for as many rows as would have
+    its variance if they were independent.
+    """
+    worth = trial.worth
+    if worth.weights is None and worth.clusters is None:
+        return float(trial.losses.sum())
+    more = trial.losses - fallback.losses
+    return total(len(more), worth.weights) * mean(more, worth.weights) / worth.doubt(more)
+
+
 def sentence_of_weights(
     weights: dict[str, float], trials: dict[str, Trial], score: str, how: str, fallback: str
 ) -> str:
     """Return in words what is averaged and why."""
     largest_first = sorted(weights, key=lambda name: -weights[name])
     shares = [f"{name} {100 * weights[name]:.0f} %" for name in largest_first if weights[name] > 0]
-    means = {name: float(trial.losses.mean()) for name, trial in trials.items()}
+    means = {name: trial.mean for name, trial in trials.items()}
     # The score of an average is never above the average of the scores.
     together = sum(weight * means[name] for name, weight in weights.items())
     verb = "averages" if len(shares) > 1 else "takes"
@@ -145,10 +159,12 @@ def choose(trials: dict[str, Trial], folds: int, fallback: str, rule: Rule = "si
     simplest_first = sorted(
         trials, key=lambda name: (not trials[name].keeps_prediction, trials[name].parameters)
     )
-    means = {name: float(trials[name].losses.mean()) for name in simplest_first}
+    means = {name: trials[name].mean for name in simplest_first}
     best = min(means, key=lambda name: means[name])
     to_best = {
-        name: difference_of_losses(trials[name].losses, trials[best].losses, folds)
+        name: difference_of_losses(
+            trials[name].losses, trials[best].losses, folds, trials[name].worth
+        )
         for name in means
     }
     if rule == "lowest":

@@ -9,7 +9,8 @@ import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.core.errors import CalibrationWarning, InputError
+from calibrant.core.errors import CalibrationWarning, InputError, NotApplicableError
+from calibrant.core.weights import codes_of, mean, times, total
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.pieces import scores_behind
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
@@ -20,19 +21,46 @@ from calibrant.predictions.scoring import score_rows
 Score = Literal["nll", "brier"]
 
 
-def fold_numbers(rows: RowSummary, folds: int, seed: int) -> IntArray:
+def fold_numbers(
+    rows: RowSummary, folds: int, seed: int, *, clusters: IntArray | None = None
+) -> IntArray:
     """Return the (N,) fold of each row, drawn so that all folds are alike.
 
     Rows are sorted into right and wrong ones and by their margin, and of every `folds` neighbours
     each goes to another fold at random: few errors carry most of what a calibrator learns. The fold
     depends on what a row holds and not on its place.
+
+    With (N,) `clusters` these are dealt whole, sorted by how many of their rows are wrong, and by
+    their size; into no more folds than there are clusters.
+
+    Raises:
+        NotApplicableError: all rows belong to one cluster.
     """
+    if clusters is not None:
+        return _folds_of_clusters(rows, folds, seed, clusters)
     order = np.lexsort((rows.mean_gap, rows.label_gap, rows.labels, rows.margin, rows.correct))
     blocks = -(-rows.n // folds)
     shuffled = np.random.default_rng(seed).permuted(np.tile(np.arange(folds), (blocks, 1)), axis=1)
     fold = np.empty(rows.n, dtype=np.int64)
     fold[order] = shuffled.ravel()[: rows.n]
     return fold
+
+
+def _folds_of_clusters(rows: RowSummary, folds: int, seed: int, clusters: IntArray) -> IntArray:
+    codes, number = codes_of(clusters)
+    if number < 2:
+        raise NotApplicableError(
+            "cross-validation holds clusters out whole, and all rows belong to one cluster"
+        )
+    folds = min(folds, number)
+    wrong = np.bincount(codes, ~rows.correct)
+    order = np.lexsort((np.bincount(codes), wrong))
+    blocks = -(-number // folds)
+    shuffled = np.random.default_rng(seed).permuted(np.tile(np.arange(folds), (blocks, 1)), axis=1)
+    fold = np.empty(number, dtype=np.int64)
+    # The last block may be cut, and must not leave a fold empty: the first is whole.
+    fold[order] = shuffled.ravel()[:number]
+    return fold[codes]
 
 
 def held_out_losses(calibrator: Calibrator, predictions: Predictions, fold: IntArray) -> FloatArray:
@@ -49,9 +77,36 @@ def held_out_losses(calibrator: Calibrator, predictions: Predictions, fold: IntA
         warnings.simplefilter("ignore", CalibrationWarning)
         for part in range(int(fold.max()) + 1):
             seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
-            probs = calibrator.fit(seen.scores, seen.labels).predict_proba(unseen.scores)
+            probs = calibrator.fit_predictions(seen).predict_proba(unseen.scores)
             losses[fold == part] = score_rows(Predictions.from_probs(probs, unseen.labels)).nll
     return losses
+
+
+class Worth(NamedTuple):
+    """How much rows count, and which of them aren't independent.
+
+    Attributes:
+        weights: (N,), or None where all count alike.
+        clusters: (N,) cluster of each row, or None where every row stands alone.
+    """
+
+    weights: FloatArray | None = None
+    clusters: IntArray | None = None
+
+    def variance(self, values: FloatArray) -> float:
+        """Return the variance of the weighted mean of (N,) values, 0 for a single row."""
+        away = times(values - mean(values, self.weights), self.weights)
+        sums = away if self.clusters is None else np.bincount(codes_of(self.clusters)[0], away)
+        few = len(sums) / max(len(sums) - 1, 1)
+        return few * float(sums @ sums) / total(len(values), self.weights) ** 2
+
+    def doubt(self, values: FloatArray) -> float:
+        """Return how many rows are worth one that stands alone, by the variance of their values."""
+        alone = Worth(self.weights).variance(values)
+        return max(self.variance(values) / alone, 1.0) if alone > 0 else 1.0
+
+
+ALIKE = Worth()
 
 
 class Trial(NamedTuple):
@@ -59,6 +114,7 @@ class Trial(NamedTuple):
 
     Attributes:
         losses: (N,) loss of each row, averaged over the repeats.
+        worth: how much each row counts, and which belong together.
         parameters: number of fitted parameters in the last fold.
         keeps_prediction: whether it keeps the predicted class.
         scores: for each repeat the (N, K) log-probabilities that each row was given, if asked for.
@@ -68,6 +124,12 @@ class Trial(NamedTuple):
     parameters: int
     keeps_prediction: bool
     scores: tuple[FloatArray, ...] = ()
+    worth: Worth = ALIKE
+
+    @property
+    def mean(self) -> float:
+        """Mean loss, weighted."""
+        return mean(self.losses, self.worth.weights)
 
 
 class CrossValidation:
@@ -87,7 +149,10 @@ class CrossValidation:
         self.predictions, self.folds, self.score = predictions, folds, score
         rows = predictions.summary
         seeds = np.random.SeedSequence(seed).generate_state(repeats)
-        self.assignments = [fold_numbers(rows, folds, int(s)) for s in seeds]
+        clusters = predictions.clusters
+        self.assignments = [fold_numbers(rows, folds, int(s), clusters=clusters) for s in seeds]
+        if clusters is not None:
+            self.folds = min(folds, len(np.unique(clusters)))
         if rows.n_classes > DENSE_CLASSES:
             # One table of the confidence curves serves every fit to rows of every fold.
             rows = rows.tabulated(predictions.temperature.beta)
@@ -109,7 +174,7 @@ class CrossValidation:
             NotApplicableError: the method refuses the rows of a fold.
         """
         given = self.predictions.only_logits()
-        total, scores = np.zeros(given.n), list[FloatArray]()
+        losses, scores = np.zeros(given.n), list[FloatArray]()
         keeps = calibrator.keeps_prediction and (before is None or before.keeps_prediction)
         with warnings.catch_warnings():
             # What a fold lacks the whole set may have.
@@ -124,11 +189,12 @@ class CrossValidation:
                     held_out = given.take(unseen)
                     self._fit(calibrator, given, seen, alone=before is None)
                     probs = calibrator.predict_proba(held_out.scores)
-                    total[unseen] += self._losses(probs, held_out)
+                    losses[unseen] += self._losses(probs, held_out)
                     if keep_scores:
                         scores[-1][unseen] = seen_through(probs, held_out.scores, keeps)
         parameters = calibrator.n_parameters + (0 if before is None else before.parameters)
-        return Trial(total / len(self.assignments), parameters, keeps, tuple(scores))
+        worth = Worth(given.weights, given.clusters)
+        return Trial(losses / len(self.assignments), parameters, keeps, tuple(scores), worth)
 
     def _fit(
         self, calibrator: Calibrator, given: Predictions, seen: IntArray, *, alone: bool
@@ -173,7 +239,9 @@ def shared_rows_factor(folds: int) -> float:
     return 1 + folds / (folds - 1)
 
 
-def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> Difference:
+def difference_of_losses(
+    first: FloatArray, second: FloatArray, folds: int, worth: Worth = ALIKE
+) -> Difference:
     """Return the mean of (N,) losses `first` - `second` of the same rows, and its standard error.
 
     Rows differ in difficulty far more than methods differ on a row, so the error is that of the
@@ -185,8 +253,13 @@ def difference_of_losses(first: FloatArray, second: FloatArray, folds: int) -> D
     Args:
         first: (N,) losses, averaged over repeats; second: likewise.
         folds: V, at least 2.
+        worth: how much rows count; clusters are the units of the variance where there are any.
     """
     differences = first - second
+    if worth.weights is not None or worth.clusters is not None:
+        middle = mean(differences, worth.weights)
+        error = (worth.variance(differences) * shared_rows_factor(folds)) ** 0.5
+        return Difference(middle, error)
     rows = len(differences)
     spread = float(differences.std(ddof=1)) if rows > 1 else 0.0
     return Difference(

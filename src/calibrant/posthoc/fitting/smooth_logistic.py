@@ -15,6 +15,7 @@ import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, sigmoid
+from calibrant.core.weights import quantiles, times
 
 DEGREE = 3
 MAX_STEPS, TOLERANCE = 50, 1e-9
@@ -24,18 +25,20 @@ PENALTY_GRID = 10.0 ** np.arange(-2.0, 6.0)
 EVIDENCE_REACH = 6.0
 
 
-def spline_knots(values: FloatArray, inner: int) -> FloatArray:
+def spline_knots(values: FloatArray, inner: int, weights: FloatArray | None = None) -> FloatArray:
     """Return the knots of a cubic spline over `values`: fourfold ends, `inner` quantiles between.
 
     Quantiles that coincide count once; if all values are equal, the spline spans one unit.
+    `weights`, (N,), say how much each value counts.
     """
     low, high = float(values.min()), float(values.max())
     if not high > low:
         high = low + 1.0
-    quantiles = np.unique(np.quantile(values, np.arange(1, inner + 1) / (inner + 1)))
+    shares = np.arange(1, inner + 1) / (inner + 1)
+    found = np.unique(quantiles(values, shares, weights))
     # A knot next to an end would make a basis function that no row supports.
     room = 1e-6 * (high - low)
-    middle = quantiles[(quantiles > low + room) & (quantiles < high - room)]
+    middle = found[(found > low + room) & (found < high - room)]
     return np.concatenate([np.full(DEGREE + 1, low), middle, np.full(DEGREE + 1, high)])
 
 
@@ -155,6 +158,7 @@ def fit_logistic(
     penalty: Penalty,
     strengths: tuple[float, float],
     start: FloatArray | None = None,
+    weights_of_rows: FloatArray | None = None,
 ) -> LogisticFit:
     """Minimise sum_i log loss + w' (l_1 S_1 + l_2 S_2) w / 2 by Newton with step halving.
 
@@ -165,13 +169,14 @@ def fit_logistic(
         penalty: S_1 and S_2.
         strengths: l_1 and l_2, positive.
         start: (d,) where to begin; zero, if not given.
+        weights_of_rows: (N,) how much each row counts; None where all count alike.
     """
     precision = penalty.at(strengths)
     sign = 1.0 - 2.0 * correct
 
     def losses(w: FloatArray) -> tuple[float, float, FloatArray]:
         eta = offset + columns @ w
-        plain = float(np.logaddexp(0.0, sign * eta).sum())
+        plain = float(times(np.logaddexp(0.0, sign * eta), weights_of_rows).sum())
         return plain + 0.5 * float(w @ precision @ w), plain, eta
 
     weights = np.zeros(columns.shape[1]) if start is None else start
@@ -179,8 +184,10 @@ def fit_logistic(
     hessian, steps, converged = precision, 0, False
     while True:
         probability = sigmoid(eta)
-        gradient = columns.T @ (probability - correct) + precision @ weights
-        hessian = columns.T @ (columns * (probability * (1 - probability))[:, None]) + precision
+        gap = times(probability - correct, weights_of_rows)
+        gradient = columns.T @ gap + precision @ weights
+        bend = times(probability * (1 - probability), weights_of_rows)
+        hessian = columns.T @ (columns * bend[:, None]) + precision
         if converged or steps == MAX_STEPS:
             break
         direction = np.linalg.solve(hessian, -gradient)
@@ -207,7 +214,11 @@ def fit_logistic(
 
 
 def fit_by_evidence(
-    columns: FloatArray, offset: FloatArray, correct: FloatArray, penalty: Penalty
+    columns: FloatArray,
+    offset: FloatArray,
+    correct: FloatArray,
+    penalty: Penalty,
+    weights_of_rows: FloatArray | None = None,
 ) -> LogisticFit:
     """Return the mean of the fits of all penalties on the grid, weighted by their evidence.
 
@@ -222,7 +233,8 @@ def fit_by_evidence(
     grid, seen, left = PENALTY_GRID, dict[tuple[int, int], LogisticFit](), set[tuple[int, int]]()
     place = len(grid) // 2, len(grid) // 2
     strengths = float(grid[place[0]]), float(grid[place[1]])
-    best = seen[place] = fit_logistic(columns, offset, correct, penalty, strengths)
+    rows = columns, offset, correct
+    best = seen[place] = fit_logistic(*rows, penalty, strengths, weights_of_rows=weights_of_rows)
     while True:
         waiting = [p for p in seen if p not in left]
         if not waiting:
@@ -237,10 +249,10 @@ def fit_by_evidence(
                 continue
             strengths = float(grid[near[0]]), float(grid[near[1]])
             start = seen[place].weights
-            fit = fit_logistic(columns, offset, correct, penalty, strengths, start)
+            fit = fit_logistic(*rows, penalty, strengths, start, weights_of_rows)
             seen[near] = fit
             best = max(best, fit, key=lambda f: f.log_evidence)
-    return _mixture(list(seen.values()), best, columns, offset, correct)
+    return _mixture(list(seen.values()), best, *rows, weights_of_rows)
 
 
 def _mixture(
@@ -249,6 +261,7 @@ def _mixture(
     columns: FloatArray,
     offset: FloatArray,
     correct: FloatArray,
+    weights_of_rows: FloatArray | None,
 ) -> LogisticFit:
     shares = np.exp([fit.log_evidence - best.log_evidence for fit in fits])
     shares /= shares.sum()
@@ -258,6 +271,7 @@ def _mixture(
         away = fit.weights - weights
         covariance += share * (fit.covariance + np.outer(away, away))
     eta = offset + columns @ weights
-    loss = float(np.logaddexp(0.0, (1.0 - 2.0 * correct) * eta).sum())
+    losses = np.logaddexp(0.0, (1.0 - 2.0 * correct) * eta)
+    loss = float(times(losses, weights_of_rows).sum())
     converged = all(fit.converged for fit in fits)
     return best._replace(weights=weights, covariance=covariance, loss=loss, converged=converged)

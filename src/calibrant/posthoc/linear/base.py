@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import NotApplicableError
+from calibrant.core.weights import total
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
@@ -75,6 +76,7 @@ class PenalisedMap(LinearMap):
     """
 
     fits_masked: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     ridge: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
@@ -100,19 +102,21 @@ class PenalisedMap(LinearMap):
         return linear_inputs(xp, logits, self.inputs, beta, masks)
 
     @abstractmethod
-    def _penalties(self, rows: int, classes: int) -> FloatArray:
+    def _penalties(self, rows: float, classes: int) -> FloatArray:
         """Return the penalty of every parameter: those of C first, in rows, then b's."""
 
     def _fit(self, predictions: Predictions) -> FitReport:
         base = predictions.temperature
         notes = base.report(predictions.n).notes
-        penalties = self._penalties(predictions.n, self.n_classes_)
+        every = total(predictions.n, predictions.weights)
+        penalties = self._penalties(every, self.n_classes_)
         likelihood = LinearLikelihood(
             to_numpy(predictions.scores),
             predictions.labels,
             base.beta,
             square=len(penalties) > 2 * self.n_classes_,
             inputs=self.inputs,
+            weights=predictions.weights,
         )
         found = fit_linear(likelihood, penalties, self.max_iterations)
         self.beta_, self.change_, self.bias_ = base.beta, found.change, found.bias

@@ -43,7 +43,7 @@ def fit_logs(
     K counts the classes that some row can be. A fit that falls short at the default tolerance is
     warned of.
     """
-    n, classes = rows.logits.shape
+    n, classes = rows.total, int(rows.logits.shape[1])
     pull, bias = shrinkage * rows.possible / n, np.zeros(classes)
 
     def loss(logs: FloatArray) -> tuple[float, FloatArray]:

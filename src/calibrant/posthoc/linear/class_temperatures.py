@@ -54,7 +54,14 @@ class _ClassTemperatures(LinearMap):
 
     def _likelihood(self, predictions: Predictions, inputs: Inputs) -> LinearLikelihood:
         logits = to_numpy(predictions.scores)
-        return LinearLikelihood(logits, predictions.labels, self.beta_, square=False, inputs=inputs)
+        return LinearLikelihood(
+            logits,
+            predictions.labels,
+            self.beta_,
+            square=False,
+            inputs=inputs,
+            weights=predictions.weights,
+        )
 
     def _take(self, fit: ClassFit, report: FitReport) -> FitReport:
         warn_if_short(fit)
@@ -151,7 +158,9 @@ class ClassTemperatureScaling(_ClassTemperatures):
         if self.criterion == "ece":
             return self._fit_by_ece(predictions, report)
         rows = self._likelihood(predictions, "log-probabilities")
-        fold = fold_numbers(predictions.summary, min(FOLDS, predictions.n), seed=0)
+        fold = fold_numbers(
+            predictions.summary, min(FOLDS, predictions.n), seed=0, clusters=predictions.clusters
+        )
         shrinkage = chosen_shrinkage(rows, fold)
         if np.isinf(shrinkage):
             note = "cross-validation saw no clear gain by temperatures of classes"
@@ -241,6 +250,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     """
 
     method: ClassVar[str] = "cts-gradient"
+    weighs: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 
     shrinkage: float = argument(1.0, above=0)

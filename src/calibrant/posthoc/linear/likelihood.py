@@ -17,15 +17,20 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
 from calibrant.core.masks import masked_classes
+from calibrant.core.weights import times, total
 from calibrant.posthoc.linear.inputs import Inputs, origins
 
 
 class _Rows(NamedTuple):
-    """A chunk: (n, K) inputs x, 0 where a class is masked; where that is, or None; labels."""
+    """A chunk: (n, K) inputs x, 0 where a class is masked; where that is, or None; labels.
+
+    `weights` say how much each row counts, or None.
+    """
 
     inputs: FloatArray
     masked: BoolArray | None
     labels: IntArray
+    weights: FloatArray | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +43,7 @@ class LinearLikelihood:
         logits: (N, K); labels: (N,); beta: inverse of the temperature that logits are measured in.
         square: whether C is a (K, K) matrix rather than a diagonal.
         inputs: what x are, see `calibrant.posthoc.linear.inputs`; "given" takes `logits` for x.
+        weights: (N,) how much each row counts; None where all count alike.
     """
 
     logits: NDArray[Any]
@@ -45,19 +51,28 @@ class LinearLikelihood:
     beta: float
     square: bool
     inputs: Inputs | Literal["given"] = "centred"
+    weights: FloatArray | None = None
+
+    @property
+    def total(self) -> float:
+        """How many rows the weights amount to."""
+        return total(len(self.labels), self.weights)
 
     def take(self, index: NDArray[Any]) -> LinearLikelihood:
         """Return the likelihood of the rows in `index`."""
-        return replace(self, logits=self.logits[index], labels=self.labels[index])
+        weights = None if self.weights is None else self.weights[index]
+        return replace(self, logits=self.logits[index], labels=self.labels[index], weights=weights)
 
     def nll(self, change: FloatArray, bias: FloatArray) -> tuple[float, FloatArray, FloatArray]:
         """Return the summed NLL of C = `change` and b = `bias`, and its gradients by both."""
 
         def sums(rows: _Rows) -> tuple[FloatArray, ...]:
             top, weights = self._exponentials(rows, change, bias)
-            total = row_sums(weights)
-            value = np.log(total).sum() + top.sum()
-            share = 1 / total
+            totals = row_sums(weights)
+            if rows.weights is None:
+                value, share = np.log(totals).sum() + top.sum(), 1 / totals
+            else:
+                value, share = rows.weights @ (np.log(totals) + top), rows.weights / totals
             by_bias = share @ weights
             if self.square:
                 weights *= share[:, None]
@@ -77,7 +92,9 @@ class LinearLikelihood:
         def sums(rows: _Rows) -> tuple[FloatArray, ...]:
             inputs, labels, classes = rows.inputs, rows.labels, rows.inputs.shape[1]
             own = inputs[np.arange(len(labels)), labels]
-            count = np.bincount(labels, minlength=classes).astype(np.float64)
+            count = np.bincount(labels, rows.weights, classes).astype(np.float64)
+            if rows.weights is not None:
+                own, inputs = own * rows.weights, inputs * rows.weights[:, None]
             if self.square:
                 at_labels = np.zeros((classes, classes))
                 np.add.at(at_labels, labels, inputs)
@@ -112,6 +129,7 @@ class LinearLikelihood:
             _, weights = self._exponentials(rows, change, bias)
             weights /= row_sums(weights)[:, None]
             weights *= 1 - weights
+            weights = times(weights, rows.weights)
             by_bias = weights.sum(axis=0)
             if self.square:
                 return weights.T @ (inputs * inputs), by_bias, np.zeros(len(by_bias))
@@ -147,7 +165,8 @@ class LinearLikelihood:
             if masked is not None:
                 inputs[masked] = 0.0
         inputs *= self.beta
-        return _Rows(inputs, masked, self.labels[part])
+        weights = None if self.weights is None else self.weights[part]
+        return _Rows(inputs, masked, self.labels[part], weights)
 
     @cached_property
     def possible(self) -> int:

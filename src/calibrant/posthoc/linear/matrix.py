@@ -10,7 +10,7 @@ import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import BoundaryWarning
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
@@ -29,6 +29,8 @@ FOLDS = 5
 @dataclass(eq=False)
 class _RegularisedMatrix(LinearMap):
     """Family: W = (I + D) / T, fitted with ODIR."""
+
+    weighs: ClassVar[bool] = True
 
     penalty: float = argument(0.0, at_least=0)
     bias_penalty: float = argument(0.0, at_least=0)
@@ -60,22 +62,30 @@ class _RegularisedMatrix(LinearMap):
         inputs = self.inputs_of(
             xnp, to_numpy(predictions.scores).astype(np.float64), {}, masks=False
         )
-        rows = LinearLikelihood(inputs, predictions.labels, base.beta, square=True, inputs="given")
-        strengths, start = self._chosen_strengths(rows, summary)
-        found = fit_linear(rows, strengths.penalties(n, classes), self.max_iterations, start=start)
+        rows = LinearLikelihood(
+            inputs,
+            predictions.labels,
+            base.beta,
+            square=True,
+            inputs="given",
+            weights=predictions.weights,
+        )
+        strengths, start = self._chosen_strengths(rows, summary, predictions.clusters)
+        penalties = strengths.penalties(rows.total, classes)
+        found = fit_linear(rows, penalties, self.max_iterations, start=start)
         self.weight_ = base.beta * (np.eye(classes) + found.change)
         self.bias_, self.penalties_ = found.bias, np.array(strengths)
         return found.report(self.method, n, report.notes)
 
     def _chosen_strengths(
-        self, rows: LinearLikelihood, summary: RowSummary
+        self, rows: LinearLikelihood, summary: RowSummary, clusters: IntArray | None
     ) -> tuple[Strengths, LinearFit | None]:
         """Return those of the arguments or of cross-validation, and where to begin the fit."""
         if self.penalty > 0:
             return self._strengths(self.penalty), None
-        off_diagonal = self.n_classes_ * (self.n_classes_ - 1) / summary.n
+        off_diagonal = self.n_classes_ * (self.n_classes_ - 1) / rows.total
         path = [self._strengths(pull * off_diagonal) for pull in PULLS]
-        fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0)
+        fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0, clusters=clusters)
         return cross_validate(rows, fold, path, self.max_iterations)
 
     def _strengths(self, off_diagonal: float) -> Strengths:

@@ -33,7 +33,7 @@ class Strengths(NamedTuple):
     off_diagonal: float
     bias: float
 
-    def penalties(self, rows: int, classes: int) -> FloatArray:
+    def penalties(self, rows: float, classes: int) -> FloatArray:
         """Return the (K^2 + K,) penalties of D, in rows, and of b."""
         matrix = np.full((classes, classes), self.off_diagonal / (classes * (classes - 1)))
         np.fill_diagonal(matrix, 1 / rows)
@@ -61,7 +61,7 @@ def cross_validate(
             seen = rows.take(fold != part)
             fits[part] = fit_linear(
                 seen,
-                strengths.penalties(*seen.logits.shape),
+                strengths.penalties(seen.total, int(seen.logits.shape[1])),
                 max_iterations,
                 start=fits.get(part),
                 tolerance=PATH_TOLERANCE,

@@ -67,7 +67,7 @@ def fit_linear(
         tolerance: the largest slope, in its own curvature's units, that counts as flat.
     """
 
-    n, classes = rows.logits.shape
+    n, classes = rows.total, int(rows.logits.shape[1])
     size = len(penalties) - classes
     shape = (classes, classes) if rows.square else (classes,)
     zero = np.zeros(shape), np.zeros(classes)
@@ -118,7 +118,7 @@ class _Scaling:
     mixed: FloatArray
 
     @classmethod
-    def of(cls, curvature: tuple[FloatArray, ...], n: int, penalties: FloatArray) -> _Scaling:
+    def of(cls, curvature: tuple[FloatArray, ...], n: float, penalties: FloatArray) -> _Scaling:
         by_change, by_bias, both = (part.ravel() / n for part in curvature)
         size = len(by_change)
         # A class that no row gives any weight, without a penalty, has no curvature at all.

@@ -66,7 +66,7 @@ class StructuredVectorScaling(PenalisedMap):
         """2 K + 1."""
         return 2 * self.n_classes_ + 1
 
-    def _penalties(self, rows: int, classes: int) -> FloatArray:
+    def _penalties(self, rows: float, classes: int) -> FloatArray:
         return np.full(2 * classes, self.ridge * classes / rows)
 
 
@@ -122,7 +122,7 @@ class StructuredMatrixScaling(PenalisedMap):
         refuse_many_classes(self.method, self.n_classes_, self.most_classes)
         return super()._fit(predictions)
 
-    def _penalties(self, rows: int, classes: int) -> FloatArray:
+    def _penalties(self, rows: float, classes: int) -> FloatArray:
         matrix = np.full((classes, classes), float(classes * (classes - 1)))
         np.fill_diagonal(matrix, classes)
         every = np.concatenate([matrix.ravel(), np.full(classes, float(classes))])

@@ -56,5 +56,5 @@ class VectorScaling(PenalisedMap):
         """2 K."""
         return 2 * self.n_classes_
 
-    def _penalties(self, rows: int, classes: int) -> FloatArray:
+    def _penalties(self, rows: float, classes: int) -> FloatArray:
         return np.full(2 * classes, self.ridge / rows)

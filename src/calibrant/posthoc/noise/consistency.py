@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import FloatArray, IntArray, to_numpy
+from calibrant.core.arrays import FloatArray, to_numpy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.noise.probit import SPAN, ProbitScaling
@@ -52,6 +52,7 @@ class ConsistencyCalibration(ProbitScaling):
     """
 
     method: ClassVar[str] = "consistency"
+    weighs: ClassVar[bool] = False
     most_rows: ClassVar[int | None] = None
 
     criterion: Literal["ece", "nll"] = argument("ece", choices=("ece", "nll"))
@@ -64,7 +65,7 @@ class ConsistencyCalibration(ProbitScaling):
         reach = SPAN ** (2 / (COARSE_POINTS - 1))
         for _ in range(1 + REFINEMENTS):
             for noise in grid.tolist():
-                value = self._criterion(logits, rows.labels, noise)
+                value = self._criterion(logits, rows, noise)
                 tried += 1
                 if value < best - ROUNDING:
                     best, self.noise_ = value, noise
@@ -72,9 +73,9 @@ class ConsistencyCalibration(ProbitScaling):
             reach **= 2 / (FINE_POINTS - 1)
         return FitReport(report.n, self.criterion, best, tried, notes=report.notes)
 
-    def _criterion(self, logits: FloatArray, labels: IntArray, noise: float) -> float:
+    def _criterion(self, logits: FloatArray, rows: Predictions, noise: float) -> float:
         if self.criterion == "nll":
-            return self._nll(logits, labels, noise)
+            return self._nll(logits, rows, noise)
         predicted = logits.argmax(axis=1)
         shares = self._share_of(logits, predicted, noise)
-        return binned_gap(shares, predicted == labels, self.n_bins)
+        return binned_gap(shares, predicted == rows.labels, self.n_bins)

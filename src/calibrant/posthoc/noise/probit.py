@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks, share_chunks, to_numpy
+from calibrant.core.weights import mean, total
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.noise.votes import (
@@ -69,6 +70,7 @@ class ProbitScaling(Calibrator):
     """
 
     method: ClassVar[str] = "probit"
+    weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
     # One number is as well known from so many rows as it needs to be; None: take all.
@@ -83,9 +85,13 @@ class ProbitScaling(Calibrator):
         return 1
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        base = fit_temperature(summarize(predictions.scores, predictions.labels, curve="dense"))
+        weights = predictions.weights
+        base = fit_temperature(
+            summarize(predictions.scores, predictions.labels, curve="dense", weights=weights)
+        )
         report = base.report(predictions.n)
-        self.noise_, self.uniform_ = GUMBEL_DEVIATION / base.beta, 1 / (predictions.n + 1)
+        self.noise_ = GUMBEL_DEVIATION / base.beta
+        self.uniform_ = 1 / (total(predictions.n, weights) + 1)
         if base.warning is not None:
             return report
         every = 1 if self.most_rows is None else -(-predictions.n // self.most_rows)
@@ -93,7 +99,7 @@ class ProbitScaling(Calibrator):
             return self._search(predictions, report)
         thinned = self._search(predictions.take(np.arange(0, predictions.n, every)), report)
         logits = to_numpy(predictions.scores).astype(np.float64)
-        return replace(thinned, value=self._nll(logits, predictions.labels, self.noise_))
+        return replace(thinned, value=self._nll(logits, predictions, self.noise_))
 
     def _search(self, rows: Predictions, report: FitReport) -> FitReport:
         """Set `noise_`, given the one most like temperature scaling's."""
@@ -103,7 +109,7 @@ class ProbitScaling(Calibrator):
         centre, reach = float(np.log(self.noise_)), float(np.log(SPAN))
 
         def nll(log_noise: float) -> float:
-            return self._nll(logits, rows.labels, float(np.exp(log_noise)))
+            return self._nll(logits, rows, float(np.exp(log_noise)))
 
         found: Any = cast(Any, optimize).minimize_scalar(
             nll,
@@ -116,8 +122,8 @@ class ProbitScaling(Calibrator):
             report.n, "nll", float(found.fun), int(found.nfev), bool(found.success), report.notes
         )
 
-    def _nll(self, logits: FloatArray, labels: IntArray, noise: float) -> float:
-        return float(-np.log(self._share_of(logits, labels, noise)).mean())
+    def _nll(self, logits: FloatArray, rows: Predictions, noise: float) -> float:
+        return mean(-np.log(self._share_of(logits, rows.labels, noise)), rows.weights)
 
     def _share_of(self, logits: FloatArray, classes: IntArray, noise: float) -> FloatArray:
         """Return the (N,) mixed probability of one class of each row."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.weights import mean
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
@@ -64,6 +65,7 @@ class EnsembleTemperatureScaling(Mixture):
     """
 
     method: ClassVar[str] = "ets"
+    weighs: ClassVar[bool] = True
 
     loss: Literal["nll", "mse", "mixed"] = argument("nll", choices=("nll", "mse", "mixed"))
 
@@ -81,9 +83,10 @@ class EnsembleTemperatureScaling(Mixture):
             self.beta_ = _beta_by_squares(rows, fit.beta)
         of_label = _label_probabilities(rows, self.beta_)
         if self.loss == "nll":
-            self.weights_ = _weights_by_likelihood(of_label)
+            self.weights_ = _weights_by_likelihood(of_label, rows.weights)
         else:
-            self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), of_label.mean(0))
+            means = np.array([mean(part, rows.weights) for part in of_label.T])
+            self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), means)
         return fit.report(rows.n)
 
     def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
@@ -98,13 +101,14 @@ def _beta_by_squares(rows: RowSummary, near: float) -> float:
 
     def loss(beta: float) -> float:
         one, two = (rows.curve.evaluate(b).value for b in (beta, 2 * beta))
-        return float(np.mean(np.exp(two - 2 * one) - 2 * np.exp(-beta * rows.label_gap - one)))
+        losses = np.exp(two - 2 * one) - 2 * np.exp(-beta * rows.label_gap - one)
+        return mean(losses, rows.weights)
 
     def slope(beta: float) -> float:
         one, two = (rows.curve.evaluate(b) for b in (beta, 2 * beta))
         squares = 2 * np.exp(two.value - 2 * one.value) * (two.slope - one.slope)
         of_label = np.exp(-beta * rows.label_gap - one.value) * (rows.label_gap + one.slope)
-        return float(np.mean(squares + 2 * of_label))
+        return mean(squares + 2 * of_label, rows.weights)
 
     betas = near / FACTORS
     best = int(np.argmin([loss(beta) for beta in betas]))
@@ -132,9 +136,9 @@ def _gram_matrix(rows: RowSummary, beta: float) -> FloatArray:
     f = {b: rows.curve.evaluate(b).value for b in needed}
 
     def product(a: float, b: float) -> float:
-        return float(np.mean(np.exp(f[a + b] - f[a] - f[b])))
+        return mean(np.exp(f[a + b] - f[a] - f[b]), rows.weights)
 
-    cross, even = product(1.0, beta), float(np.mean(1 / rows.unmasked))
+    cross, even = product(1.0, beta), mean(1 / rows.unmasked, rows.weights)
     return np.array(
         [
             [product(beta, beta), cross, even],
@@ -164,7 +168,7 @@ def _weights_by_squares(gram: FloatArray, of_label: FloatArray) -> FloatArray:
     return weights / weights.sum()
 
 
-def _weights_by_likelihood(of_label: FloatArray) -> FloatArray:
+def _weights_by_likelihood(of_label: FloatArray, of_rows: FloatArray | None = None) -> FloatArray:
     """Maximise the mean of log(w . p) over the simplex, a concave problem, by Newton's method.
 
     Each step goes towards the optimum over the simplex of the quadratic at hand, and is halved
@@ -173,12 +177,16 @@ def _weights_by_likelihood(of_label: FloatArray) -> FloatArray:
     parts = np.maximum(of_label, SMALLEST_PROBABILITY)
 
     def loss(weights: FloatArray) -> float:
-        return -float(np.log(parts @ weights).mean())
+        return -mean(np.log(parts @ weights), of_rows)
 
     weights = np.array([1.0, 0.0, 0.0])
     for _ in range(MIXTURE_STEPS):
         ratios = parts / (parts @ weights)[:, None]
-        downhill, curvature = ratios.mean(axis=0), ratios.T @ ratios / len(ratios)
+        if of_rows is None:
+            downhill, curvature = ratios.mean(axis=0), ratios.T @ ratios / len(ratios)
+        else:
+            weighed = ratios * (of_rows / of_rows.sum())[:, None]
+            downhill, curvature = weighed.sum(axis=0), weighed.T @ ratios
         step = _weights_by_squares(curvature, curvature @ weights + downhill) - weights
         gain = float(downhill @ step)
         if gain < SMALLEST_GAIN:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from calibrant.core.arrays import Array
+from calibrant.core.weights import total
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.mixture import Mixture
@@ -42,6 +43,7 @@ class LaplaceTemperatureScaling(Mixture):
     """
 
     method: ClassVar[str] = "temperature-laplace"
+    weighs: ClassVar[bool] = True
 
     uniform_: float = learnt(at_least=0, at_most=1)
 
@@ -52,7 +54,8 @@ class LaplaceTemperatureScaling(Mixture):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         fit = predictions.temperature
-        self.beta_, self.uniform_ = fit.beta, 1 / (predictions.n + 1)
+        every = total(predictions.n, predictions.weights)
+        self.beta_, self.uniform_ = fit.beta, 1 / (every + 1)
         return fit.report(predictions.n)
 
     def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.errors import InputError
+from calibrant.core.weights import check_weights, normalised
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
@@ -76,9 +78,19 @@ class SummaryTemperature(RowTemperature):
                 the method reads.
         """
         check_arguments(self)
-        report = self._fit_rows(rows)
+        report = self._fit_rows(self._counted(rows))
         self.n_classes_, self.form_, self.fit_report_ = rows.n_classes, "rows", report
         return self
+
+    def _counted(self, rows: RowSummary) -> RowSummary:
+        """Return the rows that count, as `Predictions.counted` does."""
+        if rows.weights is None:
+            return rows
+        if not self.weighs:
+            raise InputError(f"method '{self.method}' can't be fitted to a summary with weights")
+        weights = check_weights(rows.weights, rows.n, "row summary")
+        rows = rows.take(weights > 0)
+        return replace(rows, weights=normalised(weights[weights > 0]))
 
     def _fit(self, predictions: Predictions) -> FitReport:
         return self._fit_rows(predictions.summary)

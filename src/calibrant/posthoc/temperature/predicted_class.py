@@ -10,6 +10,7 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.weights import mean, times
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.temperature.per_row import SummaryTemperature
@@ -65,6 +66,7 @@ class PredictedClassTemperature(SummaryTemperature):
     """
 
     method: ClassVar[str] = "predicted-class"
+    weighs: ClassVar[bool] = True
 
     shrinkage: float = argument(100.0, above=0)
 
@@ -88,7 +90,7 @@ class PredictedClassTemperature(SummaryTemperature):
         ratios, steps = fit_ratios(rows, self.beta_, self.shrinkage)
         self.class_betas_ = self.beta_ * ratios
         betas = self.class_betas_[rows.predicted]
-        nll = float(np.mean(rows.curve.evaluate(betas).value + betas * rows.label_gap))
+        nll = mean(rows.curve.evaluate(betas).value + betas * rows.label_gap, rows.weights)
         return FitReport(rows.n, "nll and shrinkage", nll, steps, steps < STEPS)
 
     def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
@@ -105,8 +107,9 @@ def fit_ratios(rows: RowSummary, beta: float, shrinkage: float) -> tuple[FloatAr
     high = np.full(classes, min(LARGEST_RATIO, max(1.0, span[1] / beta)))
     for step in range(1, STEPS + 1):
         point = rows.curve.evaluate(beta * ratio[predicted])
-        slope = np.bincount(predicted, beta * (point.slope + rows.label_gap), classes)
-        curvature = np.bincount(predicted, beta * beta * point.curvature, classes)
+        slopes, bends = beta * (point.slope + rows.label_gap), beta * beta * point.curvature
+        slope = np.bincount(predicted, times(slopes, rows.weights), classes)
+        curvature = np.bincount(predicted, times(bends, rows.weights), classes)
         gradient = slope + shrinkage * (ratio - 1)
         low, high = np.where(gradient < 0, ratio, low), np.where(gradient < 0, high, ratio)
         proposal = ratio - gradient / (np.maximum(curvature, 0.0) + shrinkage)

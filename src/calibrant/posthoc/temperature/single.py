@@ -37,6 +37,7 @@ class TemperatureScaling(SummaryTemperature):
 
     method: ClassVar[str] = "temperature"
     fits_top_label: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
 
     beta_: float = learnt(above=0)
 

@@ -25,6 +25,7 @@ class Uncalibrated(Calibrator):
     """
 
     method: ClassVar[str] = "none"
+    weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True

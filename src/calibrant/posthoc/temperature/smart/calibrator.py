@@ -119,6 +119,7 @@ class SMART(SummaryTemperature):
     """
 
     method: ClassVar[str] = "smart"
+    weighs: ClassVar[bool] = True
 
     objective: ObjectiveName = argument("charbonnier", choices=objective_names())
     indicator: IndicatorName = argument("margin", choices=tuple(INDICATORS))
@@ -182,6 +183,10 @@ class SMART(SummaryTemperature):
             warn_caller(ImproperObjectiveWarning(message))
         self.reference_ = reference
         self.mean_, deviation = indicator.mean(axis=0), indicator.std(axis=0)
+        if rows.weights is not None:
+            self.mean_ = np.average(indicator, axis=0, weights=rows.weights)
+            away = (indicator - self.mean_) ** 2
+            deviation = np.sqrt(np.average(away, axis=0, weights=rows.weights))
         self.deviation_ = np.where(deviation > 0, deviation, 1.0)
         inputs = indicator - self.mean_
         inputs /= self.deviation_
@@ -190,7 +195,7 @@ class SMART(SummaryTemperature):
         objective = make_objective(
             self.objective, bins=bins, delta=self.delta, smoothing=self.smoothing
         )
-        network = TemperatureNetwork.constant(1.0, inputs, self.seed, self.hidden)
+        network = TemperatureNetwork.constant(1.0, inputs, self.seed, self.hidden, rows.weights)
         loss = Penalised(rows, reference, objective, self.likelihood_weight, self.shrinkage)
         if network.size <= MOST_WEIGHTS_BY_CURVATURE:
             curvature = make_curvature(self.objective, bins=bins, delta=self.delta)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.weights import times
 from calibrant.posthoc.temperature.smart.objectives import ObjectiveName, SoftBins
 from calibrant.predictions.curves import CurvePoint
 from calibrant.predictions.rows import RowSummary
@@ -25,7 +26,7 @@ class Bend(NamedTuple):
     """What some of the rows contribute.
 
     Attributes:
-        by_row: (n,) N times what each row bends by itself.
+        by_row: (n,) N times what each row bends by itself; where rows have weights, before these.
         columns: (n, B) slopes of each of B sums over the rows.
         sums: (2, B) what the weights of those sums are computed from; those of parts add up.
     """
@@ -42,7 +43,7 @@ class Curvature(Protocol):
         """Return the contribution of n rows."""
         ...
 
-    def weights(self, sums: FloatArray, rows: int) -> FloatArray:
+    def weights(self, sums: FloatArray, rows: float) -> FloatArray:
         """Return the (B,) weights, given (2, B) sums over all N = `rows` rows."""
         ...
 
@@ -61,7 +62,7 @@ class OfRows:
         """Return what each row bends by itself; no sum over rows bends."""
         return Bend(self.function(rows, beta, point), np.empty((rows.n, 0)), np.empty((2, 0)))
 
-    def weights(self, sums: FloatArray, rows: int) -> FloatArray:
+    def weights(self, sums: FloatArray, rows: float) -> FloatArray:
         """Return no weights: there are no sums."""
         return np.empty(0)
 
@@ -97,6 +98,7 @@ class OfSoftBins:
         confidence = np.exp(-point.value)
         residual = confidence - rows.correct
         weights, centre_of_row, _ = self.bins.memberships(confidence)
+        weights = times(weights, rows.weights)
         sums = np.stack([weights.sum(axis=0), residual @ weights])
         # d(w_ib (c_i - a_i)) / dc_i, then dc_i / d log beta
         columns = self.bins.centres - centre_of_row[:, None]
@@ -106,7 +108,7 @@ class OfSoftBins:
         columns *= (-confidence * point.slope * beta)[:, None]
         return Bend(np.zeros(rows.n), columns, sums)
 
-    def weights(self, sums: FloatArray, rows: int) -> FloatArray:
+    def weights(self, sums: FloatArray, rows: float) -> FloatArray:
         """Return the (B,) weights 1 / (N s_b phi_b) of the bins."""
         mass = np.maximum(sums[0], np.finfo(float).tiny)
         penalty = np.maximum(np.hypot(sums[1] / mass, self.delta), SMALLEST_GAP)

@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, for_each
 from calibrant.core.threads import one_blas_thread
+from calibrant.core.weights import times, total
 from calibrant.posthoc.temperature.smart.curvature import Curvature, of_likelihood
 from calibrant.posthoc.temperature.smart.fitting import NetworkFit, Penalised, temperatures_of
 from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
@@ -87,7 +88,8 @@ def derivatives(
         network, inputs, loss, curvature: see `fit_damped`.
         by_temperature: (N,) gradient of `loss` by the temperatures of `network`.
     """
-    parts, size, count = loss.parts, network.size, loss.rows.n
+    parts, size = loss.parts, network.size
+    count = total(loss.rows.n, loss.rows.weights)
     gradients, hessians = np.empty((len(parts), size)), np.empty((len(parts), size, size))
     pooled, sums = [np.empty(0)] * len(parts), [np.empty(0)] * len(parts)
 
@@ -103,6 +105,7 @@ def derivatives(
         by_row, columns, sums[index] = curvature(rows, beta, point)
         by_row = by_row + loss.likelihood_weight * of_likelihood(rows, beta, point)
         by_row += 2 * loss.shrinkage / count
+        by_row = times(by_row, rows.weights)
         hessians[index] = (slopes * (by_row / count)[:, None]).T @ slopes
         pooled[index] = slopes.T @ columns
 

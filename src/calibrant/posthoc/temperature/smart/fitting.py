@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, for_each
+from calibrant.core.weights import mean, times, total
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.temperature.smart.objectives import (
     Objective,
@@ -52,7 +53,7 @@ class Penalised:
 
     def __call__(self, temperatures: FloatArray) -> tuple[float, FloatArray]:
         """Return the value and its (N,) gradient by temperature."""
-        parts = self.parts
+        parts, every = self.parts, total(self.rows.n, self.rows.weights)
         gradient, values = np.empty(self.rows.n), np.empty(len(parts))
         objective, points = self.objective, dict[int, CurvePoint]()
         if isinstance(objective, SoftBinnedCalibration) and len(parts) > 1:
@@ -71,7 +72,7 @@ class Penalised:
             place, rows = parts[index]
             point = points.pop(index, None) or self._point(rows, temperatures[place])
             value, by_temperature = self._part(rows, temperatures[place], point, objective)
-            share = rows.n / self.rows.n
+            share = total(rows.n, rows.weights) / every
             values[index], gradient[place] = share * value, share * by_temperature
 
         for_each(range(len(parts)), work)
@@ -100,9 +101,10 @@ class Penalised:
             value += self.likelihood_weight * nll
             by_beta = by_beta + self.likelihood_weight * nll_by_beta
         log = np.log(bounded)
-        pull = self.shrinkage / self.rows.n
-        value += pull * float(np.mean(log * log))
-        gradient = (2 * pull / rows.n * log - by_beta * beta) / bounded
+        pull = self.shrinkage / total(self.rows.n, self.rows.weights)
+        value += pull * mean(log * log, rows.weights)
+        held = 2 * pull / total(rows.n, rows.weights) * times(log, rows.weights)
+        gradient = (held - by_beta * beta) / bounded
         return value, np.where(self.is_free(temperatures), gradient, 0.0)
 
 

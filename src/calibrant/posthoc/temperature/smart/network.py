@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import Array, BoolArray, FloatArray
+from calibrant.core.weights import quantiles
 from calibrant.posthoc.pieces import softplus
 
 HIDDEN_UNITS = 16
@@ -44,13 +45,18 @@ class TemperatureNetwork:
 
     @classmethod
     def constant(
-        cls, temperature: float, inputs: FloatArray, seed: int, hidden: int = HIDDEN_UNITS
+        cls,
+        temperature: float,
+        inputs: FloatArray,
+        seed: int,
+        hidden: int = HIDDEN_UNITS,
+        weights: FloatArray | None = None,
     ) -> TemperatureNetwork:
         """Return a network that says `temperature` everywhere, ready to learn.
 
         The second layer is zero, so the start is exactly temperature scaling. Every hidden unit
         bends at a data point drawn from `inputs`, half of them rising to each side, which leaves
-        no unit dead.
+        no unit dead. `weights`, (N,), say how much each row counts.
         """
         rng = np.random.default_rng(seed)
         width = inputs.shape[1]
@@ -58,7 +64,11 @@ class TemperatureNetwork:
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         if width == 1:
             directions = np.where(np.arange(hidden) % 2 == 0, 1.0, -1.0)[:, None]
-        bends = np.quantile(inputs, (np.arange(hidden) + rng.random(hidden)) / hidden, axis=0)
+        shares = (np.arange(hidden) + rng.random(hidden)) / hidden
+        if weights is None:
+            bends = np.quantile(inputs, shares, axis=0)
+        else:
+            bends = np.stack([quantiles(column, shares, weights) for column in inputs.T], axis=1)
         bias = np.log(np.expm1(temperature - TEMPERATURE_FLOOR))
         return cls(
             directions, -(directions * bends).sum(axis=1), np.zeros(hidden), np.array([bias])

@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.weights import mean, times, total
 from calibrant.predictions.curves import CurvePoint
 from calibrant.predictions.rows import RowSummary
 
@@ -35,8 +36,8 @@ def negative_log_likelihood(
     rows: RowSummary, beta: FloatArray, point: CurvePoint
 ) -> ValueAndGradient:
     """Mean of f + beta g."""
-    value = float(np.mean(point.value + beta * rows.label_gap))
-    return value, (point.slope + rows.label_gap) / rows.n
+    value = mean(point.value + beta * rows.label_gap, rows.weights)
+    return value, _shared(point.slope + rows.label_gap, rows)
 
 
 def label_smoothing(alpha: float) -> Objective:
@@ -44,7 +45,7 @@ def label_smoothing(alpha: float) -> Objective:
 
     def objective(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
         gap = (1 - alpha) * rows.label_gap + alpha * rows.mean_gap
-        return float(np.mean(point.value + beta * gap)), (point.slope + gap) / rows.n
+        return mean(point.value + beta * gap, rows.weights), _shared(point.slope + gap, rows)
 
     return objective
 
@@ -54,10 +55,15 @@ def brier(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGrad
     double = rows.curve.evaluate(2 * beta)
     squares = np.exp(double.value - 2 * point.value)
     of_label = np.exp(-beta * rows.label_gap - point.value)
-    value = float(np.mean(squares - 2 * of_label + 1))
+    value = mean(squares - 2 * of_label + 1, rows.weights)
     slope = 2 * squares * (double.slope - point.slope)
     slope += 2 * of_label * (rows.label_gap + point.slope)
-    return value, slope / rows.n
+    return value, _shared(slope, rows)
+
+
+def _shared(slopes: FloatArray, rows: RowSummary) -> FloatArray:
+    """Return the gradient of a mean over rows, given the slopes of each."""
+    return times(slopes, rows.weights) / total(rows.n, rows.weights)
 
 
 def mean_squared_error(rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
@@ -139,7 +145,7 @@ class SoftBinnedCalibration:
     def sums(self, rows: RowSummary, point: CurvePoint) -> FloatArray:
         """Return what `known` wants of these rows; the sums of parts add up."""
         confidence = np.exp(-point.value)
-        weights = self.bins.memberships(confidence).weights
+        weights = times(self.bins.memberships(confidence).weights, rows.weights)
         return np.stack([weights.sum(axis=0), (confidence - rows.correct) @ weights])
 
     def __call__(self, rows: RowSummary, beta: FloatArray, point: CurvePoint) -> ValueAndGradient:
@@ -149,21 +155,22 @@ class SoftBinnedCalibration:
         memberships = self.bins.memberships(confidence)
         weights, delta = memberships.weights, self.delta
         if self.known is None:
-            mass, total = weights.sum(axis=0), residual @ weights
+            counted = times(weights, rows.weights)
+            mass, sums = counted.sum(axis=0), residual @ counted
         else:
-            mass, total = self.known
-        mean = total / np.maximum(mass, np.finfo(float).tiny)
-        penalty = np.hypot(mean, delta)
+            mass, sums = self.known
+        middle = sums / np.maximum(mass, np.finfo(float).tiny)
+        penalty = np.hypot(middle, delta)
         with np.errstate(invalid="ignore", divide="ignore"):
-            penalty_slope = np.where(penalty > 0, mean / penalty, 0.0)
-        every = rows.n if self.known is None else float(mass.sum())
+            penalty_slope = np.where(penalty > 0, middle / penalty, 0.0)
+        every = total(rows.n, rows.weights) if self.known is None else float(mass.sum())
         value = float(mass @ (penalty - delta)) / every
         # d/dc of s_b (phi(R_b) - phi(0)), using s_b R_b = sum w (c - a)
         by_confidence = weights @ penalty_slope + memberships.slope_times(
-            penalty - delta - penalty_slope * mean
+            penalty - delta - penalty_slope * middle
         )
         by_confidence += residual * memberships.slope_times(penalty_slope)
-        return value, -by_confidence * confidence * point.slope / rows.n
+        return value, _shared(-by_confidence * confidence * point.slope, rows)
 
 
 def soft_binned_calibration(bins: SoftBins, delta: float) -> Objective:
@@ -181,11 +188,11 @@ def charbonnier_eq6(bins: SoftBins, delta: float) -> Objective:
         right = np.hypot(1 - bins.centres, delta)
         wrong = np.hypot(bins.centres, delta)
         of_rows = memberships.weights @ np.stack([wrong, right], axis=1)
-        value = float(np.sum(np.where(rows.correct, of_rows[:, 1], of_rows[:, 0]))) / rows.n
+        value = mean(np.where(rows.correct, of_rows[:, 1], of_rows[:, 0]), rows.weights)
         by_confidence = np.where(
             rows.correct, memberships.slope_times(right), memberships.slope_times(wrong)
         )
-        return value, -by_confidence * confidence * point.slope / rows.n
+        return value, _shared(-by_confidence * confidence * point.slope, rows)
 
     return objective
 

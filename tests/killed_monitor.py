@@ -50,7 +50,7 @@ def main(folder: Path, lives: int, rows_a_life: int) -> None:
             file.flush()
             child = os.fork()
             if child == 0:
-                live(str(rows), state, streams.Following(lambda: False))
+                live(str(rows), state, streams.Following(files=True))
             time.sleep(random.uniform(0.0, 0.02))
             os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)

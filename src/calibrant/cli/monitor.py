@@ -132,7 +132,8 @@ def monitor(
     watched = _begun(state, settings)
     keeper = Keeper(watched, state, metrics_out, on_alarm, save_seconds)
     reading = Reading(by, of, key)
-    with _until_signal(wanted=follow, idle=idle) as following:
+    live = follow or "-" in (streams or [])
+    with _until_signal(follow=follow, live=live, idle=idle) as following:
         keeper.keep(feed(watched, streams or [], reading, kind=kind, follow=following))  # type: ignore[arg-type]
         for path in outcomes or []:
             keeper.keep(feed_outcomes(watched, str(path), key))
@@ -165,20 +166,20 @@ def _merged(states: list[Path]) -> Monitor:
 
 
 @contextmanager
-def _until_signal(*, wanted: bool, idle: float | None) -> Generator[Following | None]:
-    """Yield how to follow; an interrupt or SIGTERM in the body then ends it in good order."""
+def _until_signal(*, follow: bool, live: bool, idle: float | None) -> Generator[Following | None]:
+    """Yield how to wait for rows; an interrupt or SIGTERM then ends that in good order."""
     from calibrant.monitor.streams import Following
 
-    if not wanted:
-        if idle is not None:
-            raise InputError("--idle goes with --follow")
+    if idle is not None and not follow:
+        raise InputError("--idle goes with --follow")
+    if not live:
         yield None
         return
     stopped: list[int] = []
     numbers = [signal.SIGINT, signal.SIGTERM]
     before = [signal.signal(number, lambda number, _: stopped.append(number)) for number in numbers]
     try:
-        yield Following(lambda: bool(stopped), idle)
+        yield Following(lambda: bool(stopped), idle, files=follow)
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.monitor import merging
 from calibrant.monitor.groups import Groups
@@ -42,6 +42,7 @@ class Counted:
         waiting: predictions and outcomes without each other.
         unlabelled: sums over rows without an outcome.
         notes: of whoever feeds the monitor.
+        grouped: whether rows have groups; None before the first.
     """
 
     tests: TwoTests
@@ -50,6 +51,7 @@ class Counted:
     waiting: Waiting
     unlabelled: Unlabelled = field(default_factory=Unlabelled)
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    grouped: bool | None = None
 
     @classmethod
     def start(cls, settings: Mapping[str, Any]) -> Counted:
@@ -75,10 +77,7 @@ class Counted:
         Raises:
             InputError: groups for some rows only, or more of them than there were to be.
         """
-        tests = self.tests
-        if self.windows.rows > 0 and (names is None) == bool(tests.groups.names):
-            raise InputError("groups must be given for all rows or for none")
-        member = None if names is None else tests.groups.index_of(names)
+        tests, member = self.tests, self._members(names)
         risen: list[Alarm] = []
         for start in range(0, len(said), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
@@ -89,19 +88,34 @@ class Counted:
             self.latest.add(some, hits)
         return tuple(risen)
 
+    def _members(self, names: Sequence[str] | None) -> IntArray | None:
+        """Return the index of each row's group, or None where rows have none."""
+        if self.grouped not in (None, names is not None):
+            raise InputError("groups must be given for all rows or for none")
+        self.grouped = names is not None
+        return None if names is None else self.tests.groups.index_of(names)
+
     def predict(
         self,
         keys: Sequence[Any],
         said: FloatArray,
         classes: Sequence[int | None],
-        names: Sequence[str | None],
+        names: Sequence[str] | None,
     ) -> tuple[Alarm, ...]:
-        """Take (n,) predictions, whose outcomes may be there or come."""
+        """Take (n,) predictions, whose outcomes may be there or come.
+
+        Raises:
+            PredictionsError: the label that is there needs the class; nothing is taken then.
+            InputError: see `add`.
+        """
+        # So groups get their places in the order of the predictions, which no outcome changes.
+        self._members(names)
         for key, predicted in zip(keys, classes, strict=True):
             self.waiting.check(key, predicted)
         joined: list[Joined | None] = []
         waiting: list[float] = []
-        for key, p, predicted, name in zip(keys, said.tolist(), classes, names, strict=True):
+        groups: Sequence[str | None] = [None] * len(keys) if names is None else names
+        for key, p, predicted, name in zip(keys, said.tolist(), classes, groups, strict=True):
             new, row = self.waiting.predict(key, Said(p, predicted, name))
             joined.append(row)
             if new and row is None:
@@ -137,6 +151,7 @@ class Counted:
             "alarms": [alarm.as_dict() for alarm in self.tests.alarms.values()],
             "unlabelled": vars(self.unlabelled),
             "rows": self.windows.rows,
+            "grouped": self.grouped,
         }
         arrays = pack_evidence(self.tests.evidence, "stream") | pack_groups(self.tests.groups)
         arrays |= pack_trail(self.windows.trail, "windows")
@@ -154,7 +169,7 @@ class Counted:
         self.latest = Latest.unpack(self.latest.most, arrays)
         self.waiting = Waiting.unpack(self.waiting.most, arrays)
         self.unlabelled = Unlabelled(**header["unlabelled"])
-        self.notes = header["notes"]
+        self.notes, self.grouped = header["notes"], header["grouped"]
 
     @classmethod
     def merged(cls, parts: Sequence[Counted]) -> Counted:
@@ -168,4 +183,5 @@ class Counted:
             Latest.merged([part.latest for part in parts]),
             parts[0].waiting.merge(part.waiting for part in parts[1:]),
             unlabelled,
+            grouped=next((p.grouped for p in parts if p.grouped is not None), None),
         )

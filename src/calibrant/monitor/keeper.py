@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable
@@ -29,7 +30,12 @@ class Keeper:
         """Remember where everything goes; the arguments are those of the command line."""
         self.watched, self.state, self.metrics_out = watched, state, metrics_out
         self.on_alarm, self.seconds = on_alarm, seconds
-        self.saved = time.monotonic()
+        self.saved, self.known = time.monotonic(), self._known()
+
+    def _known(self) -> str:
+        """Return what changes with every row that is counted, or that waits."""
+        rows = self.watched.rows, self.watched.unlabelled.rows
+        return json.dumps([rows, self.watched.notes])
 
     def keep(self, steps: Iterable[list[Alarm]]) -> None:
         """Go through the steps of a feed."""
@@ -37,7 +43,7 @@ class Keeper:
         for alarms in steps:
             if alarms:
                 self.announce()
-            elif time.monotonic() - self.saved >= self.seconds:
+            elif time.monotonic() - self.saved >= self.seconds and self._known() != self.known:
                 self.save()
 
     def announce(self) -> None:
@@ -64,7 +70,7 @@ class Keeper:
         if self.metrics_out is not None:
             with replacing(self.metrics_out) as temporary:
                 temporary.write_text(metrics_text(self.watched), encoding="utf-8")
-        self.saved = time.monotonic()
+        self.saved, self.known = time.monotonic(), self._known()
 
 
 def _say(line: str) -> None:

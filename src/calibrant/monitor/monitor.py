@@ -172,7 +172,7 @@ class Monitor:
         """
         keys, said = as_ids(ids), as_rows(confidence)
         said = confidence_and_correct(said, np.zeros(len(said), dtype=np.int64))[0]
-        names: list[Any] = [*(as_names(groups, len(said)) or [None] * len(said))]
+        names = as_names(groups, len(said))
         classes: list[Any] = [None] * len(said)
         if predicted is not None:
             classes = [int(label) for label in as_rows(predicted).tolist()]

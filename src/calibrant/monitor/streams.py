@@ -40,15 +40,17 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Following:
-    """How a file that grows is followed.
+    """How long to wait for rows that come as time goes by.
 
     Attributes:
         stop: says whether to end, as after a signal.
         idle: seconds without a new row after which to end; None for never.
+        files: whether files of JSON lines are waited for too, not only standard input.
     """
 
-    stop: Callable[[], bool]
+    stop: Callable[[], bool] = lambda: False
     idle: float | None = None
+    files: bool = False
 
 
 def is_lines(stream: str) -> bool:
@@ -73,32 +75,34 @@ def feed(
         streams: paths; ``-`` for standard input.
         reading: how rows are read.
         kind: which scores to take of a file that has several.
-        follow: go on with the files of JSON lines when they grow; None ends with the last row.
+        follow: whether to wait for more rows, and how long.
 
     Yields:
-        The alarms that rose, after some rows each.
+        The alarms that rose, after some rows each, and nothing while it waits.
 
     Raises:
         InputError: a stream isn't usable, or isn't what was counted before.
     """
+    follow = follow or Following()
     growing: list[LineFile] = []
     for stream in streams:
         if stream == "-":
             yield from _standard_input(monitor, reading, follow)
         elif is_lines(stream):
             file = LineFile(stream, monitor, reading)
-            yield from file.new_rows(to_the_end=follow is None)
+            yield from file.new_rows(to_the_end=not follow.files)
             growing.append(file)
         else:
             yield from _predictions(monitor, stream, reading, kind)
     last = time.monotonic()
-    while follow is not None and growing and not follow.stop():
+    while follow.files and growing and not follow.stop():
         for file in growing:
             for alarms in file.new_rows(to_the_end=False):
                 last = time.monotonic()
                 yield alarms
         if follow.idle is not None and time.monotonic() - last >= follow.idle:
             return
+        yield []
         time.sleep(POLL_SECONDS)
 
 
@@ -273,21 +277,17 @@ def _count(monitor: Monitor, data: bytes, reading: Reading, first: int, source: 
     return scored(parse(kept, numbers, source), reading, numbers, source).feed(monitor)
 
 
-def _standard_input(
-    monitor: Monitor, reading: Reading, follow: Following | None
-) -> Iterator[list[Alarm]]:
-    """Count the lines of standard input as they come, to its end or as long as it is followed."""
+def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> Iterator[list[Alarm]]:
+    """Count the lines of standard input as they come, to its end or as long as it is wanted."""
     descriptor, rest, lines = 0, b"", 0
     last = time.monotonic()
-    while True:
-        if follow is not None:
-            if follow.stop():
+    while not follow.stop():
+        # Windows can't say of a pipe whether it holds anything.
+        if os.name == "posix" and not select.select([descriptor], [], [], POLL_SECONDS)[0]:
+            if follow.idle is not None and time.monotonic() - last >= follow.idle:
                 break
-            ready, _, _ = select.select([descriptor], [], [], POLL_SECONDS)
-            if not ready:
-                if follow.idle is not None and time.monotonic() - last >= follow.idle:
-                    break
-                continue
+            yield []
+            continue
         data = os.read(descriptor, BYTES_AT_ONCE)
         last = time.monotonic()
         rest += data

@@ -117,6 +117,18 @@ def test_false_alarms_are_as_rare_as_promised_and_drift_is_found():
     assert caught >= 15
 
 
+def test_the_samples_network_alarms_soon_and_once_calibrated_not_at_all():
+    fit, test = cb.load_sample("validation"), cb.load_sample("test")
+    honest = cb.TopRestScaling().fit_predictions(fit).predict_proba(test.logits)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(test.n)
+        raw, calibrated = cb.Monitor(), cb.Monitor()
+        raw.update(test.probs[order[:2_000]], test.labels[order[:2_000]])
+        calibrated.update(honest[order], test.labels[order])
+        assert raw.alarms["level"].row < 1_000
+        assert not calibrated.alarms
+
+
 def test_a_change_is_dated_and_its_direction_told():
     monitor = cb.Monitor()
     monitor.update(*stream(20_000, 3, slope=0.4, change=12_000))

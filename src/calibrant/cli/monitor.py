@@ -37,20 +37,22 @@ def monitor(
     ] = None,
     tolerance: Annotated[
         float | None,
-        typer.Option(help="How far a probability may be off, a fraction.  [default: 0.02]"),
+        typer.Option(help="How far a probability may be off, a fraction; 0.02 if not given."),
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(help="Probability of a false alarm of the level test, ever.  [default: 0.05]"),
+        typer.Option(
+            help="Probability of a false alarm of the level test, ever; 0.05 if not given."
+        ),
     ] = None,
     average_run_length: Annotated[
         float | None,
         typer.Option(
-            help="Rows to a false alarm of the change test, on average.  [default: 100000]"
+            help="Rows to a false alarm of the change test, on average; 100000 if not given."
         ),
     ] = None,
     window: Annotated[
-        int | None, typer.Option(help="Rows of the shortest windows.  [default: 1000]")
+        int | None, typer.Option(help="Rows of the shortest windows; 1000 if not given.")
     ] = None,
     by: Annotated[
         str | None,

@@ -62,6 +62,7 @@ def _content(monitor: Monitor) -> dict[str, Any]:
         "run_length": typeset(words.spaced(monitor.average_run_length)),
         "percent": _percent,
         "grouped": grouped,
+        "typeset": typeset,
         "css": resource("page.css"),
     }
 

@@ -98,18 +98,17 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         """Fit on held-out rows and return the calibrator itself.
 
         Args:
-            logits: (N, K) logits of any array kind; -inf masks a class that a row can't be. For
+            logits: (N, K) of any array kind; -inf masks a class that a row can't be. For
                 probabilities pass their logarithm (`Predictions.logits` does).
             labels: (N,) true labels in [0, K), or names of classes that the columns of a table of
                 logits are called by.
             features: (N, D) penultimate features, for methods that need them.
             head: the network's last layer (see `calibrant.Head`), for methods that need it.
-            reference: (M, D) features of other rows, such as training rows, for methods that
-                measure how far a row lies from what is known.
+            reference: (M, D) features of other rows, for methods that measure distances to them.
             sample_weight, clusters: as `evaluate` takes them; folds keep clusters whole.
 
         Raises:
-            PredictionsError: unusable logits, labels or features, or a need that isn't met.
+            PredictionsError: unusable arrays, or a need that isn't met.
             InputError: an argument of the constructor is out of range.
             NotApplicableError: the method is not meant for such data.
         """
@@ -117,9 +116,9 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             raise PredictionsError("fit needs logits of shape (N, K), got None")
         if labels is None:
             raise PredictionsError("fit needs the true labels of all rows, got None")
-        known: dict[str, Any] = {"head": head, "reference": reference}
-        known |= {"sample_weight": sample_weight, "clusters": clusters}
-        rows = Predictions.from_logits(logits, labels, features, **known)
+        more: dict[str, Any] = {"sample_weight": sample_weight, "clusters": clusters}
+        more |= {"head": head, "reference": reference}
+        rows = Predictions.from_logits(logits, labels, features, **more)
         self.fit_predictions(rows)
         self.called = rows.class_names if are_words(labels) else None
         return self

@@ -163,6 +163,7 @@ def test_windows_are_measured_as_the_rows_would_be():
         (3_000, 1_000),
         (4_000, 300),
     ]
+    assert monitor.latest_window() == windows[3]
     for window in windows:
         part = slice(window.first, window.first + window.rows)
         classes = np.ones(window.rows, dtype=int)
@@ -175,6 +176,15 @@ def test_windows_are_measured_as_the_rows_would_be():
         assert window.floor == pytest.approx(ece.floor, rel=0.1)
         assert window.floor_95 == pytest.approx(ece.floor_95, rel=0.15)
         assert (window.ece_low, window.ece_high) == pytest.approx((ece.low, ece.high), abs=0.01)
+
+
+def test_the_latest_window_is_a_whole_one_where_there_is_one():
+    monitor = cb.Monitor(window=100)
+    assert monitor.latest_window() is None
+    said, right = stream(250)
+    for rows, first in ((40, 0), (100, 0), (150, 0), (200, 100), (250, 100)):
+        monitor.update(said[monitor.rows : rows], right[monitor.rows : rows])
+        assert monitor.latest_window().first == first
 
 
 def test_the_past_takes_ever_less_room_and_nothing_of_it_is_lost():
@@ -219,6 +229,18 @@ def test_groups_share_one_guarantee_and_the_bad_one_is_named():
     assert monitor.log_e == pytest.approx(level, abs=1e-9)
     mass = math.exp(alone[None].log_r) + sum(math.exp(alone[n].log_r) for n in order)
     assert monitor.log_r == pytest.approx(math.log(mass / 2), abs=1e-9)
+
+
+def test_groups_raise_no_more_false_alarms_than_promised():
+    streams, alarms = 100, np.zeros(2)
+    for seed in range(streams):
+        monitor = cb.Monitor(tolerance=0, average_run_length=10_000)
+        monitor.update(*stream(1_000, seed), np.random.default_rng(seed).integers(0, 8, 1_000))
+        alarms += ["level" in monitor.alarms, "change" in monitor.alarms]
+        alarms[0] += any(group.off for group in monitor.groups()) and "level" not in monitor.alarms
+    level, change = alarms / streams
+    assert level <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / streams)
+    assert change <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / streams)
 
 
 def test_the_alarm_of_groups_rises_at_the_row_at_which_it_would_one_by_one():

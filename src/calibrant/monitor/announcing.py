@@ -81,9 +81,7 @@ def _metrics(monitor: Monitor) -> Iterator[str]:
     ):
         labelled = {f'{{test="{test}"}}': value for test, value in values.items()}
         yield from _metric(name, "gauge", what, labelled)
-    windows = monitor.windows()
-    latest = next((w for w in reversed(windows) if w.rows >= monitor.window), None)
-    latest = latest or (windows[-1] if windows else None)
+    latest = monitor.latest_window()
     if latest is not None:
         yield from _metric("window_rows", "gauge", "Rows of the latest window.", {"": latest.rows})
         for name, what in (

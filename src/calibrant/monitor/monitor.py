@@ -207,6 +207,14 @@ class Monitor:
         """Return calibration over the windows of the stream, the last of which may be growing."""
         return [Window.of_sums(first, sums) for first, sums in self._counted.windows.stretches()]
 
+    def latest_window(self) -> Window | None:
+        """Return the latest window that is whole, or else the growing one; None without rows."""
+        stretches = self._counted.windows.stretches()
+        if not stretches:
+            return None
+        whole = len(stretches) > 1 and self.rows - stretches[-1][0] < self.window
+        return Window.of_sums(*stretches[-2 if whole else -1])
+
     def diagnosis(self) -> Diagnosis | None:
         """Return what is wrong since the change, or over the latest rows; None without rows."""
         alarm = self.alarms.get("change") or self.alarms.get("level")

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.files.keys import LABELS, PREDICTED
 from calibrant.monitor.scored import Scored, score
@@ -55,6 +57,10 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
     Raises:
         PredictionsError: a line is no JSON object.
     """
+    with suppress(ValueError):  # all at once is quicker, and doesn't say which line is bad
+        together: Any = json.loads(b"[" + b",".join(lines) + b"]")
+        if len(together) == len(lines) and all(type(row) is dict for row in together):
+            return together
     rows: list[Row] = []
     for number, line in zip(numbers, lines, strict=True):
         try:
@@ -68,6 +74,22 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
             )
         rows.append(cast(Row, row))
     return rows
+
+
+def plain(rows: Sequence[Row], reading: Reading) -> tuple[FloatArray, BoolArray] | None:
+    """Return confidences and outcomes of rows that hold just these, and well; or else None."""
+    if reading.by is not None or any(reading.key in row for row in rows):
+        return None
+    try:
+        said = [row["confidence"] for row in rows]
+        right = [row["correct"] for row in rows]
+    except KeyError:
+        return None
+    if {type(p) for p in said} != {float} or {type(y) for y in right} != {bool}:
+        return None
+    confidence = np.array(said, dtype=np.float64)
+    usable = bool(((confidence >= 0) & (confidence <= 1)).all())
+    return (confidence, np.array(right, dtype=np.bool_)) if usable else None
 
 
 def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source: str) -> Scored:

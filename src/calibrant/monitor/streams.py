@@ -23,7 +23,7 @@ from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files import read_column, read_predictions
 from calibrant.files.bounds import check_regular
 from calibrant.files.keys import LABELS
-from calibrant.monitor.lines import Reading, parse, scored
+from calibrant.monitor.lines import Reading, parse, plain, scored
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.scored import Scored, score
 from calibrant.monitor.two_tests import Alarm
@@ -274,7 +274,11 @@ def _count(monitor: Monitor, data: bytes, reading: Reading, first: int, source: 
     if not numbered:
         return []
     numbers, kept = zip(*numbered, strict=True)
-    return scored(parse(kept, numbers, source), reading, numbers, source).feed(monitor)
+    rows = parse(kept, numbers, source)
+    simple = plain(rows, reading)
+    if simple is not None:
+        return list(monitor.update(*simple))
+    return scored(rows, reading, numbers, source).feed(monitor)
 
 
 def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> Iterator[list[Alarm]]:

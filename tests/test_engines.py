@@ -154,7 +154,7 @@ def test_the_gradient_is_the_slope(method):
 def test_tracing_predict_proba_says_which_way_works():
     calibrator = fitted("temperature")
     logits = tensors("temperature", "float32")[0]
-    with pytest.raises(NotApplicableError, match=r"calibrator\.transform"):
+    with pytest.raises(NotApplicableError, match=r"calibrator\.to_torch\(\)"):
         torch.jit.trace(calibrator.predict_proba, logits)
 
 

@@ -84,7 +84,7 @@ def test_the_metadata_say_what_the_graph_is(fitted):
     said = props(fitted("top-rest").to_onnx(level=0.9, class_names=[f"c{k}" for k in range(10)]))
     assert said["method"] == "top-rest"
     assert said["calibrant_version"] == cb.__version__
-    assert said["classes"] == "10"
+    assert said["n_classes"] == "10"
     assert json.loads(said["class_names"])[9] == "c9"
     assert (said["kind"], said["level"]) == ("logits", "0.9")
     assert json.loads(props(fitted("none").to_onnx())["class_names"]) == [str(k) for k in range(10)]

@@ -85,8 +85,7 @@ def refuse_tracing(logits: Array) -> None:
         if is_tracing():
             raise NotApplicableError(
                 "torch.jit.trace can't record predict_proba, whose checks look at values; trace, "
-                "export or compile the pure map instead: calibrator.transform(xp, logits, "
-                "features, learnt)"
+                "export or compile what calibrator.to_torch() returns instead"
             )
 
 

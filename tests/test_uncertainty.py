@@ -15,7 +15,7 @@ from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
-from calibrant.predictions.scoring import score_rows
+from calibrant.predictions.scoring import score_rows, score_top
 
 ROWS, LEVEL = 400, 0.9
 
@@ -151,10 +151,37 @@ def test_resamples_are_those_of_rows(overconfident):
     rng = np.random.default_rng(np.random.SeedSequence(0).spawn(1)[0])
     index = rng.integers(2000, size=2000)
     np.testing.assert_allclose(drawn["nll"][0], scores.nll[index].mean())
-    np.testing.assert_allclose(
-        drawn["ece"][0],
-        expected_calibration_error(scores.confidence[index], scores.correct[index]),
-    )
+    # A calibration error scatters around gaps that are drawn towards 0 as far as they may be noise.
+    counts = np.bincount(index, minlength=2000)[rows.order]
+    groups = np.array_split(np.arange(2000), 20)
+    residual = rows.confidence - rows.correct
+    likely = np.empty(2000)
+    for group in groups:
+        gap = residual[group].mean()
+        likely[group] = gap**3 / (gap**2 + residual[group].var() / len(group) / 2)
+    bins = np.clip(np.ceil(rows.confidence * 15) - 1, 0, 14).astype(int)
+    sums = np.bincount(bins, (counts - 1) * residual + likely)
+    np.testing.assert_allclose(drawn["ece"][0], np.abs(sums).sum() / 2000)
+
+
+def test_an_absolute_gap_scatters_as_much_as_it_does_over_data_sets():
+    # The bootstrap of |gap| scatters 1.25 times too much where the gap is 0, unless small gaps are
+    # drawn towards it; where the gap is large nothing changes.
+    rng = np.random.default_rng(3)
+    confidence = np.sort(rng.uniform(0.5, 1, 1500))
+    for gap, least, most in ((0.0, 0.9, 1.2), (0.1, 0.9, 1.1)):
+        values, scatter = [], []
+        for seed in range(60):
+            right = rng.random(1500) < confidence - gap
+            rows = TopLabel.sort(confidence, right)
+            values.append(expected_calibration_error(confidence, right))
+            if seed < 25:
+                scores = score_top(
+                    Predictions.from_confidence(confidence, np.zeros(1500, int), 1 - right)
+                )
+                drawn = bootstrap(scores, rows, metrics_named(["ece"]), 200, seed=seed)
+                scatter.append(drawn["ece"].std())
+        assert least < np.mean(scatter) / np.std(values) < most
 
 
 def test_one_seed_pairs_calibrators(overconfident):

@@ -41,8 +41,9 @@ DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
 # Of many honest groups together, how often any may be called miscalibrated.
 FAMILY_LEVEL = 0.05
-# Resamples are worked on in batches of about this many rows in all: 2 MB an array.
-BATCH_ROWS = 1 << 18
+# Resamples are worked on in batches of about this many rows in all: half a MB an array, so that
+# all arrays of a batch stay in the cache.
+BATCH_ROWS = 1 << 16
 ROUNDING = 1e-9
 
 INDEPENDENT = HonestDraws(None, 0.0)
@@ -95,8 +96,9 @@ def bootstrap(
             values = weighed @ per_row.T / totals
             found.update({metric.name: values[:, i] for i, metric in enumerate(means)})
         if len(means) < len(metrics):
-            curves = ResidualCurves.resampled(rows, counts[:, rows.order].astype(np.float64))
-            found.update(values_of_curves(metrics, curves))
+            # `take` leaves a resample's numbers side by side; indexing would leave a row's.
+            curves = ResidualCurves.resampled(rows, counts.take(rows.order, axis=1))
+            found.update(_values_of_resamples(metrics, curves))
         return found
 
     return _in_batches(batch, rows.n, resamples, seed)
@@ -145,7 +147,21 @@ def _one_of_many_rows(
         totals += [float(often @ metric.per_row(some)) for metric in means]
     found = {m.name: np.array([t / rows.n]) for m, t in zip(means, totals.tolist(), strict=True)}
     if len(means) < len(metrics):
-        found |= values_of_curves(metrics, DrawnCurve(rows, counts[rows.order]))
+        found |= _values_of_resamples(metrics, DrawnCurve(rows, counts[rows.order]))
+    return found
+
+
+def _values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Replicates:
+    """Return the (R,) values of all curve metrics on R resamples.
+
+    Those that honest confidences make zero scatter around gaps drawn towards it.
+    """
+    errors = [each for each in metrics if isinstance(each, CurveMetric) and each.has_floor]
+    others = [each for each in metrics if each not in errors]
+    found = values_of_curves(others, curves)
+    if errors:
+        curves.drawn_to_honest()
+        found |= values_of_curves(errors, curves)
     return found
 
 

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
+from calibrant.metrics.running_sums import accumulate
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 DEFAULT_BINS = 15
 GRID_CELLS = 3600

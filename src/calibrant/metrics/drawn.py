@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
-from calibrant.metrics.top_label import Crossing, ResidualCurves, TopLabel, accumulate
+from calibrant.metrics.running_sums import Crossing, accumulate
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 # Rows of a stretch, whose numbers stay in the cache.
 STRETCH = 1 << 15
@@ -61,6 +62,13 @@ class DrawnCurve(ResidualCurves):
 
     _counts: Counts | None
     _outcomes: BoolArray | None
+    _drawn_to_honest = False
+
+    def drawn_to_honest(self) -> None:
+        """Draw small gaps towards 0, in place: see `LikelyGaps`."""
+        object.__setattr__(self, "_drawn_to_honest", True)
+        for name in ("residual", "correct"):  # they were made of the curve as it was
+            self.__dict__.pop(name, None)
 
     @property
     def total(self) -> FloatArray:
@@ -84,7 +92,11 @@ class DrawnCurve(ResidualCurves):
         rows = self.rows
         right = rows.correct if self._outcomes is None else self._outcomes
         residual = rows.confidence[part] - right[part]
-        return residual if self._counts is None else np.multiply(residual, self._counts[part])
+        if self._counts is not None:
+            residual *= self._counts[part]
+        if self._drawn_to_honest:
+            residual += rows.shrinkage(part)
+        return residual
 
     def between(self, cuts: IntArray) -> FloatArray:
         """Return (1, B) residual sums between the B + 1 row positions `cuts`."""

@@ -6,7 +6,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.top_label import ResidualCurves, accumulate, top_label
+from calibrant.metrics.running_sums import accumulate
+from calibrant.metrics.top_label import ResidualCurves, top_label
 
 KERNEL_WIDTH = 0.4
 # exp(1 / width) must stay a float64.

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.weights import codes_of
@@ -31,6 +32,8 @@ MOST_CORRELATION = 0.9999
 # The dependence of more rows than this is read off some of their clusters.
 ROWS_FOR_CORRELATION = 50_000
 NODES, HALVINGS = 32, 20
+
+Counts = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +72,15 @@ class Clusters:
 
 def draw_rows(
     rng: np.random.Generator, rows: int, size: int, clusters: Clusters | None = None
-) -> IntArray:
+) -> Counts:
     """Return (size, N) how often each row is drawn in so many resamples."""
     if clusters is None:
-        draws = (rng.integers(rows, size=rows) for _ in range(size))
-        return np.stack([np.bincount(drawn, minlength=rows) for drawn in draws])
+        counts = np.empty((size, rows), dtype=np.uint16)
+        for each in counts:
+            each[:] = np.bincount(rng.integers(rows, size=rows), minlength=rows)
+        return counts
     of_clusters = draw_rows(rng, clusters.number, size)
-    return of_clusters[:, clusters.codes]
+    return of_clusters.take(clusters.codes, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,6 +20,8 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_nump
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import mean, total
+from calibrant.metrics.likely_gaps import LikelyGaps
+from calibrant.metrics.running_sums import Crossing, InUnits, accumulate
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,29 @@ class TopLabel:
         return mean(self.correct, self.weight)
 
     @cached_property
+    def in_units(self) -> InUnits:
+        """The confidences in whole numbers, for running sums that are quick and exact."""
+        return InUnits.of_rows(self.confidence, self.correct)
+
+    @cached_property
+    def likely_gaps(self) -> LikelyGaps:
+        """What the gaps between confidence and accuracy are, most likely, along the confidences."""
+        return LikelyGaps.of_rows(self.confidence, self.correct, self.weight)
+
+    def shrinkage(self, part: slice = slice(None)) -> FloatArray:
+        """Return (n,) what to add to residuals of rows so that small gaps are drawn towards 0.
+
+        See `LikelyGaps`.
+        """
+        residual = self.likely_gaps.of(part) - (self.confidence[part] - self.correct[part])
+        return residual if self.weight is None else residual * self.weight[part]
+
+    @cached_property
+    def towards_honest(self) -> FloatArray:
+        """(N + 1,) running sums of `shrinkage`, what to add to residual curves."""
+        return accumulate(self.shrinkage()[None, :])[0]
+
+    @cached_property
     def distinct(self) -> int:
         """Number of distinct confidences."""
         return 1 + int(np.count_nonzero(self.confidence[1:] != self.confidence[:-1]))
@@ -113,24 +138,32 @@ class ResidualCurves:
     weight: FloatArray | None
 
     @classmethod
-    def resampled(cls, rows: TopLabel, counts: FloatArray) -> ResidualCurves:
+    def resampled(cls, rows: TopLabel, counts: NDArray[Any]) -> ResidualCurves:
         """Return the curves of bootstrap resamples, each row with its weight.
 
         Args:
             rows: the original rows.
-            counts: (R, N) how often each row was drawn, in the order of `rows`.
+            counts: (R, N) how often each row was drawn, in the order of `rows`; whole numbers are
+                quicker.
         """
+        if rows.weight is None and counts.dtype.kind in "ui":
+            return PlainResamples(rows, counts)
         if rows.weight is not None:
             counts = counts * rows.weight
         residual = counts * (rows.confidence - rows.correct)
         return cls(rows, accumulate(residual), accumulate(counts))
 
+    def drawn_to_honest(self) -> None:
+        """Draw small gaps of resamples towards 0, in place: see `LikelyGaps`."""
+        np.add(self.residual, self.rows.towards_honest, out=self.residual)
+        self.__dict__.pop("correct", None)  # it was made of the curves as they were
+
     @classmethod
     def with_labels(cls, rows: TopLabel, correct: NDArray[np.generic]) -> ResidualCurves:
         """Return the curves for other outcomes: (R, N) `correct` in the order of `rows`."""
-        residual = rows.confidence - correct.astype(np.float64)
         if rows.weight is None:
-            return cls(rows, accumulate(residual), None)
+            return cls(rows, rows.in_units.with_labels(correct), None)
+        residual = rows.confidence - correct.astype(np.float64)
         return cls(rows, accumulate(residual * rows.weight), accumulate(rows.weight[None, :]))
 
     @property
@@ -207,31 +240,30 @@ class ResidualCurves:
         return Crossing(starts[below], starts[above], share)
 
 
-@dataclass(frozen=True, eq=False)
-class Crossing:
-    """Positions on R curves, each a share of the way through a run of equal confidences.
+class PlainResamples(ResidualCurves):
+    """Curves of rows without weights, which count them only where somebody asks how many.
 
-    Attributes:
-        below: (R or 1, B) row where the run begins.
-        above: (R or 1, B) row where it ends.
-        share: (R or 1, B) how much of it is crossed, in [0, 1].
+    Args:
+        rows: the original rows.
+        counts: (R, N) how often each was drawn, whole numbers.
     """
 
-    below: IntArray
-    above: IntArray
-    share: FloatArray
+    _counts: NDArray[Any]
 
-    def of(self, sums: FloatArray) -> FloatArray:
-        """Return (R, B) values of running sums, (R or 1, N + 1), at the positions."""
-        low = np.take_along_axis(sums, self.below, axis=1)
-        return low + self.share * (np.take_along_axis(sums, self.above, axis=1) - low)
+    def __init__(self, rows: TopLabel, counts: NDArray[Any]) -> None:
+        residual = rows.in_units.resampled(counts)
+        for name, value in (("rows", rows), ("residual", residual), ("_counts", counts)):
+            object.__setattr__(self, name, value)
 
+    @property
+    def total(self) -> FloatArray:
+        """(R,) how many rows each resample has."""
+        return self._counts.sum(axis=1, dtype=np.float64)
 
-def accumulate(values: FloatArray) -> FloatArray:
-    """Return (R, N + 1) running sums of (R, N) values, from 0."""
-    sums = np.zeros((values.shape[0], values.shape[1] + 1))
-    np.cumsum(values, axis=1, out=sums[:, 1:])
-    return sums
+    @cached_property
+    def weight(self) -> FloatArray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """(R, N + 1) how many rows the first k are, each as often as resampled."""
+        return accumulate(self._counts)
 
 
 def top_label(scores: Array, labels: Array) -> TopLabel:

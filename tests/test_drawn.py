@@ -9,6 +9,7 @@ from calibrant.evaluation.uncertainty import bootstrap, floor
 from calibrant.metrics import drawn as drawn_module
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes
 from calibrant.metrics.registry import METRICS, CurveMetric, metrics_named
+from calibrant.metrics.resampling import resampled
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
@@ -47,7 +48,7 @@ def test_every_metric_is_that_of_whole_running_sums(tied: bool, drawing: str):
     if drawing == "counts":
         counts = draw_counts(rng, ROWS)
         lean = DrawnCurve(rows, counts)
-        whole = ResidualCurves.resampled(rows, counts[None].astype(np.float64))
+        whole = resampled(rows, counts[None])
     elif drawing == "outcomes":
         outcomes = draw_outcomes(rng, rows.confidence)
         lean = DrawnCurve(rows, outcomes=outcomes)

@@ -18,6 +18,7 @@ from calibrant.metrics import gaps, kernel, mmce, sweep
 from calibrant.metrics.bins import GRID_CELLS, BinSums
 from calibrant.metrics.cox import slopes_of_curves
 from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsMetric, metrics_named
+from calibrant.metrics.resampling import resampled
 from calibrant.metrics.selective import aurc_of_curves
 from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
@@ -193,7 +194,7 @@ def test_a_resample_is_what_its_rows_give(metric: CurveMetric):
     rows = simulated(300)
     rng = np.random.default_rng(0)
     counts = np.stack([np.bincount(rng.integers(300, size=300), minlength=300) for _ in range(6)])
-    batch = metric.of_curves(ResidualCurves.resampled(rows, counts.astype(float)))
+    batch = metric.of_curves(resampled(rows, counts))
     assert batch.shape == (6,)
     for found, count in zip(batch, counts, strict=True):
         index = np.repeat(np.arange(300), count)

@@ -29,7 +29,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
-from calibrant.metrics.resampling import Clusters, HonestDraws, draw_rows
+from calibrant.metrics.resampling import Clusters, HonestDraws, draw_rows, resampled
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.scoring import RowScores
@@ -97,7 +97,7 @@ def bootstrap(
             found.update({metric.name: values[:, i] for i, metric in enumerate(means)})
         if len(means) < len(metrics):
             # `take` leaves a resample's numbers side by side; indexing would leave a row's.
-            curves = ResidualCurves.resampled(rows, counts.take(rows.order, axis=1))
+            curves = resampled(rows, counts.take(rows.order, axis=1))
             found.update(_values_of_resamples(metrics, curves))
         return found
 

@@ -18,6 +18,7 @@ from calibrant.metrics import (
     classwise,
     cox,
     cumulative,
+    debiased,
     decomposition,
     density,
     gaps,
@@ -89,7 +90,7 @@ FACTS: dict[str, Facts] = {
     ),
     "rmsce": Facts(gaps.rms_calibration_error, BINS, f"{BIASED}; not to be held against an ECE"),
     "debiased_rmsce": Facts(
-        gaps.debiased_rms_calibration_error, BINS, "it is 0 for much that is a little off"
+        debiased.debiased_rms_calibration_error, BINS, "it is 0 for much that is a little off"
     ),
     "sweep": Facts(
         sweep.ece_sweep,

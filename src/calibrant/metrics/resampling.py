@@ -17,6 +17,8 @@ so what is drawn is perfectly calibrated, and only the dependence is estimated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,8 @@ from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.weights import codes_of
 from calibrant.metrics.bins import logit
 from calibrant.metrics.cox import fit_of_curve
-from calibrant.metrics.top_label import TopLabel
+from calibrant.metrics.running_sums import accumulate
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 # The largest latent correlation; beyond it rows of a cluster are all but copies of one another.
 MOST_CORRELATION = 0.9999
@@ -81,6 +84,44 @@ def draw_rows(
         return counts
     of_clusters = draw_rows(rng, clusters.number, size)
     return of_clusters.take(clusters.codes, axis=1)
+
+
+def resampled(rows: TopLabel, counts: NDArray[Any]) -> ResidualCurves:
+    """Return the curves of bootstrap resamples, each row with its weight.
+
+    Args:
+        rows: the original rows.
+        counts: (R, N) how often each row was drawn, in the order of `rows`, whole numbers.
+    """
+    if rows.weight is None:
+        return PlainResamples(rows, counts)
+    return ResidualCurves.weighted(rows, counts * rows.weight)
+
+
+class PlainResamples(ResidualCurves):
+    """Curves of rows without weights, which count them only where somebody asks how many.
+
+    Args:
+        rows: the original rows.
+        counts: (R, N) how often each was drawn, whole numbers.
+    """
+
+    _counts: NDArray[Any]
+
+    def __init__(self, rows: TopLabel, counts: NDArray[Any]) -> None:
+        residual = rows.in_units.resampled(counts)
+        for name, value in (("rows", rows), ("residual", residual), ("_counts", counts)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def total(self) -> FloatArray:
+        """(R,) how many rows each resample has."""
+        return self._counts.sum(axis=1, dtype=np.float64)
+
+    @cached_property
+    def weight(self) -> FloatArray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """(R, N + 1) how many rows the first k are, each as often as resampled."""
+        return accumulate(self._counts)
 
 
 @dataclass(frozen=True, eq=False)

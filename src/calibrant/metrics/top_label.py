@@ -115,7 +115,7 @@ class TopLabel:
     def curves(self) -> ResidualCurves:
         """Return the residual curve of these rows as a batch of one."""
         if self.weight is not None:
-            return ResidualCurves.resampled(self, np.ones((1, self.n)))
+            return ResidualCurves.weighted(self, self.weight[None, :])
         sums = np.zeros((1, self.n + 1))
         np.subtract(self.confidence, self.correct, out=sums[0, 1:])
         np.cumsum(sums[0, 1:], out=sums[0, 1:])  # in place: a million rows are 8 MB
@@ -138,20 +138,11 @@ class ResidualCurves:
     weight: FloatArray | None
 
     @classmethod
-    def resampled(cls, rows: TopLabel, counts: NDArray[Any]) -> ResidualCurves:
-        """Return the curves of bootstrap resamples, each row with its weight.
-
-        Args:
-            rows: the original rows.
-            counts: (R, N) how often each row was drawn, in the order of `rows`; whole numbers are
-                quicker.
-        """
-        if rows.weight is None and counts.dtype.kind in "ui":
-            return PlainResamples(rows, counts)
-        if rows.weight is not None:
-            counts = counts * rows.weight
-        residual = counts * (rows.confidence - rows.correct)
-        return cls(rows, accumulate(residual), accumulate(counts))
+    def weighted(cls, rows: TopLabel, weights: FloatArray) -> ResidualCurves:
+        """Return the curves of rows that count as much as (R, N) `weights` say, in their order."""
+        return cls(
+            rows, accumulate(weights * (rows.confidence - rows.correct)), accumulate(weights)
+        )
 
     def drawn_to_honest(self) -> None:
         """Draw small gaps of resamples towards 0, in place: see `LikelyGaps`."""
@@ -238,32 +229,6 @@ class ResidualCurves:
         share = np.divide(of_each - low, width, out=np.zeros_like(low), where=width > 0)
         share = np.minimum(share, 1.0)
         return Crossing(starts[below], starts[above], share)
-
-
-class PlainResamples(ResidualCurves):
-    """Curves of rows without weights, which count them only where somebody asks how many.
-
-    Args:
-        rows: the original rows.
-        counts: (R, N) how often each was drawn, whole numbers.
-    """
-
-    _counts: NDArray[Any]
-
-    def __init__(self, rows: TopLabel, counts: NDArray[Any]) -> None:
-        residual = rows.in_units.resampled(counts)
-        for name, value in (("rows", rows), ("residual", residual), ("_counts", counts)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def total(self) -> FloatArray:
-        """(R,) how many rows each resample has."""
-        return self._counts.sum(axis=1, dtype=np.float64)
-
-    @cached_property
-    def weight(self) -> FloatArray | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """(R, N + 1) how many rows the first k are, each as often as resampled."""
-        return accumulate(self._counts)
 
 
 def top_label(scores: Array, labels: Array) -> TopLabel:

@@ -13,6 +13,8 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample
 
 PROMISING = ["ets", "cts", "logit-clipping"]
+# Maps of many numbers, which few rows can't determine.
+GUARDED = ["vector", "matrix", "dirichlet", "pts"]
 SPLITS, SLACK = 5, 5e-4
 ROWS = [200, 1000, 5000]
 
@@ -40,6 +42,13 @@ def assert_not_worse(differences: np.ndarray) -> None:
     assert differences.mean() < SLACK
 
 
+def published(network: str, real_predictions) -> tuple[Predictions, Predictions]:
+    if network == "cifar10-resnet50":
+        name = "cifar10-resnet50-cross-entropy-{}.npz"
+        return real_predictions(name.format("val")), real_predictions(name.format("test"))
+    return real_predictions("cifar100-wideresnet-16-4.npz").split(5000, seed=0)
+
+
 @pytest.mark.parametrize("method", PROMISING)
 @pytest.mark.parametrize("rows", ROWS)
 def test_on_the_sample(method, rows):
@@ -51,12 +60,40 @@ def test_on_the_sample(method, rows):
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("network", ["cifar10-resnet50", "cifar100-wideresnet"])
 def test_on_published_networks(method, rows, network, real_predictions):
-    if network == "cifar10-resnet50":
-        name = "cifar10-resnet50-cross-entropy-{}.npz"
-        pool, test = real_predictions(name.format("val")), real_predictions(name.format("test"))
-    else:
-        pool, test = real_predictions("cifar100-wideresnet-16-4.npz").split(5000, seed=0)
-    assert_not_worse(excess(method, pool, test, rows))
+    assert_not_worse(excess(method, *published(network, real_predictions), rows))
+
+
+@pytest.mark.parametrize("method", GUARDED)
+def test_few_rows_of_the_sample_do_no_harm(method):
+    val, test = (load_sample(part) for part in ("validation", "test"))
+    assert_not_worse(excess(method, val, test, 200))
+
+
+@pytest.mark.parametrize("method", GUARDED)
+@pytest.mark.parametrize("network", ["cifar10-resnet50", "cifar100-wideresnet"])
+def test_few_rows_of_published_networks_do_no_harm(method, network, real_predictions):
+    assert_not_worse(excess(method, *published(network, real_predictions), 200))
+
+
+@pytest.mark.parametrize("method", ["vector", "matrix", "dirichlet"])
+def test_many_rows_get_past_the_guard(method):
+    val, test = (load_sample(part) for part in ("validation", "test"))
+    slopes = np.linspace(0.5, 2.0, val.logits.shape[1])
+    skewed = [Predictions.from_logits(part.logits * slopes, part.labels) for part in (val, test)]
+    gain = held_out_nll("temperature", *skewed) - held_out_nll(method, *skewed)
+    assert gain > 0.01
+
+
+@pytest.mark.parametrize("method", GUARDED)
+def test_the_guard_is_what_holds_few_rows_back(method):
+    val, test = (load_sample(part) for part in ("validation", "test"))
+    fit = val.take(np.arange(200))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationWarning)
+        calibrator = make_calibrator(method, guard=False).fit(fit.logits, fit.labels)
+    probs = np.asarray(calibrator.predict_proba(test.logits))
+    nll = -np.log(probs[np.arange(test.n), test.labels]).mean()
+    assert abs(nll - held_out_nll("temperature", fit, test)) > 1e-4
 
 
 @pytest.mark.parametrize("method", PROMISING)

@@ -168,10 +168,13 @@ def test_a_class_that_every_row_masks_is_as_if_it_were_not_there(method, inputs)
 
 def test_svs_reads_log_probabilities_unless_told():
     logits, labels, _ = drawn(200, np.diag([0.3, 0, -0.4]), np.array([0.5, 0, 0]), seed=4)
-    for method in ("svs", "vector"):
-        told = fitted(method, logits, labels, inputs="log-probabilities").predict_proba(logits)
-        other = fitted(method, logits, labels, inputs="centred").predict_proba(logits)
-        np.testing.assert_array_equal(fitted(method, logits, labels).predict_proba(logits), told)
+    for method, usual in (("svs", {}), ("vector", {"guard": False})):
+        own = fitted(method, logits, labels, **usual).predict_proba(logits)
+        told, other = (
+            fitted(method, logits, labels, inputs=inputs, **usual).predict_proba(logits)
+            for inputs in ("log-probabilities", "centred")
+        )
+        np.testing.assert_array_equal(own, told)
         assert np.abs(told - other).max() > 1e-3
     behind = fitted("svs-top-rest", logits, labels)
     assert behind.parts()["svs_"].get_params()["inputs"] == "log-probabilities"

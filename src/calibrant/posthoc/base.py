@@ -57,7 +57,6 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             keeps probability 0 and changes nothing for the others.
         fits_top_label: whether it can be fitted to the top-label form, which has no scores of the
             other classes: to "is the predicted label right?" by its confidence.
-        part_names: see `Contents`.
 
     Attributes:
         n_classes_: number of classes K it was fitted for.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import BoundaryWarning
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.fitting.cross_validation import fold_numbers
+from calibrant.posthoc.fitting.cross_validation import Worth, fold_numbers
+from calibrant.posthoc.fitting.guard import NO_CLEAR_GAIN, clearly_lower
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
@@ -21,7 +22,6 @@ from calibrant.posthoc.linear.odir import PULLS, Strengths, cross_validate
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.posthoc.pieces import centred, largest, still_masked, sums
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import RowSummary
 
 FOLDS = 5
 
@@ -36,6 +36,8 @@ class _RegularisedMatrix(LinearMap):
     bias_penalty: float = argument(0.0, at_least=0)
     most_classes: int = argument(200, at_least=2)
     max_iterations: int = argument(1000, at_least=1)
+    guard: bool = argument(True)
+
     weight_: FloatArray = learnt("K", "K")
     bias_: FloatArray = learnt("K")
     penalties_: FloatArray = learnt(2, at_least=0)
@@ -52,7 +54,7 @@ class _RegularisedMatrix(LinearMap):
     def _fit(self, predictions: Predictions) -> FitReport:
         classes, n = self.n_classes_, predictions.n
         refuse_many_classes(self.method, classes, self.most_classes, often=True)
-        summary, base = predictions.summary, predictions.temperature
+        base = predictions.temperature
         report = base.report(n)
         self.weight_, self.bias_ = base.beta * np.eye(classes), np.zeros(classes)
         self.penalties_ = np.zeros(2)
@@ -70,7 +72,9 @@ class _RegularisedMatrix(LinearMap):
             inputs="given",
             weights=predictions.weights,
         )
-        strengths, start = self._chosen_strengths(rows, summary, predictions.clusters)
+        strengths, start, gains = self._chosen_strengths(rows, predictions)
+        if self.guard and not gains:
+            return replace(report, notes=(*report.notes, NO_CLEAR_GAIN))
         penalties = strengths.penalties(rows.total, classes)
         found = fit_linear(rows, penalties, self.max_iterations, start=start)
         self.weight_ = base.beta * (np.eye(classes) + found.change)
@@ -78,15 +82,25 @@ class _RegularisedMatrix(LinearMap):
         return found.report(self.method, n, report.notes)
 
     def _chosen_strengths(
-        self, rows: LinearLikelihood, summary: RowSummary, clusters: IntArray | None
-    ) -> tuple[Strengths, LinearFit | None]:
-        """Return those of the arguments or of cross-validation, and where to begin the fit."""
+        self, rows: LinearLikelihood, predictions: Predictions
+    ) -> tuple[Strengths, LinearFit | None, bool]:
+        """Return those of the arguments or of cross-validation, and where to begin the fit.
+
+        The last says whether cross-validation saw a clear gain on temperature scaling.
+        """
         if self.penalty > 0:
-            return self._strengths(self.penalty), None
+            return self._strengths(self.penalty), None, True
         off_diagonal = self.n_classes_ * (self.n_classes_ - 1) / rows.total
         path = [self._strengths(pull * off_diagonal) for pull in PULLS]
+        summary, clusters = predictions.summary, predictions.clusters
         fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0, clusters=clusters)
-        return cross_validate(rows, fold, path, self.max_iterations)
+        strengths, start, losses = cross_validate(rows, fold, path, self.max_iterations)
+        none = np.zeros((self.n_classes_, self.n_classes_)), np.zeros(self.n_classes_)
+        single, folds = rows.losses(*none), int(fold.max()) + 1
+        gains = folds > 1 and clearly_lower(
+            losses, single, folds, Worth(predictions.weights, clusters)
+        )
+        return strengths, start, gains
 
     def _strengths(self, off_diagonal: float) -> Strengths:
         # Unless told, an entry of b is pulled as hard as one off the diagonal.
@@ -118,6 +132,9 @@ class MatrixScaling(_RegularisedMatrix):
         bias_penalty: mu. 0 takes lambda / (K - 1), the same pull on every parameter.
         most_classes: refuse to fit more classes, where a fit takes minutes.
         max_iterations: bound on L-BFGS steps of each fit.
+        guard: where lambda is chosen, take temperature scaling unless the map gains on it by more
+            than a standard error of the paired difference, in the same cross-validation. False is
+            the map as published.
 
     Attributes:
         weight_: (K, K) W in the caller's units; bias_: (K,) b; penalties_: (2,) lambda and mu, or 0
@@ -159,6 +176,9 @@ class DirichletCalibration(_RegularisedMatrix):
         bias_penalty: mu, or 0 for lambda / (K - 1).
         most_classes: refuse to fit more classes, where a fit takes minutes.
         max_iterations: bound on L-BFGS steps of each fit.
+        guard: where lambda is chosen, take temperature scaling unless the map gains on it by more
+            than a standard error of the paired difference, in the same cross-validation. False is
+            the map as published.
 
     Attributes:
         weight_: (K, K) W; bias_: (K,) b; penalties_: (2,) lambda and mu, or 0 where nothing was

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.weights import mean as average
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 
@@ -42,8 +43,11 @@ class Strengths(NamedTuple):
 
 def cross_validate(
     rows: LinearLikelihood, fold: IntArray, path: Sequence[Strengths], max_iterations: int
-) -> tuple[Strengths, LinearFit | None]:
+) -> tuple[Strengths, LinearFit | None, FloatArray]:
     """Return the strengths with the lowest held-out NLL, and a start for their fit to all rows.
+
+    The last are the (N,) losses that rows had with these strengths while they were held out,
+    infinite where there is one fold only.
 
     Args:
         rows: the likelihood of all rows.
@@ -54,9 +58,10 @@ def cross_validate(
     """
     folds = np.unique(fold).tolist()
     fits: dict[int, LinearFit] = {}
-    best, chosen, start, rises, last = np.inf, path[0], None, 0, np.inf
+    chosen, start, rises, last, lowest = path[0], None, 0, np.inf, np.inf
+    best = np.full(len(fold), np.inf)
     for strengths in path if len(folds) > 1 else ():
-        held_out = 0.0
+        held_out = np.empty(len(fold))
         for part in folds:
             seen = rows.take(fold != part)
             fits[part] = fit_linear(
@@ -66,14 +71,16 @@ def cross_validate(
                 start=fits.get(part),
                 tolerance=PATH_TOLERANCE,
             )
-            held_out += rows.take(fold == part).nll(fits[part].change, fits[part].bias)[0]
-        rises = rises + 1 if held_out > last else 0
-        last = held_out
-        if held_out < best:
-            best, chosen, start = held_out, strengths, _middle(list(fits.values()))
+            unseen = rows.take(fold == part)
+            held_out[fold == part] = unseen.losses(fits[part].change, fits[part].bias)
+        mean = average(held_out, rows.weights)
+        rises = rises + 1 if mean > last else 0
+        last = mean
+        if mean < lowest:
+            lowest, best, chosen, start = mean, held_out, strengths, _middle(list(fits.values()))
         if rises == MOST_RISES:
             break
-    return chosen, start
+    return chosen, start, best
 
 
 def _middle(fits: Sequence[LinearFit]) -> LinearFit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, sigmoid, to_numpy
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import FitReport
+from calibrant.posthoc.fitting.guard import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import largest_few, softplus, sums, unmasked, zero_where_masked
@@ -28,6 +29,8 @@ from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature
 
 HIDDEN_UNITS = 5
+# With more rows its weights are well known, and five fits more would take long.
+MOST_GUARDED = 5_000
 
 
 @dataclass(eq=False)
@@ -57,6 +60,9 @@ class ParameterisedTemperature(RowTemperature):
         restarts: networks to start from.
         max_iterations: L-BFGS steps at most, for each.
         seed: of the first layers; the same seed gives the same fit.
+        guard: with at most 5 000 rows, take temperature scaling unless the network gains on it by
+            more than a standard error of the paired difference, in five-fold cross-validation.
+            False is the network as published.
 
     Attributes:
         reference_: 1 / T0.
@@ -89,6 +95,7 @@ class ParameterisedTemperature(RowTemperature):
     restarts: int = argument(3, at_least=1)
     max_iterations: int = argument(100, at_least=1)
     seed: int = argument(0, at_least=0)
+    guard: bool = argument(True)
 
     reference_: float = learnt(above=0)
     mean_: FloatArray = learnt("d")
@@ -115,7 +122,10 @@ class ParameterisedTemperature(RowTemperature):
         self.deviation_ = np.where(deviation > 1e-9, deviation, 1.0)
         inputs = (values - self.mean_) / self.deviation_
         self.low_, self.high_ = inputs.min(axis=0), inputs.max(axis=0)
-        if start.warning is not None:
+        no_gain = start.warning is None and self.guard and self._no_gain(predictions)
+        if no_gain:
+            notes = (*notes, NO_CLEAR_GAIN)
+        if no_gain or start.warning is not None:
             self.network_ = LayeredNetwork.start(
                 values.shape[1], np.random.default_rng(self.seed)
             ).weights
@@ -123,6 +133,11 @@ class ParameterisedTemperature(RowTemperature):
         if rows.n_classes > DENSE_CLASSES:
             rows = rows.tabulated(start.beta)
         return self._fit_networks(rows, inputs, notes)
+
+    def _no_gain(self, predictions: Predictions) -> bool:
+        """Return whether few rows show no clear gain on one temperature."""
+        few = predictions.n <= MOST_GUARDED
+        return few and not gains_on_temperature(replace(self, guard=False), predictions)
 
     def _fit_networks(
         self, rows: RowSummary, inputs: FloatArray, notes: tuple[str, ...]

@@ -166,8 +166,8 @@ def joined(steps: Sequence[Calibrator]) -> Calibrator:
         >>> import calibrant as cb
         >>> from calibrant.posthoc.chains.chain import joined
         >>> auto = cb.AutoCalibrator().fit_predictions(cb.load_sample("validation"))
-        >>> joined([auto.steps_["probit"], auto.steps_["probit+top-rest"]]).method
-        'probit+top-rest'
+        >>> joined([auto.steps_["svs"], auto.steps_["svs+top-rest"]]).method
+        'svs+top-rest'
     """
     if len(steps) == 1:
         return steps[0]

@@ -156,7 +156,9 @@ class Bench:
 
         def ours() -> float:
             scores = score_top(cb.Predictions.from_logits(rows.logits, rows.labels))
-            return cb.expected_calibration_error(scores.confidence, scores.correct)
+            return cb.expected_calibration_error(
+                scores.confidence, scores.correct, kind="confidence"
+            )
 
         calls = {
             "read": lambda: rows.logits.max(),

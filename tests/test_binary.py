@@ -236,7 +236,55 @@ def test_weights_are_repeated_rows_for_the_positive_class_too(drawn):
 def test_calibration_in_the_large_is_the_function_of_that_name(rows):
     value = cb.evaluate(rows, metrics=["large_positive"], resamples=20)["large_positive"].value
     pairs = rows.positive_probs, rows.labels
-    assert value == pytest.approx(calibration_in_the_large(*pairs), abs=1e-9)
+    assert value == pytest.approx(calibration_in_the_large(*pairs, kind="prob"), abs=1e-9)
+
+
+# --- one-dimensional arrays mean what the caller says
+
+
+ONE_DIMENSIONAL = [
+    cb.expected_calibration_error, cb.adaptive_calibration_error, cb.smooth_calibration_error,
+    cb.smooth_ece, cb.ks_error, cb.kde_ece, cb.mmce, cb.ece_sweep, cb.maximum_calibration_error,
+    cb.average_calibration_error, cb.rms_calibration_error, cb.debiased_rms_calibration_error,
+    cb.debiased_expected_calibration_error, cb.overconfidence_error, cb.underconfidence_error,
+    cb.corp_decomposition, cb.murphy_decomposition, cb.calibration_slope_intercept,
+    cb.calibration_in_the_large, cb.risk_coverage, cb.aurc, cb.eaurc, cb.negative_log_likelihood,
+    cb.brier_score, cb.accuracy,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", ONE_DIMENSIONAL, ids=lambda metric: metric.__name__)
+def test_a_vector_of_scores_is_never_taken_for_confidences(metric, rows):
+    p, y = rows.positive_probs, rows.labels
+    for outcomes in (y, y.astype(bool)):
+        with pytest.raises(PredictionsError, match=r"kind='confidence'.*kind='prob'.*say which"):
+            metric(p, outcomes)
+    with pytest.raises(InputError, match="'confidence' or 'prob', not 'odds'"):
+        metric(p, y, kind="odds")
+    with pytest.raises(PredictionsError, match="needs no kind"):
+        metric(np.stack([1 - p, p], axis=1), y, kind="prob")
+    metric(p, y, kind="prob")
+
+
+def test_both_readings_of_a_vector_are_what_they_say(rows):
+    p, y = rows.positive_probs, rows.labels
+    two = np.stack([1 - p, p], axis=1)
+    found = cb.evaluate(rows, metrics=["ece_positive"], resamples=20)["ece_positive"].value
+    assert cb.expected_calibration_error(p, y, kind="prob") == pytest.approx(found, abs=1e-9)
+    top, right = two.max(axis=1), two.argmax(axis=1) == y
+    assert cb.expected_calibration_error(top, right, kind="confidence") == pytest.approx(
+        cb.expected_calibration_error(two, y), abs=1e-9
+    )
+    # Ranking by confidence asks how sure the prediction is, of either class.
+    assert cb.aurc(p, y, kind="prob") == pytest.approx(cb.aurc(two, y), abs=1e-12)
+    assert cb.brier_score(p, y, kind="prob") == pytest.approx(cb.brier_score(two, y) / 2)
+    assert cb.negative_log_likelihood(p, y, kind="prob") == pytest.approx(
+        cb.negative_log_likelihood(two, y)
+    )
+    assert cb.accuracy(p, y, kind="prob") == pytest.approx(cb.accuracy(two, y))
+    for metric in (cb.brier_score, cb.accuracy):
+        with pytest.raises(PredictionsError, match="say nothing of the others"):
+            metric(p, y, kind="confidence")
 
 
 # --- files

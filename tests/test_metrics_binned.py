@@ -74,7 +74,9 @@ def test_ece_is_its_definition(data: Rows, n_bins: int):
     parts = [i for i in members(c, n_bins) if len(i)]
     assert sum(len(i) for i in parts) == len(c)
     by_hand = sum(len(i) / len(c) * abs(c[i].mean() - a[i].mean()) for i in parts)
-    assert expected_calibration_error(c, a, n_bins) == pytest.approx(by_hand, abs=1e-12)
+    assert expected_calibration_error(c, a, n_bins, kind="confidence") == pytest.approx(
+        by_hand, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("confidence", "right"), [(0.0, False), (1.0, True), (0.0, True)])
@@ -83,21 +85,30 @@ def test_both_ends_are_in_a_bin(confidence: float, right: bool):
     assert sums.count.sum() == 1
     assert sums.count[0 if confidence == 0 else -1] == 1
     expected = abs(confidence - right)
-    assert expected_calibration_error(np.array([confidence]), np.array([right])) == expected
+    assert (
+        expected_calibration_error(np.array([confidence]), np.array([right]), kind="confidence")
+        == expected
+    )
 
 
 def test_a_confidence_of_one_shares_the_last_bin():
     # torchmetrics 1.9 puts it into a sixteenth bin and finds 0.525 (its issue 3510).
     c, a = np.array([0.95, 1.0]), np.array([True, False])
-    assert expected_calibration_error(c, a) == pytest.approx(0.475)
-    assert expected_calibration_error(c, a, convention="left-closed") == pytest.approx(0.475)
-    assert expected_calibration_error(c, a, convention="torchmetrics") == pytest.approx(0.525)
+    assert expected_calibration_error(c, a, kind="confidence") == pytest.approx(0.475)
+    assert expected_calibration_error(
+        c, a, convention="left-closed", kind="confidence"
+    ) == pytest.approx(0.475)
+    assert expected_calibration_error(
+        c, a, convention="torchmetrics", kind="confidence"
+    ) == pytest.approx(0.525)
 
 
 def test_a_value_on_an_edge_is_in_the_bin_below_it():
     c, a = np.array([0.2, 0.25]), np.array([True, False])
-    assert expected_calibration_error(c, a, 5) == pytest.approx((0.8 + 0.25) / 2)
-    assert expected_calibration_error(c, a, 5, convention="left-closed") == pytest.approx(0.55 / 2)
+    assert expected_calibration_error(c, a, 5, kind="confidence") == pytest.approx((0.8 + 0.25) / 2)
+    assert expected_calibration_error(
+        c, a, 5, convention="left-closed", kind="confidence"
+    ) == pytest.approx(0.55 / 2)
 
 
 def test_float32_values_are_compared_as_the_numbers_they_are():
@@ -115,8 +126,10 @@ def test_float16_counts_do_not_overflow():
     rng = np.random.default_rng(0)
     c = rng.random(200_000).astype(np.float16)
     a = rng.random(len(c)) < 0.5
-    value = expected_calibration_error(c, a)
-    assert value == pytest.approx(expected_calibration_error(c.astype(np.float64), a))
+    value = expected_calibration_error(c, a, kind="confidence")
+    assert value == pytest.approx(
+        expected_calibration_error(c.astype(np.float64), a, kind="confidence")
+    )
     assert value == pytest.approx(0.25, abs=0.005)
 
 
@@ -129,13 +142,15 @@ def test_left_closed_bins_against_digitize():
             ("left-closed", np.minimum(index, n_bins - 1)),
         ):
             by_hand = np.abs(np.bincount(at, c - a)).sum() / len(c)
-            assert expected_calibration_error(c, a, n_bins, convention=convention) == pytest.approx(
-                by_hand
-            )
+            assert expected_calibration_error(
+                c, a, n_bins, convention=convention, kind="confidence"
+            ) == pytest.approx(by_hand)
 
 
 def test_a_rounding_error_above_one_is_one():
-    assert expected_calibration_error(np.array([1 + 1e-7]), np.array([True])) == 0.0
+    assert (
+        expected_calibration_error(np.array([1 + 1e-7]), np.array([True]), kind="confidence") == 0.0
+    )
 
 
 def test_probabilities_give_the_same_as_their_top_labels():
@@ -144,7 +159,7 @@ def test_probabilities_give_the_same_as_their_top_labels():
     y = rng.integers(4, size=500)
     right = p.argmax(1) == y
     for metric in (expected_calibration_error, adaptive_calibration_error):
-        assert metric(p, y) == metric(p.max(1), right)
+        assert metric(p, y) == metric(p.max(1), right, kind="confidence")
         assert metric(p.astype(np.float32), y) == pytest.approx(metric(p, y), abs=2e-3)
         assert metric(p[:, [2, 0, 3, 1]], np.array([1, 3, 0, 2])[y]) == metric(p, y)
 
@@ -163,25 +178,27 @@ def test_probabilities_give_the_same_as_their_top_labels():
 )
 def test_unusable_rows_are_refused(c: list[float], a: list[object]):
     with pytest.raises(PredictionsError):
-        expected_calibration_error(np.array(c), np.array(a))
+        expected_calibration_error(np.array(c), np.array(a), kind="confidence")
 
 
 def test_unknown_options_are_refused():
     c, a = simulated(10)
     with pytest.raises(InputError, match="n_bins"):
-        expected_calibration_error(c, a, 0)
+        expected_calibration_error(c, a, 0, kind="confidence")
     with pytest.raises(InputError, match="convention"):
-        expected_calibration_error(c, a, convention="both")
+        expected_calibration_error(c, a, convention="both", kind="confidence")
     with pytest.raises(InputError, match="convention"):
-        adaptive_calibration_error(c, a, convention="both")
+        adaptive_calibration_error(c, a, convention="both", kind="confidence")
     with pytest.raises(InputError, match="strategy"):
-        rms_calibration_error(c, a, strategy="both")
+        rms_calibration_error(c, a, strategy="both", kind="confidence")
 
 
 def test_the_bias_of_the_ece_is_what_the_docstring_says():
     rng = np.random.default_rng(2)
     c = rng.beta(4, 1, 5000)
-    values = [expected_calibration_error(c, rng.random(5000) < c) for _ in range(100)]
+    values = [
+        expected_calibration_error(c, rng.random(5000) < c, kind="confidence") for _ in range(100)
+    ]
     sums = BinSums.of(TopLabel.sort(c, np.zeros(5000)))
     variance = np.array([(c[i] * (1 - c[i])).sum() for i in members(c, 15)])
     assert sums.count.sum() == 5000
@@ -202,7 +219,7 @@ def test_sums_of_shards_are_those_of_the_whole(first: Rows, second: Rows, strate
         assert getattr(merged, name) == pytest.approx(getattr(whole, name))
     if strategy == "uniform":
         assert merged.expected_calibration_error() == pytest.approx(
-            expected_calibration_error(c, a, 12), abs=1e-12
+            expected_calibration_error(c, a, 12, kind="confidence"), abs=1e-12
         )
 
 
@@ -235,25 +252,31 @@ def test_adaece_is_array_split_where_nothing_ties():
         order = np.argsort(c)
         parts = np.array_split(order, 15)
         by_hand = sum(abs((c[i] - a[i]).sum()) for i in parts) / n
-        assert adaptive_calibration_error(c, a) == pytest.approx(by_hand, abs=1e-12)
+        assert adaptive_calibration_error(c, a, kind="confidence") == pytest.approx(
+            by_hand, abs=1e-12
+        )
 
 
 @given(rows(), st.integers(1, 20), st.randoms(use_true_random=False))
 def test_adaece_does_not_depend_on_the_order_of_rows(data: Rows, n_bins: int, random: object):
     c, a = data
     order = np.random.default_rng(random.randrange(1000)).permutation(len(c))
-    shuffled = adaptive_calibration_error(c[order], a[order], n_bins)
-    assert shuffled == pytest.approx(adaptive_calibration_error(c, a, n_bins), abs=1e-12)
+    shuffled = adaptive_calibration_error(c[order], a[order], n_bins, kind="confidence")
+    assert shuffled == pytest.approx(
+        adaptive_calibration_error(c, a, n_bins, kind="confidence"), abs=1e-12
+    )
 
 
 def test_adaece_shares_out_a_run_of_ties():
     # All rows tie: every bin holds the mean residual's share.
     a = np.array([True] * 3 + [False])
-    assert adaptive_calibration_error(np.full(4, 0.5), a, 4) == pytest.approx(0.25)
+    assert adaptive_calibration_error(np.full(4, 0.5), a, 4, kind="confidence") == pytest.approx(
+        0.25
+    )
     # Cuts at ranks 2 and 4: half of the three ties belong to the first bin.
     c = np.array([0.1, 0.5, 0.5, 0.9])
     a = np.array([False, True, False, True])
-    assert adaptive_calibration_error(c, a, 2) == pytest.approx((0.1 + 0.1) / 4)
+    assert adaptive_calibration_error(c, a, 2, kind="confidence") == pytest.approx((0.1 + 0.1) / 4)
 
 
 def test_focal_edges_leave_out_the_least_confident_rows():
@@ -263,7 +286,9 @@ def test_focal_edges_leave_out_the_least_confident_rows():
     for lo, hi in pairwise(edges):
         inside = (c > lo) & (c <= hi)
         by_hand += abs((c[inside] - a[inside]).sum()) / 50
-    assert adaptive_calibration_error(c, a, convention="focal") == pytest.approx(by_hand)
+    assert adaptive_calibration_error(c, a, convention="focal", kind="confidence") == pytest.approx(
+        by_hand
+    )
 
 
 @given(st.integers(0, 100), st.integers(1, 30))
@@ -283,21 +308,31 @@ def test_functions_of_gaps_are_their_definitions(data: Rows, n_bins: int):
     gaps = np.array([c[i].mean() - a[i].mean() for i in parts])
     sizes = np.array([len(i) for i in parts])
     near = {"abs": 1e-9}
-    assert maximum_calibration_error(c, a, n_bins) == pytest.approx(np.abs(gaps).max(), **near)
-    assert average_calibration_error(c, a, n_bins) == pytest.approx(np.abs(gaps).mean(), **near)
+    assert maximum_calibration_error(c, a, n_bins, kind="confidence") == pytest.approx(
+        np.abs(gaps).max(), **near
+    )
+    assert average_calibration_error(c, a, n_bins, kind="confidence") == pytest.approx(
+        np.abs(gaps).mean(), **near
+    )
     large = np.abs(gaps[sizes >= 3]).max(initial=0.0)
-    assert maximum_calibration_error(c, a, n_bins, n_min=3) == pytest.approx(large, **near)
-    procal = maximum_calibration_error(c, a, n_bins, convention="procal")
+    assert maximum_calibration_error(c, a, n_bins, n_min=3, kind="confidence") == pytest.approx(
+        large, **near
+    )
+    procal = maximum_calibration_error(c, a, n_bins, convention="procal", kind="confidence")
     assert procal == pytest.approx(np.abs(gaps * sizes / n).max(), **near)
     mean_square = (sizes * gaps**2).sum() / n
-    assert rms_calibration_error(c, a, n_bins) ** 2 == pytest.approx(mean_square, abs=1e-9)
-    over = overconfidence_error(c, a, n_bins)
-    under = underconfidence_error(c, a, n_bins)
-    assert over + under == pytest.approx(expected_calibration_error(c, a, n_bins), **near)
+    assert rms_calibration_error(c, a, n_bins, kind="confidence") ** 2 == pytest.approx(
+        mean_square, abs=1e-9
+    )
+    over = overconfidence_error(c, a, n_bins, kind="confidence")
+    under = underconfidence_error(c, a, n_bins, kind="confidence")
+    assert over + under == pytest.approx(
+        expected_calibration_error(c, a, n_bins, kind="confidence"), **near
+    )
     assert over - under == pytest.approx(c.mean() - a.mean(), **near)
     said = np.array([c[i].mean() for i in parts])
     weighted = (sizes / n * said * np.maximum(gaps, 0)).sum()
-    found = overconfidence_error(c, a, n_bins, convention="thulasidasan")
+    found = overconfidence_error(c, a, n_bins, convention="thulasidasan", kind="confidence")
     assert found == pytest.approx(weighted, **near)
     square = sum(
         len(i) / n * ((c[i].mean() - a[i].mean()) ** 2 - a[i].var() / (len(i) - 1))
@@ -305,22 +340,26 @@ def test_functions_of_gaps_are_their_definitions(data: Rows, n_bins: int):
         if len(i) > 1
     )
     expected = np.sqrt(max(square, 0.0))
-    assert debiased_rms_calibration_error(c, a, n_bins) == pytest.approx(expected, abs=1e-6)
+    assert debiased_rms_calibration_error(c, a, n_bins, kind="confidence") == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 def test_a_bin_of_its_own_for_one_spoils_the_square():
     # torchmetrics 1.9, norm="l2", squares the gap of c = 1 apart from its bin's: 0.148.
     c, a = np.array([0.94] * 5 + [1.0] * 5), np.array([True] * 10)
     a[5] = False
-    assert rms_calibration_error(c, a) == pytest.approx(abs(0.97 - 0.9))
+    assert rms_calibration_error(c, a, kind="confidence") == pytest.approx(abs(0.97 - 0.9))
 
 
 def test_equal_mass_gaps():
     c, a = simulated(300)
     parts = np.array_split(np.argsort(c), 15)
     gaps = np.array([c[i].mean() - a[i].mean() for i in parts])
-    assert maximum_calibration_error(c, a, strategy="quantile") == pytest.approx(np.abs(gaps).max())
-    assert rms_calibration_error(c, a, strategy="quantile") == pytest.approx(
+    assert maximum_calibration_error(c, a, strategy="quantile", kind="confidence") == pytest.approx(
+        np.abs(gaps).max()
+    )
+    assert rms_calibration_error(c, a, strategy="quantile", kind="confidence") == pytest.approx(
         np.sqrt((gaps**2).mean())
     )
 
@@ -331,8 +370,8 @@ def test_debiasing_takes_off_the_noise_of_honest_rows():
     for _ in range(300):
         c = rng.random(200)
         a = rng.random(200) < c
-        plug_in.append(rms_calibration_error(c, a) ** 2)
-        debiased.append(debiased_expected_calibration_error(c, a))
+        plug_in.append(rms_calibration_error(c, a, kind="confidence") ** 2)
+        debiased.append(debiased_expected_calibration_error(c, a, kind="confidence"))
         sums = BinSums.of(TopLabel.sort(c, a))
         mean_square.append(float(debiased_mean_square_gap(sums)))
     assert np.sqrt(np.mean(plug_in)) == pytest.approx(0.107, abs=0.01)
@@ -353,16 +392,18 @@ def test_debiased_ece_is_what_random_draws_converge_to():
     )
     spread = np.sqrt(hit * (1 - hit) / sums.count[used])
     draws = hit + spread * np.random.default_rng(0).normal(size=(200_000, len(hit)))
-    ece = expected_calibration_error(c, a)
+    ece = expected_calibration_error(c, a, kind="confidence")
     by_draws = 2 * ece - (np.abs(draws - said) @ share).mean()
-    assert debiased_expected_calibration_error(c, a) == pytest.approx(by_draws, abs=2e-4)
+    assert debiased_expected_calibration_error(c, a, kind="confidence") == pytest.approx(
+        by_draws, abs=2e-4
+    )
 
 
 def test_unknown_weightings_are_refused():
     c, a = simulated(20)
     for metric in (maximum_calibration_error, overconfidence_error):
         with pytest.raises(InputError, match="convention"):
-            metric(c, a, convention="other")
+            metric(c, a, convention="other", kind="confidence")
 
 
 # --- ECE-sweep
@@ -382,14 +423,14 @@ def swept(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
 def test_sweep_is_its_definition_where_nothing_ties():
     for seed in range(30):
         c, a = simulated(5 + 20 * seed, seed)
-        assert ece_sweep(c, a) == pytest.approx(swept(c, a), abs=1e-12)
+        assert ece_sweep(c, a, kind="confidence") == pytest.approx(swept(c, a), abs=1e-12)
 
 
 def test_sweep_of_one_bin_is_the_mean_gap():
     # The paper's reference code and its copies return 0 here.
     c, a = np.array([0.6, 0.7, 0.8, 0.9]), np.array([True, True, False, False])
-    assert ece_sweep(c, a) == pytest.approx(abs(c.mean() - 0.5))
-    assert ece_sweep(c[:1], a[:1]) == pytest.approx(0.4)
+    assert ece_sweep(c, a, kind="confidence") == pytest.approx(abs(c.mean() - 0.5))
+    assert ece_sweep(c[:1], a[:1], kind="confidence") == pytest.approx(0.4)
     with pytest.raises(InputError):
         ece_sweep(c, a, norm=0)
 
@@ -397,5 +438,7 @@ def test_sweep_of_one_bin_is_the_mean_gap():
 def test_sweep_does_not_depend_on_the_order_of_ties():
     c, a = simulated(500, ties=20)
     order = np.random.default_rng(0).permutation(500)
-    assert ece_sweep(c[order], a[order]) == pytest.approx(ece_sweep(c, a), abs=1e-12)
-    assert ece_sweep(c, a, norm=2) >= ece_sweep(c, a) - 1e-12
+    assert ece_sweep(c[order], a[order], kind="confidence") == pytest.approx(
+        ece_sweep(c, a, kind="confidence"), abs=1e-12
+    )
+    assert ece_sweep(c, a, norm=2, kind="confidence") >= ece_sweep(c, a, kind="confidence") - 1e-12

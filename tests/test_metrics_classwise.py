@@ -50,13 +50,17 @@ def drawn(n: int = 400, classes: int = 4, seed: int = 0, *, honest: bool = False
 def test_classwise_is_the_mean_of_binary_eces():
     p, y = drawn()
     for n_bins in (1, 10, 15):
-        by_class = [expected_calibration_error(p[:, k], y == k, n_bins) for k in range(4)]
+        by_class = [
+            expected_calibration_error(p[:, k], y == k, n_bins, kind="confidence") for k in range(4)
+        ]
         assert classwise_expected_calibration_error(p, y, n_bins) == pytest.approx(
             np.mean(by_class)
         )
         found = classwise_expected_calibration_error(p, y, n_bins, reduction="sum")
         assert found == pytest.approx(np.sum(by_class))
-        by_class = [adaptive_calibration_error(p[:, k], y == k, n_bins) for k in range(4)]
+        by_class = [
+            adaptive_calibration_error(p[:, k], y == k, n_bins, kind="confidence") for k in range(4)
+        ]
         assert classwise_adaptive_calibration_error(p, y, n_bins) == pytest.approx(
             np.mean(by_class)
         )
@@ -68,7 +72,9 @@ def test_a_threshold_leaves_out_small_probabilities():
         (classwise_expected_calibration_error, expected_calibration_error),
         (classwise_adaptive_calibration_error, adaptive_calibration_error),
     ):
-        by_class = [binary(p[p[:, k] > 0.25, k], (y == k)[p[:, k] > 0.25]) for k in range(4)]
+        by_class = [
+            binary(p[p[:, k] > 0.25, k], (y == k)[p[:, k] > 0.25], kind="prob") for k in range(4)
+        ]
         assert metric(p, y, threshold=0.25) == pytest.approx(np.mean(by_class))
         assert metric(p, y, threshold=2.0) == 0.0
 
@@ -81,7 +87,10 @@ def test_other_edges_by_name():
     p[0] = [1, 0, 0, 0]
     for convention in ("left-closed", "torchmetrics", "right-closed"):
         by_class = [
-            expected_calibration_error(p[:, k], y == k, 14, convention=convention) for k in range(4)
+            expected_calibration_error(
+                p[:, k], y == k, 14, convention=convention, kind="confidence"
+            )
+            for k in range(4)
         ]
         found = classwise_expected_calibration_error(p, y, 14, convention=convention)
         assert found == pytest.approx(np.mean(by_class))

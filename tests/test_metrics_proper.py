@@ -103,7 +103,7 @@ def test_corp_is_isotonic_recalibration(data: tuple[NDArray[np.float64], NDArray
     values, member = np.unique(c, return_inverse=True)
     weight = np.bincount(member)
     recalibrated = isotonic_regression(np.bincount(member, a) / weight, weights=weight).x[member]
-    found = corp_decomposition(c, a, score)
+    found = corp_decomposition(c, a, score, kind="confidence")
     base = mean_score(np.full(len(c), a.mean()))
     assert len(values) == len(weight)
     assert found.score == pytest.approx(mean_score(c))
@@ -118,7 +118,10 @@ def test_corp_is_isotonic_recalibration(data: tuple[NDArray[np.float64], NDArray
 def test_a_recalibrated_forecast_has_no_miscalibration():
     c = np.array([0.25] * 4 + [0.5] * 4)
     a = np.array([1, 0, 0, 0, 1, 1, 0, 0])
-    for split in (corp_decomposition(c, a), murphy_decomposition(c, a)):
+    for split in (
+        corp_decomposition(c, a, kind="confidence"),
+        murphy_decomposition(c, a, kind="confidence"),
+    ):
         assert split.miscalibration == pytest.approx(0.0, abs=1e-15)
         assert split.discrimination == pytest.approx(1 / 64)
         assert split.uncertainty == pytest.approx(3 / 8 * 5 / 8)
@@ -130,7 +133,7 @@ def test_murphy_is_exact_for_the_means_of_bins():
     a = rng.random(1000) < c**2
     sums = BinSums.of(TopLabel.sort(c, a))
     means = sums.mean_confidence[np.clip(np.ceil(c * 15).astype(int) - 1, 0, 14)]
-    found = murphy_decomposition(c, a)
+    found = murphy_decomposition(c, a, kind="confidence")
     assert found.score == pytest.approx(((means - a) ** 2).mean())
     parts = found.miscalibration - found.discrimination + found.uncertainty
     assert parts == pytest.approx(found.score)

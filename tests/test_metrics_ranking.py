@@ -140,18 +140,18 @@ def aurc_by_hand(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
 @given(rows())
 def test_aurc_is_its_definition(data: Rows):
     c, a = data
-    assert aurc(c, a) == pytest.approx(aurc_by_hand(c, a), abs=1e-9)
+    assert aurc(c, a, kind="confidence") == pytest.approx(aurc_by_hand(c, a), abs=1e-9)
     wrong = int((~a).sum())
     n = len(c)
     oracle = sum(max(0, k - (n - wrong)) / k for k in range(1, n + 1)) / n
-    found = eaurc(c, a)
+    found = eaurc(c, a, kind="confidence")
     assert found == pytest.approx(aurc_by_hand(c, a) - oracle, abs=1e-9)
 
 
 def test_an_ideal_ranking_has_no_excess():
     c, a = np.linspace(0, 1, 50), np.arange(50) >= 7
-    assert eaurc(c, a) == pytest.approx(0.0, abs=1e-12)
-    constant = aurc(np.full(50, 0.5), a)
+    assert eaurc(c, a, kind="confidence") == pytest.approx(0.0, abs=1e-12)
+    constant = aurc(np.full(50, 0.5), a, kind="confidence")
     assert constant == pytest.approx(7 / 50)
 
 
@@ -159,24 +159,28 @@ def test_the_limit_of_the_oracle():
     # The approximation r + (1 - r) log(1 - r), which other code subtracts, holds for many rows.
     c, a = np.linspace(0, 1, 20_000), np.arange(20_000) >= 5000
     r = 0.25
-    assert aurc(c, a) == pytest.approx(r + (1 - r) * np.log(1 - r), abs=1e-4)
+    assert aurc(c, a, kind="confidence") == pytest.approx(r + (1 - r) * np.log(1 - r), abs=1e-4)
 
 
 @given(rows(), st.floats(0.01, 1), st.floats(0, 1))
 def test_points_of_the_curve(data: Rows, coverage: float, risk: float):
     c, a = data
-    curve = risk_coverage(c, a)
+    curve = risk_coverage(c, a, kind="confidence")
     for t, share, error in zip(curve.threshold, curve.coverage, curve.risk, strict=True):
         assert share == pytest.approx(np.mean(c >= t))
         assert error == pytest.approx(np.mean(~a[c >= t]), abs=1e-12)
     assert curve.coverage[-1] == 1.0
     allowed = [np.mean(c >= t) for t in c if np.mean(~a[c >= t]) <= risk + 1e-12]
-    assert coverage_at_risk(c, a, risk) == pytest.approx(max(allowed, default=0.0))
+    assert coverage_at_risk(c, a, risk, kind="confidence") == pytest.approx(
+        max(allowed, default=0.0)
+    )
     k = int(np.ceil(coverage * len(c) - 1e-9))
     last = np.sort(c)[::-1][k - 1]
     above, tied = c > last, c == last
     errors = (~a[above]).sum() + (k - above.sum()) * (~a[tied]).mean()
-    assert risk_at_coverage(c, a, coverage) == pytest.approx(errors / k, abs=1e-9)
+    assert risk_at_coverage(c, a, coverage, kind="confidence") == pytest.approx(
+        errors / k, abs=1e-9
+    )
 
 
 def test_shares_out_of_range_are_refused():
@@ -186,6 +190,6 @@ def test_shares_out_of_range_are_refused():
             risk_at_coverage(c, a, bad)
     with pytest.raises(InputError, match="risk"):
         coverage_at_risk(c, a, -0.1)
-    assert risk_at_coverage(c, a, 1.0) == 0.5
+    assert risk_at_coverage(c, a, 1.0, kind="confidence") == 0.5
     hundred = np.linspace(0, 1, 100)
-    assert risk_at_coverage(hundred, hundred < 0.93, 0.07) == 1.0
+    assert risk_at_coverage(hundred, hundred < 0.93, 0.07, kind="confidence") == 1.0

@@ -64,21 +64,27 @@ def smce_by_linear_program(c: NDArray[np.float64], a: NDArray[np.bool_]) -> floa
 @example((np.array([0.0, 0.5, 2.0**-24, 0.0]), np.array([False, False, False, True])))
 @settings(max_examples=60)
 def test_smce_is_the_linear_program(data: Rows):
-    assert smooth_calibration_error(*data) == pytest.approx(smce_by_linear_program(*data), abs=1e-9)
+    assert smooth_calibration_error(*data, kind="confidence") == pytest.approx(
+        smce_by_linear_program(*data), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_smce_is_the_linear_program_on_many_rows(seed: int):
     c, a = simulated(400, seed, power=1.0)
     c = np.round(c, 2) if seed % 2 else c
-    assert smooth_calibration_error(c, a) == pytest.approx(smce_by_linear_program(c, a), abs=1e-9)
+    assert smooth_calibration_error(c, a, kind="confidence") == pytest.approx(
+        smce_by_linear_program(c, a), abs=1e-9
+    )
 
 
 def test_smce_on_cells_is_off_by_less_than_promised():
     c, a = simulated(2000)
     curves = TopLabel.sort(c, a).curves()
     for cells in (16, 256):
-        off = abs(smce_of_curves(curves, cells)[0] - smooth_calibration_error(c, a))
+        off = abs(
+            smce_of_curves(curves, cells)[0] - smooth_calibration_error(c, a, kind="confidence")
+        )
         assert off <= np.abs(a - c).mean() / (2 * cells)
 
 
@@ -117,14 +123,16 @@ def smece_by_quadrature(c: NDArray[np.float64], a: NDArray[np.bool_]) -> float:
 )
 def test_smece_is_the_fixed_point_by_quadrature(data: Rows):
     # Cells of 1 / 4096 move a row by at most an eighth of a thousandth.
-    assert smooth_ece(*data) == pytest.approx(smece_by_quadrature(*data), abs=5e-5)
+    assert smooth_ece(*data, kind="confidence") == pytest.approx(
+        smece_by_quadrature(*data), abs=5e-5
+    )
 
 
 def test_smece_on_the_middles_of_cells_is_exact():
     rng = np.random.default_rng(0)
     c = (rng.integers(0, 4096, 20) + 0.5) / 4096
     a = rng.random(20) < 0.6
-    assert smooth_ece(c, a) == pytest.approx(smece_by_quadrature(c, a), abs=1e-6)
+    assert smooth_ece(c, a, kind="confidence") == pytest.approx(smece_by_quadrature(c, a), abs=1e-6)
 
 
 def test_mass_at_one_keeps_its_weight_in_smece():
@@ -132,10 +140,10 @@ def test_mass_at_one_keeps_its_weight_in_smece():
     rng = np.random.default_rng(1)
     c = np.ones(1000)
     a = rng.random(1000) < 0.9
-    assert smooth_ece(c, a) == pytest.approx(1 - a.mean(), abs=1e-9)
+    assert smooth_ece(c, a, kind="confidence") == pytest.approx(1 - a.mean(), abs=1e-9)
     c = np.concatenate([np.ones(900), np.full(100, 0.8)])
     a = np.concatenate([np.arange(900) < 810, np.arange(100) < 60])
-    assert smooth_ece(c, a) == pytest.approx(c.mean() - a.mean(), abs=1e-9)
+    assert smooth_ece(c, a, kind="confidence") == pytest.approx(c.mean() - a.mean(), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +161,7 @@ def test_smece_of_real_networks(real_predictions: Callable[[str], Predictions], 
 
 
 def test_smece_of_perfect_rows_is_nothing():
-    assert smooth_ece(np.array([1.0, 0.0]), np.array([True, False])) < 1e-4
+    assert smooth_ece(np.array([1.0, 0.0]), np.array([True, False]), kind="confidence") < 1e-4
 
 
 # --- KS error
@@ -163,12 +171,12 @@ def test_smece_of_perfect_rows_is_nothing():
 def test_ks_is_its_definition(data: Rows):
     c, a = data
     by_hand = max(abs((c - a)[c <= t].sum()) for t in c) / len(c)
-    assert ks_error(c, a) == pytest.approx(by_hand, abs=1e-12)
+    assert ks_error(c, a, kind="confidence") == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_ks_of_one_sign_is_the_mean_gap():
     c, a = simulated(5000, power=4.0)
-    assert ks_error(c, a) == pytest.approx(c.mean() - a.mean(), abs=2e-3)
+    assert ks_error(c, a, kind="confidence") == pytest.approx(c.mean() - a.mean(), abs=2e-3)
 
 
 # --- MMCE
@@ -180,15 +188,15 @@ def test_mmce_is_the_sum_over_pairs(data: Rows, width: float):
     e = a - c
     kernel = np.exp(-np.abs(c[:, None] - c) / width)
     square = e @ kernel @ e / len(c) ** 2
-    assert mmce(c, a, width, squared=True) == pytest.approx(square, abs=1e-12)
-    root = mmce(c, a, width)
+    assert mmce(c, a, width, squared=True, kind="confidence") == pytest.approx(square, abs=1e-12)
+    root = mmce(c, a, width, kind="confidence")
     assert root**2 == pytest.approx(square, abs=1e-12)
 
 
 def test_mmce_refuses_a_width_it_can_not_take():
     for width in (0.0, -1.0, np.nan):
         with pytest.raises(InputError, match="width"):
-            mmce(np.array([0.5]), np.array([True]), width)
+            mmce(np.array([0.5]), np.array([True]), width, kind="confidence")
 
 
 # --- KDE-ECE
@@ -214,20 +222,22 @@ def kde_by_quadrature(c: NDArray[np.float64], a: NDArray[np.bool_], h: float, no
 @pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning")
 def test_kde_ece_is_its_integral(norm: int):
     c, a = simulated(60)
-    found = kde_ece(c, a, 0.05, norm)
+    found = kde_ece(c, a, 0.05, norm, kind="confidence")
     assert found == pytest.approx(kde_by_quadrature(c, a, 0.05, norm), abs=5e-5)
 
 
 def test_kde_ece_has_the_papers_bandwidth():
     c, a = simulated(500)
     rule = c[a].std() * (2 * 500) ** -0.2
-    assert kde_ece(c, a) == pytest.approx(kde_ece(c, a, rule), abs=1e-6)
+    assert kde_ece(c, a, kind="confidence") == pytest.approx(
+        kde_ece(c, a, rule, kind="confidence"), abs=1e-6
+    )
 
 
 def test_kde_ece_of_equal_confidences_is_their_gap():
     c, a = np.full(10, 0.7), np.arange(10) < 4
-    assert kde_ece(c, a) == pytest.approx(0.3, abs=2e-4)
-    assert kde_ece(c, np.zeros(10, bool)) == pytest.approx(0.7, abs=2e-4)
+    assert kde_ece(c, a, kind="confidence") == pytest.approx(0.3, abs=2e-4)
+    assert kde_ece(c, np.zeros(10, bool), kind="confidence") == pytest.approx(0.7, abs=2e-4)
     for bad in ({"bandwidth": -1.0}, {"norm": 0}):
         with pytest.raises(InputError):
             kde_ece(c, a, **bad)
@@ -247,8 +257,10 @@ def test_slope_and_intercept_are_the_logistic_regression():
             [1.0, 0.0],
             tol=1e-12,
         )
-        assert calibration_slope_intercept(c, a) == pytest.approx(fitted.x, abs=1e-4)
-        large = calibration_in_the_large(c, a)
+        assert calibration_slope_intercept(c, a, kind="confidence") == pytest.approx(
+            fitted.x, abs=1e-4
+        )
+        large = calibration_in_the_large(c, a, kind="confidence")
         expected = 1 / (1 + np.exp(-(x + large)))
         assert expected.sum() == pytest.approx(a.sum(), abs=1e-3)
 
@@ -257,7 +269,7 @@ def test_slope_finds_the_temperature_of_two_classes():
     rng = np.random.default_rng(0)
     z = np.abs(rng.normal(0, 2, 100_000))
     a = rng.random(len(z)) < 1 / (1 + np.exp(-z))
-    slope, intercept = calibration_slope_intercept(1 / (1 + np.exp(-2 * z)), a)
+    slope, intercept = calibration_slope_intercept(1 / (1 + np.exp(-2 * z)), a, kind="confidence")
     assert slope == pytest.approx(0.5, abs=0.02)
     assert intercept == pytest.approx(0.0, abs=0.03)
 
@@ -275,22 +287,22 @@ def test_slope_finds_the_temperature_of_two_classes():
 )
 def test_rows_without_an_optimum_give_finite_numbers_and_a_warning(c: list[float], a: list[int]):
     with pytest.warns(BoundaryWarning, match="no finite optimum"):
-        found = calibration_slope_intercept(np.array(c), np.array(a))
+        found = calibration_slope_intercept(np.array(c), np.array(a), kind="confidence")
     assert np.isfinite(found).all()
 
 
 def test_equal_confidences_do_not_tell_slope_from_intercept():
     c, a = np.full(4, 0.8), np.array([1, 1, 0, 0])
     with pytest.warns(NotIdentifiedWarning, match="equal"):
-        slope, intercept = calibration_slope_intercept(c, a)
+        slope, intercept = calibration_slope_intercept(c, a, kind="confidence")
     assert intercept + slope * np.log(4) == pytest.approx(0.0, abs=1e-4)
-    assert calibration_in_the_large(c, a) == pytest.approx(-np.log(4), abs=1e-4)
+    assert calibration_in_the_large(c, a, kind="confidence") == pytest.approx(-np.log(4), abs=1e-4)
 
 
 def test_extreme_confidences_do_not_break_the_fit():
     c = np.array([1.0] * 50 + [0.0] * 50 + [0.5] * 4)
     a = np.array([1] * 49 + [0] + [0] * 49 + [1] + [0, 1, 0, 1])
-    slope, intercept = calibration_slope_intercept(c, a)
+    slope, intercept = calibration_slope_intercept(c, a, kind="confidence")
     assert slope == pytest.approx(np.log(49) / logit(np.array(1.0)), rel=1e-3)
     assert intercept == pytest.approx(0, abs=1e-6)
 
@@ -312,11 +324,13 @@ def test_order_and_dtype_of_rows_do_not_matter(metric: object):
     c, a = simulated(1000)
     c = np.round(c, 2)
     order = np.random.default_rng(5).permutation(1000)
-    assert metric(c[order], a[order]) == pytest.approx(metric(c, a), abs=1e-12)
-    narrow = metric(c.astype(np.float32), a)
+    whole = metric(c, a, kind="confidence")
+    assert metric(c[order], a[order], kind="confidence") == pytest.approx(whole, abs=1e-12)
+    narrow = metric(c.astype(np.float32), a, kind="confidence")
     # A confidence on the edge of a cell may fall to its other side.
-    assert narrow == pytest.approx(metric(c, a), abs=3e-4)
+    assert narrow == pytest.approx(whole, abs=3e-4)
     p = np.stack([1 - c, c], axis=1)
     said = c > 0.5
     labels = np.where(a, said, ~said).astype(int)
-    assert metric(p, labels) == pytest.approx(metric(np.maximum(c, 1 - c), a), abs=1e-9)
+    top = metric(np.maximum(c, 1 - c), a, kind="confidence")
+    assert metric(p, labels) == pytest.approx(top, abs=1e-9)

@@ -174,7 +174,7 @@ def test_an_absolute_gap_scatters_as_much_as_it_does_over_data_sets():
         for seed in range(60):
             right = rng.random(1500) < confidence - gap
             rows = TopLabel.sort(confidence, right)
-            values.append(expected_calibration_error(confidence, right))
+            values.append(expected_calibration_error(confidence, right, kind="confidence"))
             if seed < 25:
                 scores = score_top(
                     Predictions.from_confidence(confidence, np.zeros(1500, int), 1 - right)

@@ -24,7 +24,7 @@ class InputError(CalibrantError, ValueError):
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.expected_calibration_error([0.9, 0.6], [1, 0], n_bins=0)
+        >>> cb.expected_calibration_error([0.9, 0.6], [1, 0], n_bins=0, kind="confidence")
         Traceback (most recent call last):
             ...
         calibrant.core.errors.InputError: n_bins must be at least 1, not 0

@@ -18,12 +18,8 @@ from calibrant.metrics.bins import (
     mass_cuts,
     unknown_edges,
 )
-from calibrant.metrics.top_label import (
-    ResidualCurves,
-    TopLabel,
-    confidence_and_correct,
-    top_label,
-)
+from calibrant.metrics.pairs import PairKind, confidence_and_correct, top_label
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 __all__ = [
     "DEFAULT_BINS",
@@ -42,6 +38,8 @@ def expected_calibration_error(
     labels: Array,
     n_bins: int = DEFAULT_BINS,
     convention: EdgeConvention = "right-closed",
+    *,
+    kind: PairKind | None = None,
 ) -> float:
     """Return the ECE, sum_b (n_b / N) |mean confidence - accuracy|, a fraction.
 
@@ -56,6 +54,8 @@ def expected_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         convention: see above.
 
@@ -68,11 +68,11 @@ def expected_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> ece = cb.expected_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+        >>> ece = cb.expected_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence")
         >>> round(ece, 3)  # says 90 %, and 75 % are right
         0.15
     """
-    confidence, correct = confidence_and_correct(scores, labels)
+    confidence, correct = confidence_and_correct(scores, labels, kind)
     if convention == "right-closed":  # sums over bins need no sorted rows
         index = bin_index(confidence, bin_edges(n_bins))
         residual = np.bincount(index, np.minimum(confidence, 1.0) - correct)
@@ -103,6 +103,8 @@ def adaptive_calibration_error(
     labels: Array,
     n_bins: int = DEFAULT_BINS,
     convention: Literal["ranks", "focal"] = "ranks",
+    *,
+    kind: PairKind | None = None,
 ) -> float:
     """Return AdaECE, the ECE over bins that hold equally many rows, a fraction.
 
@@ -118,6 +120,8 @@ def adaptive_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         convention: see above.
 
@@ -130,14 +134,14 @@ def adaptive_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.8, 0.8, 0.9, 0.9], [1, 1, 1, 0]
-        >>> value = cb.adaptive_calibration_error(confidence, right, n_bins=2)
+        >>> c, a = [0.8, 0.8, 0.9, 0.9], [1, 1, 1, 0]
+        >>> value = cb.adaptive_calibration_error(c, a, n_bins=2, kind="confidence")
         >>> round(value, 3)  # (|.8 - 1| + |.9 - .5|) / 2; bins of equal width hold none or all
         0.3
-        >>> round(cb.expected_calibration_error(confidence, right, n_bins=2), 3)  # |.85 - .75|
+        >>> round(cb.expected_calibration_error(c, a, 2, kind="confidence"), 3)  # |.85 - .75|
         0.1
     """
-    rows = top_label(scores, labels)
+    rows = top_label(scores, labels, kind)
     if convention == "focal":
         return _focal_adaptive_calibration_error(rows, n_bins)
     if convention != "ranks":

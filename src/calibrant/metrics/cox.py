@@ -10,8 +10,9 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
 from calibrant.metrics.bins import BinSums, logit
+from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.parts import Part
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 RESAMPLING_CELLS = 512
 # Holds slope and intercept to (1, 0) with the weight of a millionth of a row or less: it changes
@@ -29,7 +30,9 @@ class CoxFit(NamedTuple):
     intercept: float
 
 
-def calibration_slope_intercept(scores: Array, labels: Array) -> CoxFit:
+def calibration_slope_intercept(
+    scores: Array, labels: Array, *, kind: PairKind | None = None
+) -> CoxFit:
     """Return slope and intercept of the logistic regression of correctness on logit confidence.
 
     Slope 1 and intercept 0 are ideal. A slope below 1 means that the confidences spread too far:
@@ -42,6 +45,8 @@ def calibration_slope_intercept(scores: Array, labels: Array) -> CoxFit:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -56,28 +61,32 @@ def calibration_slope_intercept(scores: Array, labels: Array) -> CoxFit:
         >>> round(slope, 1)  # log odds that go twice too far
         0.5
     """
-    rows = top_label(scores, labels)
+    rows = top_label(scores, labels, kind)
     _warn_of_no_optimum(rows)
     return fit_of_curve(rows.curves())
 
 
-def calibration_in_the_large(scores: Array, labels: Array) -> float:
+def calibration_in_the_large(
+    scores: Array, labels: Array, *, kind: PairKind | None = None
+) -> float:
     """Return the intercept of the same regression with the slope held at 1; 0 is ideal.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     Raises:
         PredictionsError: unusable arrays.
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.calibration_in_the_large([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+        >>> value = cb.calibration_in_the_large([0.9] * 4, [1, 1, 1, 0], kind="confidence")
         >>> round(value, 3)  # log odds should be log 3 instead of log 9
         -1.099
     """
-    rows = top_label(scores, labels)
+    rows = top_label(scores, labels, kind)
     if rows.correct.min() == rows.correct.max():
         warnings.warn("all predictions are alike right or wrong", BoundaryWarning, stacklevel=2)
     return in_the_large_of_curve(rows.curves())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves
 
 
-def ks_error(scores: Array, labels: Array) -> float:
+def ks_error(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return max_t |(1/N) sum over c_i <= t of (c_i - a_i)|, a fraction.
 
     There are no bins. Where all residuals have one sign the value is |mean confidence - accuracy|.
@@ -17,6 +18,8 @@ def ks_error(scores: Array, labels: Array) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -26,11 +29,11 @@ def ks_error(scores: Array, labels: Array) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.ks_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0])
+        >>> value = cb.ks_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
         >>> round(value, 3)  # up to .6 there are two rows, each said .4 too little: 2 * .4 / 4
         0.2
     """
-    return float(ks_of_curves(top_label(scores, labels).curves())[0])
+    return float(ks_of_curves(top_label(scores, labels, kind).curves())[0])
 
 
 def ks_of_curves(curves: ResidualCurves) -> FloatArray:

@@ -7,10 +7,16 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.gaps import gaps_of, sums_of
+from calibrant.metrics.pairs import PairKind
 
 
 def debiased_rms_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
+    scores: Array,
+    labels: Array,
+    n_bins: int = DEFAULT_BINS,
+    *,
+    strategy: Strategy = "uniform",
+    kind: PairKind | None = None,
 ) -> float:
     """Return the RMS calibration error with the noise of the bin accuracies taken off, a fraction.
 
@@ -23,6 +29,8 @@ def debiased_rms_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -36,13 +44,13 @@ def debiased_rms_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9] * 5, [1, 1, 1, 1, 0]
-        >>> round(cb.rms_calibration_error(confidence, right), 3)  # .9 - .8
+        >>> c, a = [0.9] * 5, [1, 1, 1, 1, 0]
+        >>> round(cb.rms_calibration_error(c, a, kind="confidence"), 3)  # .9 - .8
         0.1
-        >>> cb.debiased_rms_calibration_error(confidence, right)  # noise alone would show more
+        >>> cb.debiased_rms_calibration_error(c, a, kind="confidence")  # noise shows more
         0.0
     """
-    square = debiased_mean_square_gap(sums_of(scores, labels, n_bins, strategy))
+    square = debiased_mean_square_gap(sums_of(scores, labels, n_bins, strategy, kind))
     return float(np.sqrt(np.maximum(square, 0.0)))
 
 
@@ -62,7 +70,12 @@ def _accuracy_variance(sums: BinSums) -> FloatArray:
 
 
 def debiased_expected_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
+    scores: Array,
+    labels: Array,
+    n_bins: int = DEFAULT_BINS,
+    *,
+    strategy: Strategy = "uniform",
+    kind: PairKind | None = None,
 ) -> float:
     """Return the ECE less an estimate of its own bias, max(0, 2 ECE - E ECE*), a fraction.
 
@@ -73,6 +86,8 @@ def debiased_expected_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -85,13 +100,13 @@ def debiased_expected_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9] * 4, [1, 1, 1, 0]  # an ECE of .15
-        >>> round(cb.debiased_expected_calibration_error(confidence, right), 2)  # much may be noise
+        >>> c, a = [0.9] * 4, [1, 1, 1, 0]  # an ECE of .15
+        >>> round(cb.debiased_expected_calibration_error(c, a, kind="confidence"), 2)
         0.09
-        >>> round(cb.debiased_expected_calibration_error(confidence * 100, right * 100), 2)
+        >>> round(cb.debiased_expected_calibration_error(c * 100, a * 100, kind="confidence"), 2)
         0.15
     """
-    return float(debiased_mean_gap(sums_of(scores, labels, n_bins, strategy)))
+    return float(debiased_mean_gap(sums_of(scores, labels, n_bins, strategy, kind)))
 
 
 def debiased_mean_gap(sums: BinSums) -> FloatArray:

@@ -18,8 +18,9 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
+from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.parts import Part
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.top_label import ResidualCurves
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 Score = Literal["brier", "log"]
@@ -37,7 +38,7 @@ class ScoreDecomposition:
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.corp_decomposition([0.6, 0.6, 0.9, 0.9], [0, 1, 1, 1])
+        >>> parts = cb.corp_decomposition([0.6, 0.6, 0.9, 0.9], [0, 1, 1, 1], kind="confidence")
         >>> round(parts.uncertainty, 4)  # .75 * .25
         0.1875
         >>> total = parts.miscalibration - parts.discrimination + parts.uncertainty
@@ -56,7 +57,9 @@ class ScoreDecomposition:
         return self.uncertainty - self.discrimination
 
 
-def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> ScoreDecomposition:
+def corp_decomposition(
+    scores: Array, labels: Array, score: Score = "brier", *, kind: PairKind | None = None
+) -> ScoreDecomposition:
     """Split the top-label Brier score or log score by isotonic recalibration on the same rows.
 
     The Brier score here is that of the event "the prediction is right", (c - a)^2, in [0, 1], not
@@ -66,6 +69,8 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 are raised to it).
 
     Raises:
@@ -77,7 +82,7 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.corp_decomposition([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0])
+        >>> parts = cb.corp_decomposition([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
         >>> round(parts.miscalibration, 4)  # (.9 - .75)^2
         0.0225
         >>> abs(parts.discrimination) < 1e-9  # one value for all rows tells none apart
@@ -85,7 +90,7 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
     """
     if score not in ("brier", "log"):
         raise InputError(f"score must be 'brier' or 'log', not '{score}'")
-    rows = top_label(scores, labels)
+    rows = top_label(scores, labels, kind)
     position, count, correct = _runs(rows.curves())
     total = float(_score(position, count, correct, score).sum() / rows.n)
     refined = _isotonic_score(count[0], correct[0], score) / rows.n
@@ -99,7 +104,7 @@ def corp_decomposition(scores: Array, labels: Array, score: Score = "brier") -> 
 
 
 def murphy_decomposition(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, kind: PairKind | None = None
 ) -> ScoreDecomposition:
     """Split the top-label Brier score, with each confidence replaced by its bin's mean.
 
@@ -110,6 +115,8 @@ def murphy_decomposition(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of equal-width bins (lo, hi].
 
     Raises:
@@ -121,13 +128,13 @@ def murphy_decomposition(
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.murphy_decomposition([0.4, 0.4, 0.9, 0.9], [0, 0, 1, 1])
+        >>> parts = cb.murphy_decomposition([0.4, 0.4, 0.9, 0.9], [0, 0, 1, 1], kind="confidence")
         >>> round(parts.miscalibration, 4)  # (.4^2 + .1^2) / 2
         0.085
         >>> round(parts.discrimination, 4), round(parts.uncertainty, 4)  # bins tell all
         (0.25, 0.25)
     """
-    return murphy_of_sums(BinSums.of(top_label(scores, labels), n_bins))
+    return murphy_of_sums(BinSums.of(top_label(scores, labels, kind), n_bins))
 
 
 def murphy_of_sums(sums: BinSums) -> ScoreDecomposition:

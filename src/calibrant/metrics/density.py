@@ -7,13 +7,21 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves
 
 CELLS = 4096
 RESAMPLING_CELLS = 512
 
 
-def kde_ece(scores: Array, labels: Array, bandwidth: float | None = None, norm: int = 1) -> float:
+def kde_ece(
+    scores: Array,
+    labels: Array,
+    bandwidth: float | None = None,
+    norm: int = 1,
+    *,
+    kind: PairKind | None = None,
+) -> float:
     """Return KDE-ECE, int |t - acc(t)|^p density(t) dt, a fraction (for p = 1).
 
     acc and density are kernel estimates on [0, 1] with one triweight kernel, reflected at 0 and 1
@@ -29,6 +37,8 @@ def kde_ece(scores: Array, labels: Array, bandwidth: float | None = None, norm: 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         bandwidth: see above.
         norm: p, at least 1.
 
@@ -43,7 +53,8 @@ def kde_ece(scores: Array, labels: Array, bandwidth: float | None = None, norm: 
         >>> import calibrant as cb
         >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
         >>> rows = truth.predictions
-        >>> value = cb.kde_ece(rows.scores, rows.predicted == rows.labels)
+        >>> right = rows.predicted == rows.labels
+        >>> value = cb.kde_ece(rows.scores, right, kind="confidence")
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """
@@ -51,7 +62,7 @@ def kde_ece(scores: Array, labels: Array, bandwidth: float | None = None, norm: 
         raise InputError(f"bandwidth must not be negative, but is {bandwidth}")
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")
-    curves = top_label(scores, labels).curves()
+    curves = top_label(scores, labels, kind).curves()
     return float(kde_of_curves(curves, CELLS, bandwidth, norm)[0])
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves
 
 
 def sums_of_curves(curves: ResidualCurves, n_bins: int, strategy: Strategy) -> BinSums:
@@ -25,9 +26,11 @@ def sums_of_curves(curves: ResidualCurves, n_bins: int, strategy: Strategy) -> B
     return BinSums.of_quantiles(curves, n_bins)
 
 
-def sums_of(scores: Array, labels: Array, n_bins: int, strategy: Strategy) -> BinSums:
+def sums_of(
+    scores: Array, labels: Array, n_bins: int, strategy: Strategy, kind: PairKind | None = None
+) -> BinSums:
     """Return the (B,) sums over bins of (N, K) scores with (N,) labels."""
-    sums = sums_of_curves(top_label(scores, labels).curves(), n_bins, strategy)
+    sums = sums_of_curves(top_label(scores, labels, kind).curves(), n_bins, strategy)
     return BinSums(sums.count[0], sums.confidence[0], sums.correct[0], sums.strategy)
 
 
@@ -45,6 +48,7 @@ def maximum_calibration_error(
     strategy: Strategy = "uniform",
     n_min: int = 1,
     convention: Literal["plain", "procal"] = "plain",
+    kind: PairKind | None = None,
 ) -> float:
     """Return the MCE, the largest |mean confidence - accuracy| of a bin, a fraction.
 
@@ -56,6 +60,8 @@ def maximum_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
         n_min: fewest rows of a bin that counts.
@@ -70,13 +76,13 @@ def maximum_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.8] * 9 + [0.3], [1] * 9 + [0]
-        >>> round(cb.maximum_calibration_error(confidence, right), 3)  # a bin of one row
+        >>> c, a = [0.8] * 9 + [0.3], [1] * 9 + [0]
+        >>> round(cb.maximum_calibration_error(c, a, kind="confidence"), 3)  # a bin of one row
         0.3
-        >>> round(cb.maximum_calibration_error(confidence, right, n_min=2), 3)
+        >>> round(cb.maximum_calibration_error(c, a, n_min=2, kind="confidence"), 3)
         0.2
     """
-    sums = sums_of(scores, labels, n_bins, strategy)
+    sums = sums_of(scores, labels, n_bins, strategy, kind)
     if convention == "procal":
         return float(np.abs(sums.residual).max() / sums.total)
     if convention != "plain":
@@ -90,7 +96,12 @@ def largest_gap(sums: BinSums, n_min: int = 1) -> FloatArray:
 
 
 def average_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
+    scores: Array,
+    labels: Array,
+    n_bins: int = DEFAULT_BINS,
+    *,
+    strategy: Strategy = "uniform",
+    kind: PairKind | None = None,
 ) -> float:
     """Return the average calibration error, the plain mean of |gap| over non-empty bins.
 
@@ -101,6 +112,8 @@ def average_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -113,13 +126,13 @@ def average_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.8] * 9 + [0.3], [1] * 9 + [0]
-        >>> round(cb.average_calibration_error(confidence, right), 3)  # (|.8 - 1| + |.3 - 0|) / 2
+        >>> c, a = [0.8] * 9 + [0.3], [1] * 9 + [0]
+        >>> round(cb.average_calibration_error(c, a, kind="confidence"), 3)  # (.2 + .3) / 2
         0.25
-        >>> round(cb.expected_calibration_error(confidence, right), 3)  # .9 * .2 + .1 * .3
+        >>> round(cb.expected_calibration_error(c, a, kind="confidence"), 3)  # .9 * .2 + .1 * .3
         0.21
     """
-    return float(average_gap(sums_of(scores, labels, n_bins, strategy)))
+    return float(average_gap(sums_of(scores, labels, n_bins, strategy, kind)))
 
 
 def average_gap(sums: BinSums) -> FloatArray:
@@ -128,7 +141,12 @@ def average_gap(sums: BinSums) -> FloatArray:
 
 
 def rms_calibration_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, strategy: Strategy = "uniform"
+    scores: Array,
+    labels: Array,
+    n_bins: int = DEFAULT_BINS,
+    *,
+    strategy: Strategy = "uniform",
+    kind: PairKind | None = None,
 ) -> float:
     """Return the root of sum_b (n_b / N) gap_b^2, a fraction; never below the ECE.
 
@@ -138,6 +156,8 @@ def rms_calibration_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -150,13 +170,13 @@ def rms_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 0]
-        >>> round(cb.rms_calibration_error(confidence, right), 3)  # root of (.4^2 + .1^2) / 2
+        >>> c, a = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 0]
+        >>> round(cb.rms_calibration_error(c, a, kind="confidence"), 3)  # root of (.4^2 + .1^2) / 2
         0.292
-        >>> round(cb.expected_calibration_error(confidence, right), 3)  # (.4 + .1) / 2
+        >>> round(cb.expected_calibration_error(c, a, kind="confidence"), 3)  # (.4 + .1) / 2
         0.25
     """
-    return float(np.sqrt(mean_square_gap(sums_of(scores, labels, n_bins, strategy))))
+    return float(np.sqrt(mean_square_gap(sums_of(scores, labels, n_bins, strategy, kind))))
 
 
 def mean_square_gap(sums: BinSums) -> FloatArray:
@@ -170,6 +190,7 @@ def overconfidence_error(
     n_bins: int = DEFAULT_BINS,
     *,
     convention: Literal["plain", "thulasidasan"] = "plain",
+    kind: PairKind | None = None,
 ) -> float:
     """Return the part of the ECE from bins that say too much, sum_b (n_b / N) max(gap_b, 0).
 
@@ -181,6 +202,8 @@ def overconfidence_error(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of equal-width bins (lo, hi].
         convention: see above.
 
@@ -193,13 +216,13 @@ def overconfidence_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 1]
-        >>> round(cb.overconfidence_error(confidence, right), 3)  # half the rows, .9 - .5 too high
+        >>> c, a = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 1]
+        >>> round(cb.overconfidence_error(c, a, kind="confidence"), 3)  # half of .9 - .5
         0.2
-        >>> round(cb.underconfidence_error(confidence, right), 3)  # half the rows, 1 - .6 too low
+        >>> round(cb.underconfidence_error(c, a, kind="confidence"), 3)  # half of 1 - .6
         0.2
     """
-    sums = sums_of(scores, labels, n_bins, "uniform")
+    sums = sums_of(scores, labels, n_bins, "uniform", kind)
     if convention == "thulasidasan":
         weight = np.nan_to_num(sums.mean_confidence)
         return float((weight * np.maximum(sums.residual, 0.0)).sum() / sums.total)
@@ -213,7 +236,9 @@ def over_gap(sums: BinSums) -> FloatArray:
     return np.maximum(sums.residual, 0.0).sum(axis=-1) / sums.total
 
 
-def underconfidence_error(scores: Array, labels: Array, n_bins: int = DEFAULT_BINS) -> float:
+def underconfidence_error(
+    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, kind: PairKind | None = None
+) -> float:
     """Return the part of the ECE from bins that say too little, sum_b (n_b / N) max(-gap_b, 0).
 
     See `overconfidence_error`.
@@ -221,6 +246,8 @@ def underconfidence_error(scores: Array, labels: Array, n_bins: int = DEFAULT_BI
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         n_bins: number of equal-width bins (lo, hi].
 
     Raises:
@@ -229,10 +256,10 @@ def underconfidence_error(scores: Array, labels: Array, n_bins: int = DEFAULT_BI
 
     Examples:
         >>> import calibrant as cb
-        >>> round(cb.underconfidence_error([0.7, 0.7, 0.7, 0.7], [1, 1, 1, 1]), 3)
+        >>> round(cb.underconfidence_error([0.7] * 4, [1] * 4, kind="confidence"), 3)
         0.3
     """
-    return float(under_gap(sums_of(scores, labels, n_bins, "uniform")))
+    return float(under_gap(sums_of(scores, labels, n_bins, "uniform", kind)))
 
 
 def under_gap(sums: BinSums) -> FloatArray:

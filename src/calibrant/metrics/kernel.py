@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 CELLS = 4096
 RESAMPLING_CELLS = 256
@@ -17,7 +18,7 @@ STEPS, RESAMPLING_STEPS = 16, 5
 TINY = float(np.finfo(np.float64).tiny)
 
 
-def smooth_ece(scores: Array, labels: Array) -> float:
+def smooth_ece(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return smECE: int |r_s(t)| dt at the bandwidth s that equals its own value, a fraction.
 
     r_s is the residual density (1/N) sum_i (c_i - a_i) K_s(c_i, t) under a Gaussian kernel
@@ -29,6 +30,8 @@ def smooth_ece(scores: Array, labels: Array) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     References:
         Blasiok & Nakkiran: Smooth ECE. ICLR 2024.
@@ -37,11 +40,12 @@ def smooth_ece(scores: Array, labels: Array) -> float:
         >>> import calibrant as cb
         >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
         >>> rows = truth.predictions
-        >>> value = cb.smooth_ece(rows.scores, rows.predicted == rows.labels)
+        >>> right = rows.predicted == rows.labels
+        >>> value = cb.smooth_ece(rows.scores, right, kind="confidence")
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """
-    return smece_of_rows(top_label(scores, labels))
+    return smece_of_rows(top_label(scores, labels, kind))
 
 
 def smece_of_rows(rows: TopLabel) -> float:

@@ -6,8 +6,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
+from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.running_sums import accumulate
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.top_label import ResidualCurves
 
 KERNEL_WIDTH = 0.4
 # exp(1 / width) must stay a float64.
@@ -15,7 +16,12 @@ SMALLEST_WIDTH = 0.002
 
 
 def mmce(
-    scores: Array, labels: Array, width: float = KERNEL_WIDTH, *, squared: bool = False
+    scores: Array,
+    labels: Array,
+    width: float = KERNEL_WIDTH,
+    *,
+    squared: bool = False,
+    kind: PairKind | None = None,
 ) -> float:
     """Return the MMCE, sqrt((1/N^2) sum_ij e_i e_j exp(-|c_i - c_j| / width)), e = a - c.
 
@@ -27,6 +33,8 @@ def mmce(
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         width: of the kernel, at least 0.002.
         squared: return the square.
 
@@ -39,13 +47,13 @@ def mmce(
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]
-        >>> round(cb.mmce(confidence, right), 4)  # .9 - .75
+        >>> c, a = [0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]
+        >>> round(cb.mmce(c, a, kind="confidence"), 4)  # .9 - .75
         0.15
-        >>> round(cb.mmce(confidence, right, squared=True), 4)
+        >>> round(cb.mmce(c, a, squared=True, kind="confidence"), 4)
         0.0225
     """
-    square = squared_mmce_of_curves(top_label(scores, labels).curves(), width)[0]
+    square = squared_mmce_of_curves(top_label(scores, labels, kind).curves(), width)[0]
     return float(square if squared else np.sqrt(square))
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, as_array
+from calibrant.core.errors import PredictionsError
+from calibrant.metrics.pairs import PairKind, check_kind
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
 
 
-def negative_log_likelihood(probs: Array, labels: Array) -> float:
+def negative_log_likelihood(probs: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return the mean of -log p_y, in nats.
 
     Args:
         probs: (N, K) probabilities. A p_y below the smallest normal float32 (1.2e-38) is raised to
             it.
         labels: (N,) true classes.
+        kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
 
     Examples:
         >>> import calibrant as cb
@@ -21,17 +24,20 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
         >>> round(value, 3)  # (log 2 + log 4) / 2
         1.04
     """
-    return float(_scores(probs, labels).nll.mean())
+    return float(_scores(probs, labels, kind).nll.mean())
 
 
-def brier_score(probs: Array, labels: Array) -> float:
+def brier_score(probs: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return the mean of sum_k (p_k - onehot_k)^2, in [0, 2] (Brier's sum convention).
 
-    Half of it, and its mean over classes (divided by K), are also in use elsewhere.
+    Of (N,) probabilities of the positive class it is the mean of (p - label)^2, half of that sum,
+    in [0, 1], as is usual with one score a row. Half of it, and its mean over classes (divided by
+    K), are also in use elsewhere.
 
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
+        kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
 
     Examples:
         >>> import calibrant as cb
@@ -39,15 +45,17 @@ def brier_score(probs: Array, labels: Array) -> float:
         >>> round(value, 3)  # (.2^2 + .2^2 + .5^2 + .5^2) / 2
         0.29
     """
-    return float(_scores(probs, labels).brier.mean())
+    total = float(_scores(probs, labels, kind).brier.mean())
+    return total if kind is None else total / 2
 
 
-def accuracy(probs: Array, labels: Array) -> float:
+def accuracy(probs: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return the share of rows whose largest probability (the first if tied) is the true class's.
 
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
+        kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
 
     Examples:
         >>> import calibrant as cb
@@ -55,8 +63,20 @@ def accuracy(probs: Array, labels: Array) -> float:
         >>> round(value, 3)  # right, wrong, and a tie that goes to the first class
         0.667
     """
-    return float(score_top(Predictions.from_probs(probs, labels)).correct.mean())
+    return float(score_top(_predictions(probs, labels, kind)).correct.mean())
 
 
-def _scores(probs: Array, labels: Array) -> RowScores:
-    return score_rows(Predictions.from_probs(probs, labels))
+def _scores(probs: Array, labels: Array, kind: PairKind | None) -> RowScores:
+    return score_rows(_predictions(probs, labels, kind))
+
+
+def _predictions(probs: Array, labels: Array, kind: PairKind | None) -> Predictions:
+    values = as_array(probs)
+    check_kind(len(values.shape), kind)
+    if kind == "confidence":
+        raise PredictionsError(
+            "this needs a score for every class, and confidences say nothing of the others"
+        )
+    if kind == "prob":
+        return Predictions.from_binary(values, labels)
+    return Predictions.from_probs(values, labels)

@@ -15,7 +15,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves
 
 ROUNDING = 1e-9
 
@@ -31,7 +32,7 @@ class RiskCoverage:
 
     Examples:
         >>> import calibrant as cb
-        >>> curve = cb.risk_coverage([0.9, 0.9, 0.6, 0.5], [1, 1, 0, 1])
+        >>> curve = cb.risk_coverage([0.9, 0.9, 0.6, 0.5], [1, 1, 0, 1], kind="confidence")
         >>> curve.coverage
         array([0.5 , 0.75, 1.  ])
         >>> curve.risk.round(2)
@@ -43,29 +44,31 @@ class RiskCoverage:
     risk: FloatArray
 
 
-def risk_coverage(scores: Array, labels: Array) -> RiskCoverage:
+def risk_coverage(scores: Array, labels: Array, *, kind: PairKind | None = None) -> RiskCoverage:
     """Return risk and coverage at every threshold.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     Raises:
         PredictionsError: unusable arrays.
 
     Examples:
         >>> import calibrant as cb
-        >>> curve = cb.risk_coverage([0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1])
+        >>> curve = cb.risk_coverage([0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1], kind="confidence")
         >>> curve.threshold[curve.risk == 0]  # answer from .8 up: no error
         array([0.9, 0.8])
     """
-    curve = top_label(scores, labels).curves()
+    curve = top_label(scores, labels, kind, top=True).curves()
     counted, errors = (sums[0, 1:] for sums in _from_the_top(curve))
     threshold = curve.rows.confidence[curve.rows.tie_starts[:-1]][::-1]
     return RiskCoverage(threshold, counted / curve.total[0], errors / counted)
 
 
-def aurc(scores: Array, labels: Array) -> float:
+def aurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return the AURC, (1/N) sum_k (errors among the k most confident) / k, a fraction.
 
     Often printed times 1 000. Other code integrates by trapezoids, or over distinct confidences
@@ -74,6 +77,8 @@ def aurc(scores: Array, labels: Array) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -83,17 +88,17 @@ def aurc(scores: Array, labels: Array) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence = [0.9, 0.8, 0.7, 0.6]
-        >>> value = cb.aurc(confidence, [1, 1, 0, 0])
+        >>> c = [0.9, 0.8, 0.7, 0.6]
+        >>> value = cb.aurc(c, [1, 1, 0, 0], kind="confidence")
         >>> round(value, 3)  # (0 + 0 + 1/3 + 2/4) / 4
         0.208
-        >>> round(cb.aurc(confidence, [0, 0, 1, 1]), 3)  # surest of its errors
+        >>> round(cb.aurc(c, [0, 0, 1, 1], kind="confidence"), 3)  # surest of its errors
         0.792
     """
-    return float(aurc_of_curves(top_label(scores, labels).curves())[0])
+    return float(aurc_of_curves(top_label(scores, labels, kind, top=True).curves())[0])
 
 
-def eaurc(scores: Array, labels: Array) -> float:
+def eaurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
     """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
 
     The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
@@ -102,6 +107,8 @@ def eaurc(scores: Array, labels: Array) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -111,21 +118,25 @@ def eaurc(scores: Array, labels: Array) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence = [0.9, 0.8, 0.7, 0.6]
-        >>> cb.eaurc(confidence, [1, 1, 0, 0]) < 1e-9  # the best order
+        >>> c = [0.9, 0.8, 0.7, 0.6]
+        >>> cb.eaurc(c, [1, 1, 0, 0], kind="confidence") < 1e-9  # the best order
         True
-        >>> round(cb.eaurc(confidence, [0, 0, 1, 1]), 3)
+        >>> round(cb.eaurc(c, [0, 0, 1, 1], kind="confidence"), 3)
         0.583
     """
-    return float(excess_aurc_of_curves(top_label(scores, labels).curves())[0])
+    return float(excess_aurc_of_curves(top_label(scores, labels, kind, top=True).curves())[0])
 
 
-def risk_at_coverage(scores: Array, labels: Array, coverage: float) -> float:
+def risk_at_coverage(
+    scores: Array, labels: Array, coverage: float, *, kind: PairKind | None = None
+) -> float:
     """Return the share of errors among the ceil(coverage N) most confident rows.
 
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         coverage: share of rows to answer, in (0, 1].
 
     Raises:
@@ -134,15 +145,15 @@ def risk_at_coverage(scores: Array, labels: Array, coverage: float) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
-        >>> cb.risk_at_coverage(confidence, right, coverage=0.5)
+        >>> c, a = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
+        >>> cb.risk_at_coverage(c, a, coverage=0.5, kind="confidence")
         0.0
-        >>> cb.risk_at_coverage(confidence, right, coverage=1.0)
+        >>> cb.risk_at_coverage(c, a, coverage=1.0, kind="confidence")
         0.25
     """
     if not 0 < coverage <= 1:
         raise InputError(f"coverage must lie in (0, 1], not {coverage}")
-    curve = top_label(scores, labels).curves()
+    curve = top_label(scores, labels, kind, top=True).curves()
     # Less a rounding error, so that 0.07 of 100 rows are 7 of them.
     answered = math.ceil(coverage * float(curve.total[0]) * (1 - 1e-12))
     counted, errors = _from_the_top(curve)
@@ -152,7 +163,9 @@ def risk_at_coverage(scores: Array, labels: Array, coverage: float) -> float:
     return float(errors[0, after - 1] * (1 - share) + errors[0, after] * share) / answered
 
 
-def coverage_at_risk(scores: Array, labels: Array, risk: float) -> float:
+def coverage_at_risk(
+    scores: Array, labels: Array, risk: float, *, kind: PairKind | None = None
+) -> float:
     """Return the largest coverage of a threshold whose risk is at most `risk`; 0 if there is none.
 
     A threshold answers all rows of one confidence or none.
@@ -160,6 +173,8 @@ def coverage_at_risk(scores: Array, labels: Array, risk: float) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         risk: share of errors to tolerate, in [0, 1].
 
     Raises:
@@ -168,15 +183,15 @@ def coverage_at_risk(scores: Array, labels: Array, risk: float) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence, right = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
-        >>> cb.coverage_at_risk(confidence, right, risk=0.1)
+        >>> c, a = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
+        >>> cb.coverage_at_risk(c, a, risk=0.1, kind="confidence")
         0.5
-        >>> cb.coverage_at_risk(confidence, right, risk=0.25)
+        >>> cb.coverage_at_risk(c, a, risk=0.25, kind="confidence")
         1.0
     """
     if not 0 <= risk <= 1:
         raise InputError(f"risk must lie in [0, 1], not {risk}")
-    curve = risk_coverage(scores, labels)
+    curve = risk_coverage(scores, labels, kind=kind)
     within = curve.coverage[curve.risk <= risk + 1e-12]
     return float(within.max(initial=0.0))
 

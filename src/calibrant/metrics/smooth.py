@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 # Resamples are put on this many cells. That is off by at most mean|a - c| / (2 cells); on 10 000
 # rows it was off by 2e-5 at most and by 1e-6 on average, far below their spread.
@@ -15,7 +16,9 @@ RESAMPLING_CELLS = 64
 MOST_EXACT_ROWS, LARGE_CELLS = 50_000, 1 << 15
 
 
-def smooth_calibration_error(scores: Array, labels: Array) -> float:
+def smooth_calibration_error(
+    scores: Array, labels: Array, *, kind: PairKind | None = None
+) -> float:
     """Return smCE = max over w of (1/N) sum_i (a_i - c_i) w(c_i), a fraction.
 
     w runs over the 1-Lipschitz functions from [0, 1] to [-1, 1]. There are no bins to choose, and
@@ -28,19 +31,21 @@ def smooth_calibration_error(scores: Array, labels: Array) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
 
     References:
         Kakade & Foster, J. Comput. Syst. Sci. 2008. Blasiok, Gopalan, Hu, Nakkiran, STOC 2023.
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.smooth_calibration_error([0.499, 0.501], [0, 1])
+        >>> value = cb.smooth_calibration_error([0.499, 0.501], [0, 1], kind="confidence")
         >>> round(value, 3)  # an edge of a bin at .5 would make this an ECE of .5
         0.0
-        >>> round(cb.smooth_calibration_error([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]), 3)
+        >>> round(cb.smooth_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence"), 3)
         0.15
     """
-    return smce_of_rows(top_label(scores, labels))
+    return smce_of_rows(top_label(scores, labels, kind))
 
 
 def smce_of_rows(rows: TopLabel) -> float:

@@ -7,7 +7,8 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
-from calibrant.metrics.top_label import ResidualCurves, top_label
+from calibrant.metrics.pairs import PairKind, top_label
+from calibrant.metrics.top_label import ResidualCurves
 
 # Running sums leave rounding errors; accuracies this close count as equal.
 TIE = 1e-10
@@ -15,7 +16,9 @@ TIE = 1e-10
 MOST_BINS = 1024
 
 
-def ece_sweep(scores: Array, labels: Array, norm: int = 1) -> float:
+def ece_sweep(
+    scores: Array, labels: Array, norm: int = 1, *, kind: PairKind | None = None
+) -> float:
     """Return ECE-sweep, a fraction.
 
     Convention: top label, equal-mass bins as in `adaptive_calibration_error`. The number of bins
@@ -26,6 +29,8 @@ def ece_sweep(scores: Array, labels: Array, norm: int = 1) -> float:
     Args:
         scores: (N, K) probabilities, or (N,) confidences.
         labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
         norm: p of (sum_b (n_b / N) |gap_b|^p)^(1/p), at least 1.
 
     Raises:
@@ -37,15 +42,15 @@ def ece_sweep(scores: Array, labels: Array, norm: int = 1) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> confidence = [0.6, 0.6, 0.9, 0.9]
-        >>> round(cb.ece_sweep(confidence, [1, 0, 1, 1]), 3)  # two bins, each .1 off
+        >>> c = [0.6, 0.6, 0.9, 0.9]
+        >>> round(cb.ece_sweep(c, [1, 0, 1, 1], kind="confidence"), 3)  # two bins, each .1 off
         0.1
-        >>> round(cb.ece_sweep(confidence, [1, 1, 0, 1]), 3)  # falls: one bin
+        >>> round(cb.ece_sweep(c, [1, 1, 0, 1], kind="confidence"), 3)  # falls: one bin
         0.0
     """
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")
-    return float(sweep_of_curves(top_label(scores, labels).curves(), norm)[0])
+    return float(sweep_of_curves(top_label(scores, labels, kind).curves(), norm)[0])
 
 
 def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:

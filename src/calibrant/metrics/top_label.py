@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
-from calibrant.core.checks import check_labels
-from calibrant.core.errors import PredictionsError
+from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.weights import mean, total
 from calibrant.metrics.likely_gaps import LikelyGaps
 from calibrant.metrics.running_sums import Crossing, InUnits, accumulate
@@ -229,50 +227,3 @@ class ResidualCurves:
         share = np.divide(of_each - low, width, out=np.zeros_like(low), where=width > 0)
         share = np.minimum(share, 1.0)
         return Crossing(starts[below], starts[above], share)
-
-
-def top_label(scores: Array, labels: Array) -> TopLabel:
-    """Return the sorted top-label form of a metric's arguments.
-
-    Args:
-        scores: (N, K) probabilities with `labels` (N,) true classes, or (N,) confidences with
-            `labels` (N,) telling whether each prediction was right (bool, or 0 and 1).
-        labels: see above.
-
-    Raises:
-        PredictionsError: other shapes, values outside [0, 1], or an empty set.
-    """
-    return TopLabel.sort(*confidence_and_correct(scores, labels))
-
-
-def confidence_and_correct(
-    scores: Array, labels: Array
-) -> tuple[FloatArray, NDArray[np.bool_ | np.int64]]:
-    """Return the checked (N,) confidences and correctness of a metric's arguments, unsorted.
-
-    See `top_label`.
-    """
-    values = as_array(scores)
-    if len(values.shape) == 2:
-        from calibrant.predictions.predictions import Predictions
-        from calibrant.predictions.scoring import score_top
-
-        rows = score_top(Predictions.from_probs(values, labels))
-        return rows.confidence, rows.correct
-    confidence = to_numpy(values).astype(np.float64)
-    if confidence.ndim != 1 or len(confidence) == 0:
-        raise PredictionsError(
-            "a metric needs (N, K) probabilities with (N,) labels, or (N,) confidences with (N,) "
-            f"correctness, and N >= 1; got shape {confidence.shape}"
-        )
-    if not ((confidence >= 0) & (confidence <= 1 + 1e-6)).all():
-        row = int(((confidence < 0) | ~(confidence <= 1 + 1e-6)).argmax())
-        raise PredictionsError(f"confidence: row {row} holds {confidence[row]}, not in [0, 1]")
-    hits = to_numpy(as_array(labels))
-    if hits.dtype != np.bool_:
-        hits = check_labels(hits, len(confidence), 2, "correctness", key="correct")
-    elif hits.shape != confidence.shape:
-        raise PredictionsError(
-            f"correctness has shape {hits.shape}, but the confidences {confidence.shape}"
-        )
-    return confidence, hits

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument, check_arguments
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import StrPath
-from calibrant.metrics.top_label import confidence_and_correct
+from calibrant.metrics.pairs import confidence_and_correct
 from calibrant.monitor import state, words
 from calibrant.monitor.counted import Counted
 from calibrant.monitor.diagnosis import Diagnosis
@@ -145,9 +146,9 @@ class Monitor:
         said = as_rows(confidence)
         if correct is None:
             nothing = np.zeros(len(said), dtype=np.int64)
-            self.unlabelled.add(np.clip(confidence_and_correct(said, nothing)[0], 0.0, 1.0))
+            self.unlabelled.add(np.clip(_pairs(said, nothing)[0], 0.0, 1.0))
             return ()
-        values, right = confidence_and_correct(said, as_rows(correct))
+        values, right = _pairs(said, as_rows(correct))
         names = as_names(groups, len(values))
         return self._counted.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), names)
 
@@ -171,7 +172,7 @@ class Monitor:
             PredictionsError: unusable arrays.
         """
         keys, said = as_ids(ids), as_rows(confidence)
-        said = confidence_and_correct(said, np.zeros(len(said), dtype=np.int64))[0]
+        said = _pairs(said, np.zeros(len(said), dtype=np.int64))[0]
         names = as_names(groups, len(said))
         classes: list[Any] = [None] * len(said)
         if predicted is not None:
@@ -278,3 +279,8 @@ class Monitor:
         merged = type(self)(**settings)
         merged._counted = Counted.merged([part._counted for part in (self, *others)])
         return merged
+
+
+def _pairs(said: NDArray[Any], right: NDArray[Any]) -> tuple[FloatArray, NDArray[Any]]:
+    """Return checked confidences and outcomes; (n,) numbers are confidences here."""
+    return confidence_and_correct(said, right, None if said.ndim == 2 else "confidence")

@@ -14,10 +14,11 @@ from calibrant.core.fit_report import FitReport
 # Holds all coefficients to 0 with the weight of a millionth of a row: it changes no fit that
 # exists, and keeps finite those that have no optimum, so that they can be told from others.
 RIDGE = 1e-6
-# A fit has no optimum of its own if e times more ridge would move the log odds of a row this far.
+# A fit has no optimum of its own if e times the ridge would move the log odds of a row this far.
 MOST_MOVED = 1e-2
-# A column that is smaller throughout says nothing, such as the log of probabilities of almost 1.
-SMALLEST_SCALE = 1e-9
+# A column that is smaller throughout says nothing, such as the log of probabilities of almost 1;
+# nor does what is left of one, as a share of it, when the others are taken off.
+SMALLEST_SCALE, SMALLEST_SHARE = 1e-9, 1e-9
 MAX_STEPS, HALVINGS = 100, 50
 TOLERANCE = 1e-12
 
@@ -59,9 +60,8 @@ def fit_event(
     """
     count = np.ones(len(outcome)) if weight is None else weight
     target = smoothed_targets(outcome, count) if smoothed else outcome
-    scale = np.sqrt(np.average(columns**2, axis=0, weights=count))
-    scale = np.maximum(scale, SMALLEST_SCALE)
-    design = columns / scale
+    basis = _orthogonal(columns, count)
+    design = columns @ basis
     w, steps, converged = np.zeros(design.shape[1]), 0, False
 
     def objective(at: FloatArray) -> float:
@@ -85,13 +85,28 @@ def fit_event(
                 break
             size /= 2
         w, steps = w - size * step, steps + 1
-        converged = float(np.abs(design @ step).max()) < TOLERANCE * (1 + float(np.abs(w).max()))
+        moved = np.abs(design @ step).max(initial=0.0)
+        converged = bool(moved < TOLERANCE * (1 + np.abs(w).max(initial=0.0)))
         converged = converged or float(gradient @ step) < 1e-15 * (1 + abs(value))
     moved = design @ np.linalg.solve(hessian, RIDGE * w)
     linear = design @ w
     loss = np.average(np.logaddexp(0.0, linear) - outcome * linear, weights=count)
-    bounded = float(np.abs(moved).max()) < MOST_MOVED
-    return EventFit(w / scale, float(loss), steps, converged, bounded)
+    bounded = float(np.abs(moved).max(initial=0.0)) < MOST_MOVED
+    return EventFit(basis @ w, float(loss), steps, converged, bounded)
+
+
+def _orthogonal(columns: FloatArray, count: FloatArray) -> FloatArray:
+    """Return (d, r) such that the r <= d columns of X times it are orthogonal, of mean square 1.
+
+    Functions of log odds that hardly vary are almost multiples of one another; how much the rows
+    know of each can only be told apart from the others.
+    """
+    scale = np.sqrt(np.average(columns**2, axis=0, weights=count))
+    scale = np.maximum(scale, SMALLEST_SCALE)
+    rows = np.sqrt(count / count.sum())[:, None] * (columns / scale)
+    _, size, directions = np.linalg.svd(rows, full_matrices=False)
+    kept = size > SMALLEST_SHARE * max(float(size[0]), SMALLEST_SHARE)
+    return directions[kept].T / size[kept] / scale[:, None]
 
 
 def fit_or_smoothed(fit: Callable[[bool], EventFit], method: str) -> tuple[EventFit, Notes]:

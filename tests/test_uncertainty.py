@@ -35,7 +35,7 @@ def test_intervals_cover_what_they_should(bias):
     rng = np.random.default_rng(0)
     expected_ece = np.mean(
         [
-            expected_calibration_error(p.scores, p.predicted == p.labels)
+            expected_calibration_error(p.scores, p.predicted == p.labels, kind="confidence")
             for p in (draw_top_labels(rng, bias) for _ in range(1500))
         ]
     )

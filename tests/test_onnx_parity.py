@@ -182,7 +182,10 @@ def check(case: str, classes: int, rows: Rows) -> None:
 @pytest.mark.parametrize("classes", [2, 10, 1000])
 @pytest.mark.parametrize("case", CASES)
 def test_a_graph_gives_what_predict_proba_gives(case, classes):
-    for kind in ("real" if classes == 10 else "random", "extreme"):
+    kinds = ["real" if classes == 10 else "random", "extreme"]
+    if case in ONE_VS_REST and classes == 1000:
+        kinds = ["extreme"]  # a million look-ups in a thousand maps would take seconds
+    for kind in kinds:
         check(case, classes, rows_of(kind, classes, "float32"))
 
 
@@ -192,10 +195,12 @@ def test_so_it_does_in_float64(case, classes):
     check(case, classes, rows_of("extreme", classes, "float64"))
 
 
+@pytest.mark.parametrize("classes", [2, 10, 1000])
 @pytest.mark.parametrize("case", CASES)
-def test_a_row_alone_is_the_row_among_others(case):
-    rows = rows_of("extreme", 10, "float32")
-    together = run(case, 10, rows)["probs"]
-    for i in (0, 1, 7, 300, 600, 900):
-        alone = run(case, 10, Rows(*(part[i : i + 1] for part in rows)))["probs"]
-        np.testing.assert_allclose(alone[0], together[i], atol=1e-6)
+def test_a_row_alone_is_the_row_among_others(case, classes):
+    every = rows_of("extreme", classes, "float32")
+    rows = Rows(*(part[::40][:5] for part in every))
+    together = run(case, classes, rows)["probs"]
+    for i in range(5):
+        alone = run(case, classes, Rows(*(part[i : i + 1] for part in rows)))["probs"]
+        np.testing.assert_allclose(alone[0], together[i], atol=1e-5 if classes == 1000 else 1e-6)

@@ -216,11 +216,16 @@ def cubics(
     xp: Any, x: Array, breaks: Array, starts: Array, last: Array, coefficients: Array
 ) -> Array:
     """Return (n,) values of a piecewise cubic, constant beyond its ends; see `SplinePieces`."""
-    inside = within(xp, x, starts[0], last)
-    piece = xp.searchsorted(breaks, inside, side="right")
-    u = inside - xp.take(starts, piece, axis=0)
+    piece, u = place_in(xp, x, breaks, starts, last)
     c = xp.take(coefficients, piece, axis=0)
     return c[:, 0] + u * (c[:, 1] + u * (c[:, 2] + u * c[:, 3]))
+
+
+def place_in(xp: Any, x: Array, breaks: Array, starts: Array, last: Array) -> tuple[Array, Array]:
+    """Return the (n,) pieces that hold x, and how far from their starts; see `SplinePieces`."""
+    inside = within(xp, x, starts[0], last)
+    piece = xp.searchsorted(breaks, inside, side="right")
+    return piece, inside - xp.take(starts, piece, axis=0)
 
 
 def unmasked(xp: Any, logits: Array) -> Array:

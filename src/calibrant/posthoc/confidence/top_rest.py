@@ -31,6 +31,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
     fit_by_evidence,
     fit_logistic,
     spline_basis,
+    spline_errors,
     spline_knots,
     spline_pieces,
 )
@@ -229,13 +230,12 @@ class TopRestScaling(Calibrator):
 
     def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
         """Return what was learnt of the log odds and of their errors."""
-        return {
-            "beta": np.asarray(self.beta_),
+        errors = spline_errors(self.knots_, self.covariance_)
+        return self.map_arrays() | {
+            **errors._asdict(),
+            "powers": np.arange(errors.spread.shape[1], dtype=np.float64),
+            "slope_variance": np.asarray(self.covariance_[0, 0]),
             "beta_error": np.asarray(self.beta_error_),
-            "slope": np.asarray(self.slope_),
-            "weights": self.weights_,
-            "knots": self.knots_,
-            "covariance": self.covariance_,
             "level": np.asarray(level),
             "deviations": np.asarray(NormalDist().inv_cdf((1 + level) / 2)),
         }

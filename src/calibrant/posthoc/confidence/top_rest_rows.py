@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from calibrant.core.arrays import Array
-from calibrant.posthoc.fitting.smooth_logistic import spline_basis
-from calibrant.posthoc.pieces import as_type, largest, replaced, sigmoid, sums, top
+from calibrant.posthoc.fitting.smooth_logistic import SplineErrors, SplinePieces
+from calibrant.posthoc.pieces import (
+    as_type,
+    cubics,
+    largest,
+    place_in,
+    replaced,
+    sigmoid,
+    sums,
+    top,
+)
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
 SMALLEST_MARGIN = 1e-3
@@ -59,6 +68,12 @@ def row_inputs(
     xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool = True
 ) -> Array:
     """Return (n, 3): logit(c), log margin and d logit(c) / d log beta."""
+    return xp.stack(list(_inputs(xp, logits, learnt, masks)), axis=1)
+
+
+def _inputs(
+    xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool
+) -> tuple[Array, Array, Array]:
     row = parted_at(xp, logits, as_type(xp, learnt["beta"], logits), masks)
     log_odds, margin = log_odds_and_margin(xp, row)
     zeros = xp.zeros_like(row.below)
@@ -66,7 +81,7 @@ def row_inputs(
     mass, gap = xp.astype(row.mass, xp.float64), xp.astype(row.gap, xp.float64)
     inner = xp.astype(spread, xp.float64) / xp.where(mass > 0, mass, xp.ones_like(mass))
     known = xp.where(xp.isfinite(gap), gap, xp.zeros_like(gap))
-    return xp.stack([log_odds, margin, known - inner], axis=1)
+    return log_odds, margin, known - inner
 
 
 def interval_of_rows(
@@ -77,18 +92,23 @@ def interval_of_rows(
     Args:
         xp: array namespace.
         logits: (n, K).
-        learnt: "beta", "slope", "weights", "knots" and "covariance" of the fit, "beta_error", and
-            "deviations": how many standard errors the ends lie from the middle.
+        learnt: what the map reads, and besides: "crossed" and "spread" of `SplineErrors`, "powers"
+            from 0 to 6, "slope_variance", "beta_error", and "deviations": how many standard errors
+            the ends lie from the middle.
         masks: whether a logit may be minus infinity.
     """
-    inputs = row_inputs(xp, logits, None, learnt, masks=masks)
-    log_odds, margin, by_beta = (inputs[:, place] for place in range(3))
-    spline = spline_basis(margin, learnt["knots"], xp)
+    log_odds, margin, by_beta = _inputs(xp, logits, learnt, masks)
+    pieces = [learnt[name] for name in SplinePieces._fields]
+    middle = learnt["slope"] * log_odds + cubics(xp, margin, *pieces)
+    piece, u = place_in(xp, margin, *pieces[:3])
+    powers = u[:, None] ** learnt["powers"]
+    crossed, spread = (
+        xp.sum(xp.take(learnt[name], piece, axis=0) * powers, axis=1)
+        for name in SplineErrors._fields
+    )
     known = xp.where(xp.isfinite(log_odds), log_odds, xp.zeros_like(log_odds))
-    moved = xp.concat([known[:, None], spline], axis=1)
-    variance = xp.sum((moved @ learnt["covariance"]) * moved, axis=1)
     of_beta = by_beta * (learnt["slope"] * learnt["beta_error"])
-    variance = variance + of_beta * of_beta
+    of_slope = known * (known * learnt["slope_variance"] + 2 * crossed)
+    variance = of_slope + spread + of_beta * of_beta
     reach = learnt["deviations"] * xp.sqrt(xp.maximum(variance, xp.zeros_like(variance)))
-    middle = learnt["slope"] * log_odds + spline @ learnt["weights"]
     return sigmoid(xp, middle - reach), sigmoid(xp, middle + reach)

@@ -11,10 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import array_api_compat.numpy as xnp
 import numpy as np
 
-from calibrant.core.arrays import Array, FloatArray, sigmoid
+from calibrant.core.arrays import FloatArray, sigmoid
 from calibrant.core.weights import quantiles, times
 
 DEGREE = 3
@@ -42,31 +41,23 @@ def spline_knots(values: FloatArray, inner: int, weights: FloatArray | None = No
     return np.concatenate([np.full(DEGREE + 1, low), middle, np.full(DEGREE + 1, high)])
 
 
-def spline_basis(values: Array, knots: Array, xp: Any = xnp) -> Array:
+def spline_basis(values: FloatArray, knots: FloatArray) -> FloatArray:
     """Return the (N, len(knots) - 4) cubic B-splines, constant beyond the outer knots.
 
-    Cox's and de Boor's recursion, for all rows at once, in the array namespace `xp`.
+    Cox's and de Boor's recursion, for all rows at once.
     """
-    count = int(knots.shape[0]) - 1
-    row = xp.clip(values, knots[0], knots[-1])
-    x = row[:, None]
-    # The last span that is not empty is closed on the right.
-    span = xp.clip(xp.searchsorted(knots, row, side="right") - 1, DEGREE, count - DEGREE - 1)
-    basis = xp.astype(span[:, None] == xp.arange(count, device=knots.device), xp.float64)
+    x = np.clip(values, knots[0], knots[-1])[:, None]
+    last = len(knots) - DEGREE - 2  # the last span that is not empty, closed on the right
+    span = np.clip(np.searchsorted(knots, x[:, 0], side="right") - 1, DEGREE, last)
+    basis = (span[:, None] == np.arange(len(knots) - 1)).astype(np.float64)
     for degree in range(1, DEGREE + 1):
-        count -= 1
+        count = len(knots) - 1 - degree
         width = knots[degree:-1] - knots[:count]
-        rising = (x - knots[:count]) * _inverse(xp, width)
+        rising = (x - knots[:count]) / np.where(width > 0, width, 1.0) * (width > 0)
         width = knots[degree + 1 :] - knots[1 : count + 1]
-        falling = (knots[degree + 1 :] - x) * _inverse(xp, width)
+        falling = (knots[degree + 1 :] - x) / np.where(width > 0, width, 1.0) * (width > 0)
         basis = rising * basis[:, :-1] + falling * basis[:, 1:]
     return basis
-
-
-def _inverse(xp: Any, width: Array) -> Array:
-    """Return 1 / width, 0 where there is none."""
-    some = width > 0
-    return xp.astype(some, width.dtype) / xp.where(some, width, xp.ones_like(width))
 
 
 class SplinePieces(NamedTuple):
@@ -110,6 +101,30 @@ def _pieces_of(knots_bytes: bytes, weights_bytes: bytes) -> SplinePieces:
     for array in pieces:
         array.flags.writeable = False
     return pieces
+
+
+class SplineErrors(NamedTuple):
+    """What a covariance of slope and coefficients says, as polynomials in u; see `SplinePieces`.
+
+    Attributes:
+        crossed: (S, 7) covariance of slope and spline; of degree 3.
+        spread: (S, 7) variance of the spline; of degree 6.
+    """
+
+    crossed: FloatArray
+    spread: FloatArray
+
+
+def spline_errors(knots: FloatArray, covariance: FloatArray) -> SplineErrors:
+    """Return the second moments of the spline for a (B + 1, B + 1) covariance, slope first."""
+    count = len(covariance) - 1
+    basis = np.stack([spline_pieces(knots, one).cubics for one in np.eye(count)])
+    crossed = np.einsum("j,jsa->sa", covariance[0, 1:], basis)
+    squares = np.einsum("jsa,jk,ksb->sab", basis, covariance[1:, 1:], basis)
+    spread = np.zeros((len(crossed), 2 * DEGREE + 1))
+    for a in range(DEGREE + 1):
+        spread[:, a : a + DEGREE + 1] += squares[:, a]
+    return SplineErrors(np.pad(crossed, ((0, 0), (0, DEGREE))), spread)
 
 
 class Penalty(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.weights import times
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import BinSums
 from calibrant.predictions.scoring import RowScores
@@ -62,15 +63,17 @@ def class_table(scores: RowScores, labels: IntArray, level: float = DEFAULT_LEVE
     known = position < len(labels)
     known[known] = labels[position[known]] == scores.predicted[known]
     position, size = position[known], len(labels)
+    weights = None if scores.weights is None else scores.weights[known]
+    correct = scores.correct[known].astype(np.float64)
     sums = BinSums(
-        np.bincount(position, minlength=size).astype(np.float64),
-        np.bincount(position, scores.confidence[known], size).astype(np.float64),
-        np.bincount(position, scores.correct[known], size).astype(np.float64),
+        np.bincount(position, weights, size).astype(np.float64),
+        np.bincount(position, times(scores.confidence[known], weights), size).astype(np.float64),
+        np.bincount(position, times(correct, weights), size).astype(np.float64),
     )
     low, high = wilson_interval(sums.correct, sums.count, level)
     mean = sums.mean_confidence
     return ClassTable(
-        labels, sums.count.astype(np.int64), mean, sums.accuracy, mean - high, mean - low
+        labels, np.rint(sums.count).astype(np.int64), mean, sums.accuracy, mean - high, mean - low
     )
 
 

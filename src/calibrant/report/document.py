@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.comparison.comparison import UNCALIBRATED, Comparison, DifferenceToBest
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.weights import mean
 from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
+from calibrant.evaluation.evaluate import Evaluation, MetricResult
 from calibrant.evaluation.numbers import show
+from calibrant.evaluation.printed import weighing
 from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
@@ -35,6 +37,7 @@ from calibrant.report.series import (
     Reliability,
     binned_reliability,
     confidence_histogram,
+    in_worth,
     risk_coverage,
     smoothed_reliability,
 )
@@ -111,8 +114,8 @@ def comparison_document(
         "fit": {
             "source": comparison.fit_source,
             "rows": comparison.fit_rows,
-            "accuracy": float(before_fit.correct.mean()),
-            "confidence": float(before_fit.confidence.mean()),
+            "accuracy": mean(before_fit.correct.astype(np.float64), before_fit.weights),
+            "confidence": mean(before_fit.confidence, before_fit.weights),
         },
     }
 
@@ -134,21 +137,13 @@ def evaluation_document(evaluation: Evaluation, predictions: Predictions) -> Doc
     }
 
 
-def uncalibrated(comparison: Comparison, test: Predictions) -> Evaluation:
-    """Return the network's own confidences, measured as the comparison measured its methods."""
-    if comparison.uncalibrated is not None:
-        return comparison.uncalibrated.evaluation
-    like = comparison.methods[0].evaluation
-    resamples = max([len(result.replicates) for result in like.results.values()] + [2])
-    return evaluate(test, metrics=list(like.results), resamples=resamples, level=like.level)
-
-
 def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
-    first = shown[0].evaluation
+    first, predictions = shown[0].evaluation, predictions.counted
     margin = None if predictions.kind == "toplabel" else predictions.margins
     # The network itself first, then the best method.
     ordered = sorted(shown, key=lambda one: one.name != UNCALIBRATED)
-    labels, classes = classes_to_show([o.evaluation.scores for o in ordered], predictions.n_classes)
+    scores = [in_worth(one.evaluation)[1] for one in ordered]
+    labels, classes = classes_to_show(scores, predictions.n_classes)
     return {
         "calibrant": __version__,
         "level": first.level,
@@ -157,6 +152,8 @@ def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
         "kind": predictions.form,
         "positive": predictions.positive_name if predictions.binary else None,
         "n": first.n,
+        "worth": first.effective_rows,
+        "weighing": weighing(first),
         "n_classes": predictions.n_classes,
         "metrics": {name: _metric(r.metric, r) for name, r in first.results.items()},
         "skipped_metrics": first.skipped,
@@ -208,7 +205,7 @@ def _figure(metric: Metric, value: float | None) -> str:
 def _method(
     one: Shown, predictions: Predictions, margin: FloatArray | None, labels: IntArray
 ) -> Document:
-    rows, scores, level = one.evaluation.top, one.evaluation.scores, one.evaluation.level
+    (rows, scores), level = in_worth(one.evaluation), one.evaluation.level
     risk, positive = risk_coverage(rows), one.evaluation.positive
     table = class_table(scores, labels, level)
     groups = [] if margin is None else margin_groups(scores, margin, level=level)

@@ -15,6 +15,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
+from calibrant.core.weights import times
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.per_row import RowTemperature
@@ -88,14 +89,16 @@ def margin_groups(
         chosen = index == group
         if not chosen.any():
             continue
-        rows = TopLabel.sort(scores.confidence[chosen], scores.correct[chosen])
-        low, high = wilson_interval(rows.correct.sum(keepdims=True), np.array([rows.n]), level)
+        weights = None if scores.weights is None else scores.weights[chosen]
+        rows = TopLabel.sort(scores.confidence[chosen], scores.correct[chosen], weights)
+        right = times(rows.correct, rows.weight).sum(keepdims=True)
+        low, high = wilson_interval(right, np.array([rows.total]), level)
         found.append(
             MarginGroup(
                 (float(margin[chosen].min()), float(margin[chosen].max())),
                 rows.n,
-                float(rows.confidence.mean()),
-                float(rows.correct.mean()),
+                rows.mean_confidence,
+                rows.accuracy,
                 float(low[0]),
                 float(high[0]),
                 binned_reliability(rows, n_bins, level, strategy="quantile"),

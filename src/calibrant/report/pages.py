@@ -5,14 +5,10 @@ from __future__ import annotations
 from calibrant.comparison.comparison import UNCALIBRATED, Comparison
 from calibrant.core.errors import InputError
 from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.files import StrPath
 from calibrant.predictions.predictions import Predictions
-from calibrant.report.document import (
-    comparison_document,
-    evaluation_document,
-    uncalibrated,
-)
+from calibrant.report.document import comparison_document, evaluation_document
 from calibrant.report.render import render, write_page
 
 
@@ -91,8 +87,17 @@ def comparison_words(comparison: Comparison, before: Evaluation) -> tuple[str, s
     return findings.change(before, best, better, rank_by), deck
 
 
+def uncalibrated(comparison: Comparison, test: Predictions) -> Evaluation:
+    """Return the network's own confidences, measured as the comparison measured its methods."""
+    if comparison.uncalibrated is not None:
+        return comparison.uncalibrated.evaluation
+    like = comparison.methods[0].evaluation
+    resamples = max([len(result.replicates) for result in like.results.values()] + [2])
+    return evaluate(test, metrics=list(like.results), resamples=resamples, level=like.level)
+
+
 def _check_rows(predictions: Predictions, rows: int) -> None:
-    if predictions.n != rows:
+    if rows not in (predictions.n, predictions.counted.n):
         raise InputError(
             f"{predictions.source} has {predictions.n} rows, but {rows} were measured; the report "
             "needs the same ones"

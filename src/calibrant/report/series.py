@@ -7,16 +7,21 @@ is in `calibrant.report.margins`, what goes by class in `calibrant.report.classe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.core.weights import times
+from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges
 from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions.scoring import RowScores
 
 CURVE_POINTS = 200
 HISTOGRAM_BINS = 30
@@ -26,6 +31,23 @@ SMOOTHING_CELLS = 500
 SMOOTHING_RESAMPLES = 300
 # A kernel mean of fewer rows than this says nothing, so the curve stops there.
 SMALLEST_KERNEL_MASS = 10.0
+
+
+def in_worth(evaluation: Evaluation) -> tuple[TopLabel, RowScores]:
+    """Return what was measured, sorted and not, with weights that sum to the rows' worth.
+
+    Intervals of pictures take sums of weights for numbers of independent rows. Where rows have
+    weights or clusters, `Evaluation.effective_rows` says how many they are worth.
+    """
+    rows, scores = evaluation.top, evaluation.scores
+    if not evaluation.weighted and evaluation.clusters is None:
+        return rows, scores
+    factor = evaluation.effective_rows / rows.total
+    one = np.ones(rows.n)
+    return (
+        replace(rows, weight=factor * (one if rows.weight is None else rows.weight)),
+        replace(scores, weights=factor * (one if scores.weights is None else scores.weights)),
+    )
 
 
 def wilson_interval(
@@ -155,21 +177,22 @@ def smoothed_reliability(
     cell = np.minimum((rows.confidence * SMOOTHING_CELLS).astype(np.int64), SMOOTHING_CELLS - 1)
     category = 2 * cell + rows.correct.astype(np.int64)
     size = 2 * SMOOTHING_CELLS
-    count = np.bincount(category, minlength=size)
-    residual = np.bincount(category, rows.correct - rows.confidence, size)
+    count = np.bincount(category, rows.weight, size)
+    residual = np.bincount(category, times(rows.correct - rows.confidence, rows.weight), size)
     mean = np.divide(residual, count, out=np.zeros(size), where=count > 0)
     middles = (np.arange(size) // 2 + 0.5) / SMOOTHING_CELLS
     grid = np.linspace(0.0, 1.0, points)
     kernel = np.exp(-0.5 * ((grid - middles[:, None]) / width) ** 2)
 
-    grid_used = count @ kernel >= min(SMALLEST_KERNEL_MASS, rows.n / 2)
+    grid_used = count @ kernel >= min(SMALLEST_KERNEL_MASS, rows.total / 2)
     grid, kernel = grid[grid_used], kernel[:, grid_used]
 
     def curve(counts: FloatArray) -> FloatArray:
         mass = np.maximum(counts @ kernel, np.finfo(np.float64).tiny)
         return np.clip(grid + (counts * mean) @ kernel / mass, 0.0, 1.0)
 
-    drawn = np.random.default_rng(seed).multinomial(rows.n, count / rows.n, resamples)
+    every = max(round(rows.total), 1)
+    drawn = np.random.default_rng(seed).multinomial(every, count / count.sum(), resamples)
     low, high = np.quantile(curve(drawn.astype(np.float64)), [(1 - level) / 2, (1 + level) / 2], 0)
     return SmoothedReliability(grid, curve(count.astype(np.float64)), low, high)
 
@@ -211,15 +234,15 @@ class RiskCoverage:
 
     Attributes:
         threshold: accept rows whose confidence is at least this.
-        accepted: how many rows that accepts.
+        accepted: how many rows that accepts, with weights their sum.
         wrong: how many of those are wrong.
-        rows: N.
+        rows: N, or the sum of all weights.
     """
 
     threshold: FloatArray
-    accepted: IntArray
-    wrong: IntArray
-    rows: int
+    accepted: NDArray[Any]
+    wrong: NDArray[Any]
+    rows: float
 
     @property
     def coverage(self) -> FloatArray:
@@ -238,6 +261,8 @@ def risk_coverage(rows: TopLabel, points: int = CURVE_POINTS) -> RiskCoverage:
     Rows of equal confidence are accepted together, so every point is reachable by a threshold.
     """
     starts = rows.tie_starts[:-1][::-1]
+    if rows.weight is not None:
+        return _weighted_risk_coverage(rows, starts, points)
     accepted = rows.n - starts
     wanted = np.ceil(np.arange(1, points + 1) * rows.n / points)
     kept = np.unique(np.searchsorted(accepted, wanted))
@@ -247,4 +272,20 @@ def risk_coverage(rows: TopLabel, points: int = CURVE_POINTS) -> RiskCoverage:
         accepted[kept].astype(np.int64),
         np.rint(wrong).astype(np.int64),
         rows.n,
+    )
+
+
+def _weighted_risk_coverage(rows: TopLabel, starts: IntArray, points: int) -> RiskCoverage:
+    assert rows.weight is not None
+    of_top = rows.weight[::-1]
+    above, wrong = np.cumsum(of_top), np.cumsum(of_top * (1.0 - rows.correct[::-1]))
+    accepted: FloatArray = above[rows.n - 1 - starts]
+    wanted: FloatArray = np.linspace(0.0, float(above[-1]), points + 1)[1:]
+    places = np.searchsorted(accepted, wanted)
+    kept = np.unique(np.minimum(places, len(starts) - 1))
+    return RiskCoverage(
+        rows.confidence[starts[kept]],
+        accepted[kept],
+        wrong[rows.n - 1 - starts[kept]],
+        float(above[-1]),
     )

@@ -135,7 +135,7 @@ function wilson(successes, trials) {
 function riskPoint(method, i) {
   const { threshold, accepted, wrong } = method.risk;
   const [low, high] = wilson(wrong[i], accepted[i]);
-  return { threshold: threshold[i], coverage: accepted[i] / doc.n, error: wrong[i] / accepted[i], low, high };
+  return { threshold: threshold[i], coverage: accepted[i] / doc.worth, error: wrong[i] / accepted[i], low, high };
 }
 
 // The last point whose error is within the target; the curve isn't monotone, so the last one wins.
@@ -169,7 +169,7 @@ function drawAccept() {
     }
   }
   byId("accept-words").innerHTML = `${words}</small>`;
-  box.innerHTML = legend(shown) + acceptChart(shown, point, doc.n, widthOf(box));
+  box.innerHTML = legend(shown) + acceptChart(shown, point, doc.worth, widthOf(box));
 }
 
 function thresholdText(threshold) {

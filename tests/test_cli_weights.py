@@ -1,0 +1,160 @@
+"""Weights and clusters on the command line: what is said of them in words and in JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.cli import main
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.files import read_predictions, write_predictions
+from calibrant.predictions.predictions import Predictions
+from calibrant.report.classes import class_table
+from calibrant.report.series import (
+    binned_reliability,
+    in_worth,
+    risk_coverage,
+    smoothed_reliability,
+)
+
+ROWS = 240
+FEW = ["--resamples", "20"]
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["calibrant", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, labelled_logits) -> Path:
+    """val.npz and test.npz with weights, and a column that names patients."""
+    for seed, name in enumerate(("val", "test")):
+        logits, labels = labelled_logits(ROWS, 3, seed=seed)
+        weights = np.random.default_rng(seed).integers(0, 3, size=ROWS)
+        patients = np.array([f"p{i}" for i in np.arange(ROWS) // 6])
+        np.savez(
+            tmp_path / f"{name}.npz", logits=logits, labels=labels, weight=weights, patient=patients
+        )
+    return tmp_path
+
+
+def test_measure_says_what_weights_and_clusters_make_of_the_rows(call, folder: Path):
+    test = folder / "test.npz"
+    code, out, _ = call("measure", test, *FEW)
+    assert code == 0
+    assert "Weighted: worth " in out
+    code, out, _ = call("measure", test, "--cluster", "patient", *FEW, "--json", "-")
+    found = json.loads(out)
+    assert found["weighted"] is True
+    assert found["clusters"] == 40
+    assert 0 < found["effective_rows"] < found["n"] <= ROWS
+    assert 0 <= found["correlation"] < 1
+    code, out, _ = call("measure", test, "--cluster", "patient", *FEW, "--rows-for", "0.1")
+    assert code == 0
+    assert "The rows are weighted and in 40 clusters" in out
+    assert "takes about" in out
+    code, out, _ = call("measure", test, "--cluster", "patient", "--by", "class", *FEW)
+    assert code == 0
+
+
+def test_fit_apply_and_compare_take_them_along(call, folder: Path):
+    val, test, saved = folder / "val.npz", folder / "test.npz", folder / "c.safetensors"
+    code, out, _ = call("fit", val, "--method", "matrix", "--cluster", "patient", "--out", saved)
+    assert code == 0
+    assert "with weights in 40 clusters" in out
+    code, out, _ = call("fit", val, "--method", "svs", "--out", saved, "--json", "-")
+    assert (json.loads(out)["weighted"], json.loads(out)["clusters"]) == (True, None)
+    after = folder / "after.csv"
+    code, out, _ = call("apply", saved, test, "--out", after, "--cluster", "patient")
+    assert code == 0
+    written = read_predictions(after, cluster="cluster")
+    assert np.array_equal(written.weights, np.load(test)["weight"])
+    assert len(np.unique(written.clusters)) == 40
+    options = ["--methods", "none,temperature,svs", "--cluster", "patient", *FEW]
+    code, out, _ = call("compare", "--fit", val, "--test", test, *options)
+    assert code == 0
+    assert "40 clusters" in out
+    code, out, _ = call("compare", val, *options, "--json", "-")
+    found = json.loads(out)
+    assert found["clusters"] == 20
+    assert found["weighted"] is True
+
+
+def test_what_can_not_be_weighed_or_clustered_is_one_sentence(call, folder: Path):
+    test = folder / "test.npz"
+    code, _, err = call("measure", test, "--cluster", "doctor")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "there is no column 'doctor'" in err
+    rows = read_predictions(test)
+    one = folder / "one.npz"
+    write_predictions(rows.with_clusters(np.zeros(ROWS)), one)
+    code, _, err = call("measure", one, "--cluster", "cluster")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "all rows belong to one cluster" in err
+    bad = folder / "bad.npz"
+    arrays = {**np.load(test), "weight": np.where(np.arange(ROWS) == 7, -1.0, 1.0)}
+    np.savez(bad, **arrays)
+    code, _, err = call("measure", bad)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "'weight' must be finite and not negative, but row 7 holds -1.0" in err
+    halves = folder / "halves.npz"
+    write_predictions(replace(rows, weights=rows.weights / 3 + 0.1), halves)
+    code, _, err = call("fit", halves, "--method", "bbq", "--out", folder / "b.safetensors")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "method 'bbq' takes weights that count rows" in err
+
+
+def test_rows_of_weight_0_are_not_measured(call, folder: Path):
+    rows = read_predictions(folder / "test.npz")
+    left = folder / "left.npz"
+    write_predictions(rows.counted, left)
+    options = [*FEW, "--json", "-"]
+    whole, part = (
+        json.loads(call("measure", file, *options)[1]) for file in (folder / "test.npz", left)
+    )
+    assert whole["metrics"] == part["metrics"]
+    assert isinstance(rows, Predictions)
+
+
+def test_pages_weigh_their_pictures(call, folder: Path):
+    """The bands of a page are those of as many independent rows as these are worth."""
+    val, test, page = folder / "val.npz", folder / "test.npz", folder / "page.html"
+    code, _, err = call("measure", test, "--cluster", "patient", *FEW, "--report", page)
+    assert (code, err) == (0, "")
+    assert "in 40 clusters, worth" in page.read_text()
+    options = ["--methods", "none,smart", *FEW, "--report", page]
+    code, _, err = call("compare", "--fit", val, "--test", test, *options)
+    assert (code, err) == (0, "")
+    rows = read_predictions(test)
+    evaluation = evaluate(rows, metrics=["ece"], resamples=5)
+    top, scores = in_worth(evaluation)
+    assert top.total == pytest.approx(evaluation.effective_rows)
+    weighed, plain = binned_reliability(top), binned_reliability(evaluation.top)
+    np.testing.assert_allclose(weighed.accuracy, plain.accuracy)
+    assert ((weighed.high - weighed.low) > (plain.high - plain.low)).all()
+    repeated = evaluate(rows.repeated(), metrics=["ece"], resamples=5)
+    np.testing.assert_allclose(plain.accuracy, binned_reliability(repeated.top).accuracy)
+    for points in (5, 50):
+        one, other = (risk_coverage(each.top, points) for each in (evaluation, repeated))
+        np.testing.assert_allclose(one.coverage, other.coverage)
+        np.testing.assert_allclose(one.error, other.error)
+    labels = np.arange(3)
+    table = class_table(scores, labels)
+    np.testing.assert_allclose(table.accuracy, class_table(repeated.scores, labels).accuracy)
+    smooth, of_repeated = (smoothed_reliability(e.top, points=21) for e in (evaluation, repeated))
+    np.testing.assert_allclose(smooth.accuracy, of_repeated.accuracy)

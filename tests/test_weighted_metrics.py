@@ -17,11 +17,12 @@ from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
+from calibrant.studies.weights_and_clusters import clustered, means_over_effects
 
 # It compares rows in pairs, and refuses weights.
 REFUSES = {"skce"}
 # Cut by ranks, they hang on how many rows there are, and not only on their shares.
-COUNT_ROWS = {"debiased_rmsce", "ece_sweep", "aurc", "eaurc", "kde_ece", "adaece"}
+COUNT_ROWS = {"debiased_rmsce", "sweep", "aurc", "eaurc", "kde_ece", "adaece"}
 COUNT_ROWS |= {"classwise_adaece"}
 
 
@@ -72,6 +73,21 @@ def test_of_whole_weights_the_scale_says_how_many_rows_there_are():
         assert value == pytest.approx(once[name], abs=near), name
     # Fewer rows leave more noise to be taken off.
     assert doubled["debiased_rmsce"] > once["debiased_rmsce"]
+
+
+def test_measures_of_the_positive_class_weigh_and_cluster():
+    rng = np.random.default_rng(0)
+    chance, weights = rng.random(200), rng.integers(0, 3, size=200)
+    rows = Predictions.from_binary(chance, rng.random(200) < chance, sample_weight=weights)
+    one, other = (evaluate(each, metrics="all", resamples=2) for each in (rows, rows.repeated()))
+    assert "ece_positive" in one.results
+    for name, result in one.results.items():
+        assert result.value == pytest.approx(other[name].value, abs=1e-8), name
+    copies = np.repeat(np.arange(200), 3)
+    plain = Predictions.from_binary(chance, rng.random(200) < chance)
+    clustered_rows = plain.take(copies).with_clusters(copies)
+    alone, many = (evaluate(each, resamples=2).positive_gap for each in (plain, clustered_rows))
+    assert many == pytest.approx(alone, abs=2e-3)
 
 
 def test_weights_of_1_change_nothing_at_all():
@@ -197,3 +213,21 @@ def test_groups_weigh_their_rows():
     repeated = evaluate_by(rows.repeated(), np.repeat(site, weights), metrics=["ece"], resamples=20)
     for name in ("0", "1"):
         assert weighed[name]["ece"].value == pytest.approx(repeated[name]["ece"].value)
+
+
+def test_intervals_and_floors_of_clusters_hold_where_plain_ones_fail():
+    """20 clusters of 50 rows that share an effect on their log odds, 60 honest data sets."""
+    means, rng, sets = means_over_effects(), np.random.default_rng(0), 60
+    drawn = [clustered((20, 50), 0.0, means, rng) for _ in range(sets)]
+    truth = np.mean([rows.scores.mean() for rows in drawn])  # honest, so also the accuracy
+    inside, alarms = np.zeros(2), np.zeros(2)
+    for i, rows in enumerate(drawn):
+        for j, seen in enumerate((rows.with_clusters(None), rows)):
+            found = evaluate(seen, metrics=["accuracy", "ks"], resamples=100, seed=i)
+            accuracy = found["accuracy"]
+            inside[j] += accuracy.low <= truth <= accuracy.high
+            alarms[j] += not found["ks"].at_floor
+    plain, whole = inside / sets
+    assert plain < 0.8 < 0.88 < whole
+    plain, whole = alarms / sets
+    assert whole < 0.17 < 0.25 < plain

@@ -136,7 +136,11 @@ class Evaluation:
         """Mean probability of the positive class less its share; None unless it is binary."""
         if self.positive is None:
             return None
-        return Gap.of(self.positive, self.level, self.honest.clusters)
+        clusters = self.honest.clusters
+        if clusters is not None:  # they are in the order of `top`
+            place = np.argsort(self.top.order)[self.positive.order]
+            clusters = Clusters(clusters.codes[place], clusters.number)
+        return Gap.of(self.positive, self.level, clusters)
 
     def headline(self) -> str:
         """Return the finding in a sentence or two; see `calibrant.evaluation.findings`."""

@@ -39,6 +39,7 @@ from calibrant.report.series import (
     confidence_histogram,
     in_worth,
     risk_coverage,
+    rows_in_worth,
     smoothed_reliability,
 )
 
@@ -218,7 +219,9 @@ def _method(
         },
         "words": {name: _words(result) for name, result in one.evaluation.results.items()},
         **_reliability(rows, level),
-        "positive": None if positive is None else _reliability(positive, level),
+        "positive": None
+        if positive is None
+        else _reliability(rows_in_worth(one.evaluation, positive), level),
         "risk": {
             "threshold": short(risk.threshold, 6),
             "accepted": risk.accepted.tolist(),

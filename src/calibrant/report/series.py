@@ -39,15 +39,20 @@ def in_worth(evaluation: Evaluation) -> tuple[TopLabel, RowScores]:
     Intervals of pictures take sums of weights for numbers of independent rows. Where rows have
     weights or clusters, `Evaluation.effective_rows` says how many they are worth.
     """
-    rows, scores = evaluation.top, evaluation.scores
-    if not evaluation.weighted and evaluation.clusters is None:
+    rows, scores = rows_in_worth(evaluation, evaluation.top), evaluation.scores
+    if rows is evaluation.top:
         return rows, scores
-    factor = evaluation.effective_rows / rows.total
-    one = np.ones(rows.n)
-    return (
-        replace(rows, weight=factor * (one if rows.weight is None else rows.weight)),
-        replace(scores, weights=factor * (one if scores.weights is None else scores.weights)),
-    )
+    weights = np.empty(rows.n)
+    weights[rows.order] = rows.weight
+    return rows, replace(scores, weights=weights)
+
+
+def rows_in_worth(evaluation: Evaluation, rows: TopLabel) -> TopLabel:
+    """Return sorted rows of an evaluation with such weights, or as they are without any."""
+    if not evaluation.weighted and evaluation.clusters is None:
+        return rows
+    weight = np.ones(rows.n) if rows.weight is None else rows.weight
+    return replace(rows, weight=evaluation.effective_rows / rows.total * weight)
 
 
 def wilson_interval(

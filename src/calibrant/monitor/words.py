@@ -158,14 +158,14 @@ def text(monitor: Monitor) -> str:
 
 def windows_table(windows: Sequence[Window]) -> str:
     """Return the windows as a table, those in the middle left out if there are many."""
-    head = ["rows", "confidence", "accuracy", "gap", "interval", "ECE", "interval", "floor 95 %"]
+    head = ["rows", "said", "right", "gap", "interval", "ECE", "interval", "floor 95 %"]
     lines = [_line(window) for window in windows]
     if len(lines) > SHOWN_WINDOWS:
         half = SHOWN_WINDOWS // 2
         lines = [*lines[:half], ["..."] + [""] * (len(head) - 1), *lines[-half:]]
     note = (
-        "In percent. Gap: confidence less accuracy. Floor 95 %: what the ECE of honest confidences "
-        "would stay below in 95 % of cases."
+        "In percent. Said: mean confidence; right: accuracy; gap: the one less the other. Floor "
+        "95 %: what the ECE of honest confidences would stay below in 95 % of cases."
     )
     return f"{format_table(head, lines)}\n\n{wrap(note)}"
 

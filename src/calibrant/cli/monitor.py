@@ -110,7 +110,8 @@ def monitor(
     """Watch confidences and outcomes; exit code 3 if they have stopped being honest."""
     from calibrant.monitor.keeper import Keeper
     from calibrant.monitor.lines import Reading
-    from calibrant.monitor.streams import feed, feed_outcomes
+    from calibrant.monitor.outcomes import feed_outcomes
+    from calibrant.monitor.streams import feed
 
     inputs = [Path(stream) for stream in streams or [] if stream != "-"]
     check_outputs([*inputs, *(outcomes or []), *(merge or [])], [state, report, metrics_out, json])

@@ -733,7 +733,6 @@ BAD_HEADERS = [
     ("label,label,prob_0,prob_1\n", "the column 'label' is there twice"),
     ("label,prob_0,prob_1,prob_1\n", "the column 'prob_1' is there twice"),
     ("label,prob_0,prob_99999999999999\n", "the column 'prob_1' is missing"),
-    ("label;logit_0;logit_1\n", "found 'label;logit_0;logit_1'"),
 ]
 BAD_ROWS = [
     ("", "is empty; expected a header and rows"),

@@ -40,9 +40,7 @@ def checks():
     ):
         name = check.func.__name__
         if name != "check_array_api_input":  # asks for SCIPY_ARRAY_API, to pass nothing on
-            later = pytest.mark.xfail(reason="fits don't weigh rows yet", strict=True)
-            marks = [later] if "weight_equivalence" in name else []
-            yield pytest.param(estimator, check, marks=marks, id=f"{name}-{len(check.keywords)}")
+            yield pytest.param(estimator, check, id=f"{name}-{len(check.keywords)}")
 
 
 @pytest.mark.parametrize(("estimator", "check"), list(checks()))

@@ -13,6 +13,7 @@ from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
 from calibrant.cli.export import export
 from calibrant.cli.head import head
+from calibrant.cli.inspecting import inspect
 from calibrant.cli.monitor import monitor
 from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
@@ -38,6 +39,7 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.shards import Many, measure_many
+from calibrant.cli.telling import refuse_names, tells_names
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in, wrap
@@ -72,6 +74,7 @@ def root(
 
 
 @app.command(cls=NamesMetrics)
+@tells_names
 def measure(
     files: Files,
     metrics: Metrics = "",
@@ -118,6 +121,7 @@ def measure(
     options["metrics"] = names_in(metrics) or None
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
     if many.wanted:
+        refuse_names("many files")
         more: dict[str, Any] = {"rows_for": rows_for, "report": report, "json": json}
         measure_many(many, by=by, cluster=cluster, **more, **options)
         return
@@ -172,6 +176,7 @@ def _groups(file: Path, by: str) -> Any:
 
 
 @app.command(cls=NamesMethods)
+@tells_names
 def fit(
     file: File,
     out: Annotated[Path, typer.Option(help="Where to save the calibrator (.safetensors).")],
@@ -226,6 +231,7 @@ def fit(
 
 
 @app.command()
+@tells_names
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="A calibrator that `calibrant fit` saved.")],
     file: File,
@@ -263,6 +269,6 @@ def apply(
     emit(f"{fitted.method} applied to {rows} of {file}, written to {out}", document, json)
 
 
-app.command(cls=NamesMethods)(compare)
-for command in (export, monitor, train, head, methods, metrics, demo):
+app.command(cls=NamesMethods)(tells_names(compare))
+for command in (export, monitor, train, head, tells_names(inspect), methods, metrics, demo):
     app.command()(command)

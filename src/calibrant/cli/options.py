@@ -8,9 +8,15 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.completion import complete_method, complete_metrics
+from calibrant.cli.telling import told
 from calibrant.predictions.predictions import Predictions
 
-File = Annotated[Path, typer.Argument(help="Predictions: npz, npy, csv, parquet, safetensors, pt.")]
+File = Annotated[
+    Path,
+    typer.Argument(
+        help="Predictions: npz, npy, csv, tsv, parquet, jsonl, safetensors, pt, h5, arrow."
+    ),
+]
 Files = Annotated[
     list[str],
     typer.Argument(
@@ -129,4 +135,5 @@ def read(
         labelled=labelled,
         cluster=cluster,
         positive=positive,
+        **told(),
     )

@@ -5,22 +5,26 @@
 ``.pt .pth``              `head_weight` (K, D) with `head_bias` (K,), `reference_features` (M, D);
                           or `prob` or `logit` of the positive class with `labels`, each (N,);
                           or `confidence`, `pred_label`, `true_label`, each (N,)
-``.csv .parquet``         columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
+``.csv .parquet ...``     columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
                           `feature_0`, ...; or `label` with `prob` or `logit` of the positive
                           class; or `true_label`, `pred_label`, `confidence`
+``.tsv .jsonl .ndjson``   the same as CSV and parquet; ``.h5 .hdf5`` as npz; ``.arrow .feather``
+                          and folders of `save_to_disk` as parquet
 ``.npy``                  one array a file, memory-mapped: ``PREFIXlogits.npy`` beside
                           ``PREFIXlabels.npy``, or a folder that holds them
 ========================  =======================================================================
 
-`label`, `labels` and `true_label` mean the same everywhere, and so do `pred_label` and
-`predicted`. An optional `weight` (N,) says how much each row counts. Keys and columns
+`predictions` beside `label_ids`, as the Trainer of Hugging Face names them, are logits and labels;
+other names are told by an argument. Columns of scores may be lists, or be named after the classes
+(``prob_cat``). `label`, `labels` and `true_label` mean the same everywhere, and so do `pred_label`
+and `predicted`. An optional `weight` (N,) says how much each row counts. Keys and columns
 with other names are ignored.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from os import fspath
@@ -32,9 +36,12 @@ from calibrant.files.atomic import StrPath, replacing, whole_set
 from calibrant.files.bounds import check_regular
 from calibrant.files.csv_files import read_csv, write_csv
 from calibrant.files.extra_column import read_column
+from calibrant.files.hugging_face import is_data_set
+from calibrant.files.json_lines import read_json_lines
 from calibrant.files.keys import Arrays, FileKind, Wanted, to_keys
 from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
 from calibrant.files.parquet_files import read_parquet, write_parquet
+from calibrant.files.rows_at_once import read_rows
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
 from calibrant.predictions.predictions import Predictions
 
@@ -48,6 +55,13 @@ _READERS: dict[str, Callable[[Path, Wanted, str], Predictions]] = {
     ".safetensors": read_safetensors,
     ".pt": read_torch,
     ".pth": read_torch,
+    ".tsv": read_csv,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".h5": read_rows,
+    ".hdf5": read_rows,
+    ".arrow": read_rows,
+    ".feather": read_rows,
 }
 _WRITERS: dict[str, Callable[[Arrays, Path], None]] = {
     ".npz": write_npz,
@@ -68,6 +82,10 @@ def read_predictions(
     labelled: bool = True,
     cluster: str | None = None,
     positive: str | None = None,
+    logits_key: str | None = None,
+    probs_key: str | None = None,
+    labels_key: str | None = None,
+    class_columns: Sequence[str] = (),
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
@@ -83,6 +101,13 @@ def read_predictions(
             cluster (a patient, a document) each row belongs to: whole numbers or text.
         positive: which label is the positive class of binary predictions, where labels aren't 0
             and 1; in CSV, parquet and npz files they may be text.
+        logits_key: the key or column of the logits, if it isn't `logits`; of a table also what
+            numbered columns begin with, such as ``out`` for ``out_0, out_1, ...``.
+        probs_key: the same for probabilities.
+        labels_key: the key or column of the labels.
+        class_columns: columns of a table that hold the scores and are named after the classes, in
+            their order; `kind` says whether they are logits or probabilities. Columns such as
+            ``prob_cat`` need no telling.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -101,11 +126,13 @@ def read_predictions(
         raise InputError(f"kind must be one of {', '.join(get_args(FileKind))}, not {kind!r}")
     folder = os.path.isdir(file)
     extension = ".npy" if folder else file.suffix.lower()
+    if folder and is_data_set(source):
+        extension = ".arrow"
     _check_extension(extension, _READERS, source)
     check_regular(file, source, folders=folder)
     if labels is not None and os.path.exists(labels):
         check_regular(Path(labels), fspath(labels))
-    wanted = Wanted(kind, labelled, positive)
+    wanted = _wanted(kind, labelled, positive, logits_key, probs_key, labels_key, class_columns)
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
     elif labels is not None:
@@ -115,6 +142,29 @@ def read_predictions(
     if cluster is not None:
         predictions = predictions.with_clusters(read_column(file, cluster), cluster)
     return predictions if name is None else replace(predictions, source=name)
+
+
+def _wanted(
+    kind: FileKind | None,
+    labelled: bool,
+    positive: str | None,
+    logits_key: str | None,
+    probs_key: str | None,
+    labels_key: str | None,
+    class_columns: Sequence[str],
+) -> Wanted:
+    if logits_key is not None and probs_key is not None:
+        raise InputError(
+            f"logits_key and probs_key name the scores twice, '{logits_key}' and '{probs_key}'; "
+            "give one of them"
+        )
+    for said, name in (("logits", logits_key), ("probs", probs_key)):
+        if name is not None:
+            if kind not in (None, said):
+                raise InputError(f"{said}_key says that the scores are {said}, kind says {kind}")
+            kind = "logits" if said == "logits" else "probs"
+    key = probs_key if logits_key is None else logits_key
+    return Wanted(kind, labelled, positive, key, labels_key, tuple(class_columns))
 
 
 def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: bool = True) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from calibrant.core.errors import PredictionsError
+from calibrant.files.hugging_face import HuggingFaceRows, is_data_set
 from calibrant.files.keys import OF_THE_NETWORK, Keys, readable
-from calibrant.files.opening import extension_of, is_folder
+from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.row_files import (
     Hdf5Rows,
     NpyRows,
@@ -27,6 +28,8 @@ ROW_FILES: dict[str, type[RowFile]] = {
     ".csv": CsvRows,
     ".pt": WholeRows,
     ".pth": WholeRows,
+    ".jsonl": WholeRows,
+    ".ndjson": WholeRows,
 }
 EXTENSIONS = tuple(ROW_FILES)
 
@@ -38,6 +41,8 @@ def open_rows(where: str, labels: str | None = None) -> RowFile:
         PredictionsError: another format, no such file, or none that can be understood.
         MissingDependencyError: the format, or the URL, needs an optional package.
     """
+    if not is_url(where) and is_data_set(where):
+        return HuggingFaceRows(where)
     extension = ".npy" if is_folder(where) else extension_of(where)
     if extension not in ROW_FILES:
         found = f"the extension '{extension}'" if extension else "a name without extension"

@@ -23,6 +23,9 @@ ROWS_AT_ONCE = 4096
 SHOWN_CHARACTERS = 40
 
 
+SEPARATORS = (",", ";", "\t")
+
+
 class Column(NamedTuple):
     """A column that is read, and what its cells must hold."""
 
@@ -34,38 +37,64 @@ class Column(NamedTuple):
 
 
 def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
-    """Read a table of comma-separated numbers with a header line, in UTF-8."""
+    """Read a table of numbers with a header line, in UTF-8.
+
+    Columns are separated by commas, semicolons or tabs, whichever the header has. Where it isn't
+    commas, numbers may have decimal commas.
+    """
     with readable("the CSV file", source):
         with _opened(path) as text:
-            header = header_of(text, source)
+            separator = separator_of(text, source)
+        with _opened(path) as text:
+            header = header_of(text, source, separator)
         keys, places = select_columns(header, wanted, source)
-        named = keys.labels if keys.positive is not None else None
+        worded = keys.positive is not None or keys.class_names is not None
+        named = keys.labels if worded else None
         numbers = {key: columns for key, columns in places.items() if key != named}
         try:
-            table = _table(path, len(header), {i for columns in numbers.values() for i in columns})
+            used = {i for columns in numbers.values() for i in columns}
+            table = _table(path, len(header), used, separator)
 
             def get(key: str) -> NDArray[Any]:
                 if key == named:
-                    return _words(path, places[key][0])
+                    return _words(path, places[key][0], separator)
                 return join(key, [table[f"f{i}"] for i in places[key]])
 
             return assemble(keys, get, source)
         # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
         except ValueError as error:
             with _opened(path) as text:
-                fault = first_fault(text, header, keys, numbers)
+                fault = first_fault(text, header, keys, numbers, separator)
             if fault is None:
                 raise
             raise PredictionsError(f"{source}: {fault}") from error
 
 
-def header_of(text: TextIO, source: str) -> list[str]:
+def separator_of(text: TextIO, source: str) -> str:
+    """Return what separates the columns of an open table.
+
+    Raises:
+        PredictionsError: its header has two kinds of separators outside quotes.
+    """
+    line = next((line for line in text if line.strip()), "")
+    bare = "".join(line.split('"')[::2])
+    found = [mark for mark in SEPARATORS if mark in bare]
+    if len(found) > 1:
+        marks = " and ".join(repr(mark) for mark in found)
+        raise PredictionsError(
+            f"{source}: its header holds {marks}, each of which could separate the columns; leave "
+            "one of them out of the names, or quote these"
+        )
+    return found[0] if found else SEPARATORS[0]
+
+
+def header_of(text: TextIO, source: str, separator: str = ",") -> list[str]:
     """Return the names of the columns of an open table.
 
     Raises:
         PredictionsError: there is no line at all.
     """
-    _, header = next(_records(text), (0, list[str]()))
+    _, header = next(_records(text, separator), (0, list[str]()))
     if not header:
         raise PredictionsError(f"{source}: is empty; expected a header and rows")
     return [name.strip() for name in header]
@@ -75,33 +104,49 @@ def _opened(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig")
 
 
-def _records(text: TextIO) -> Iterator[tuple[int, list[str]]]:
+def _records(text: TextIO, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield the line number in the file and the cells of each row that isn't blank."""
-    reader = csv.reader(text)
+    reader = csv.reader(text, delimiter=separator)
     for cells in reader:
         if len(cells) > 1 or any(cell.strip() for cell in cells):
             yield reader.line_num, cells
 
 
-def _table(path: Path, width: int, used: set[int]) -> Any:
+def _table(path: Path, width: int, used: set[int], separator: str) -> Any:
     """Return the rows as a structured array with a field ``f0``, ``f1``, ... for each column."""
     with _opened(path) as text:
-        next(_records(text))
+        next(_records(text, separator))
         lines = [line for line in text if line.strip()]
     if not lines:
         raise ValueError("no rows")
     # A column that isn't used may hold any text, of which one character is kept.
     fields = [(f"f{i}", "f8" if i in used else "U1") for i in range(width)]
-    table = np.loadtxt(lines, fields, comments=None, delimiter=",", quotechar='"', ndmin=1)
+    decimal = separator != "," and any("," in line for line in lines)
+    # A call of Python for each cell takes its time, so only where it must be.
+    converters: Any = dict.fromkeys(used, _with_point) if decimal else None
+    table = np.loadtxt(
+        lines,
+        fields,
+        comments=None,
+        delimiter=separator,
+        quotechar='"',
+        ndmin=1,
+        converters=converters,
+    )
     if len(table) != len(lines):
         raise ValueError("a quoted cell has swallowed line ends")
     return table
 
 
-def _words(path: Path, position: int) -> NDArray[np.str_]:
+def _with_point(cell: str) -> float:
+    """Return a number with a decimal comma; one with points as well is refused."""
+    return float(cell.replace(",", "."))
+
+
+def _words(path: Path, position: int, separator: str) -> NDArray[np.str_]:
     """Return a column as text."""
     with _opened(path) as text:
-        records = _records(text)
+        records = _records(text, separator)
         next(records)
         return np.array([cells[position].strip() for _, cells in records])
 
@@ -133,30 +178,34 @@ def _columns(header: list[str], keys: Keys, places: dict[str, list[int]]) -> lis
 
 
 def first_fault(
-    text: TextIO, header: list[str], keys: Keys, places: dict[str, list[int]]
+    text: TextIO,
+    header: list[str],
+    keys: Keys,
+    places: dict[str, list[int]],
+    separator: str = ",",
 ) -> str | None:
     """Go through an open table row by row and say what is wrong with the first bad one, if any."""
     columns, width = _columns(header, keys, places), len(header)
-    records = _records(text)
+    records = _records(text, separator)
     next(records)
     line = None
     for line, cells in records:
         if len(cells) != width:
             found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
             return f"line {line} has {found}, but the header has {width}"
-        fault = _fault(cells, columns)
+        fault = _fault(cells, columns, decimal=separator != ",")
         if fault is not None:
             return f"line {line}{fault}"
     return "has a header, but no rows" if line is None else None
 
 
-def _fault(cells: list[str], columns: list[Column]) -> str | None:
+def _fault(cells: list[str], columns: list[Column], *, decimal: bool) -> str | None:
     if any("\n" in cell for cell in cells):
         return " ends a quoted cell that goes over several lines; is a quote missing?"
     total = 0.0
     for column in columns:
         text = cells[column.position]
-        value = _number(text)
+        value = _number(text.replace(",", ".") if decimal else text)
         if value is None or not column.accepts(value):
             shown = repr(text[:SHOWN_CHARACTERS]) if text.strip() else "a blank cell"
             return f", column '{column.name}': expected {column.expected}, found {shown}"

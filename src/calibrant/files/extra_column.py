@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from os import fspath
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import is_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.files.atomic import StrPath
+from calibrant.files.batched import open_rows
 from calibrant.files.bounds import check_members, check_regular
+from calibrant.files.csv_files import separator_of
+from calibrant.files.hugging_face import is_data_set
+from calibrant.files.json_lines import json_columns
 from calibrant.files.keys import optional, readable
 from calibrant.files.numpy_files import member
 
@@ -30,14 +35,23 @@ def read_column(path: StrPath, name: str) -> NDArray[Any]:
         ".safetensors": _from_safetensors,
         ".csv": _from_csv,
         ".parquet": _from_parquet,
+        ".tsv": _from_csv,
+        ".jsonl": _from_json_lines,
+        ".ndjson": _from_json_lines,
+        ".h5": _from_rows,
+        ".hdf5": _from_rows,
+        ".arrow": _from_rows,
+        ".feather": _from_rows,
     }
-    if file.suffix.lower() not in readers:
+    folder = os.path.isdir(file) and is_data_set(source)
+    extension = ".arrow" if folder else file.suffix.lower()
+    if extension not in readers:
         raise PredictionsError(
             f"{source}: a column such as '{name}' can be read from {', '.join(readers)} only"
         )
-    check_regular(file, source)
+    check_regular(file, source, folders=folder)
     with readable(f"column '{name}'", source):
-        column: Any = readers[file.suffix.lower()](file, name)
+        column: Any = readers[extension](file, name)
     if column is None:
         raise PredictionsError(f"{source}: there is no column '{name}'")
     if not is_numpy(column):
@@ -61,7 +75,9 @@ def _from_safetensors(path: Path, name: str) -> NDArray[Any] | None:
 
 def _from_csv(path: Path, name: str) -> NDArray[Any] | None:
     with path.open(encoding="utf-8-sig", newline="") as text:
-        rows = csv.reader(text)
+        separator = separator_of(text, str(path))
+        text.seek(0)
+        rows = csv.reader(text, delimiter=separator)
         header = [cell.strip() for cell in next(rows, list[str]())]
         if name not in header:
             return None
@@ -75,3 +91,14 @@ def _from_parquet(path: Path, name: str) -> NDArray[Any] | None:
     if name not in file.schema_arrow.names:
         return None
     return np.asarray(file.read(columns=[name])[name].to_numpy(zero_copy_only=False)).astype(str)
+
+
+def _from_json_lines(path: Path, name: str) -> NDArray[Any] | None:
+    return json_columns(path, str(path)).get(name)
+
+
+def _from_rows(path: Path, name: str) -> NDArray[Any] | None:
+    with open_rows(str(path)) as rows:
+        if name not in rows.names():
+            return None
+        return next(iter(rows.read([name], [slice(0, rows.shape(name)[0])])))[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, namespace, to_numpy
 from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
 from calibrant.predictions.binary import labels_of_columns
+from calibrant.predictions.names import without_digits
 from calibrant.predictions.predictions import Predictions
 
 Arrays = dict[str, NDArray[Any]]
@@ -27,24 +28,15 @@ SCORES: dict[FileKind, str] = {
     "logit": "logit",
 }
 ONE_SCORE = ("prob", "logit")
-# Which keys hold what a caller may ask for, where that isn't the one of its name.
-OF_KIND: dict[FileKind | None, tuple[str, ...]] = {
-    None: tuple(SCORES.values()),
-    "binary": (*ONE_SCORE, "logits", "probs"),
-}
 LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
 HEAD = ("head_weight", "head_bias")
 REFERENCE = "reference_features"
 WEIGHT, CLUSTER = "weight", "cluster"
+CLASS_NAMES = "class_names"
 # What is known of the network rather than of a row; tables, which hold rows, don't hold it.
-OF_THE_NETWORK = (*HEAD, REFERENCE)
-EXPECTED_KEYS = (
-    "'logits' or 'probs' with 'labels', 'prob' or 'logit' of the positive class with 'labels', or "
-    "'confidence' with 'pred_label' and 'true_label'"
-)
-# A message should stay readable when a file has a thousand columns.
-LISTED = 12
+OF_THE_NETWORK = (*HEAD, REFERENCE, "class_names")
+# A message should stay readable whatever a decoder says.
 SHOWN_CHARACTERS = 300
 
 
@@ -56,11 +48,18 @@ class Wanted(NamedTuple):
         labelled: whether to refuse a file without labels.
         positive: which label is the positive class of binary predictions; None where labels are 0
             and 1.
+        scores_key: the key, or the columns, that hold the scores, if they go by another name than
+            their kind.
+        labels_key: the one that holds the labels.
+        class_columns: columns of a table that are named after the classes, in their order.
     """
 
     kind: FileKind | None = None
     labelled: bool = True
     positive: str | None = None
+    scores_key: str | None = None
+    labels_key: str | None = None
+    class_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,8 @@ class Keys:
         kind: what the scores are, a key of `SCORES`.
         positive: see `Wanted`; labels may then be text.
         binary: whether they are about one event.
+        class_names: that columns are named after; labels may then be text.
+        names: the key that holds names of the classes.
     """
 
     kind: FileKind
@@ -83,84 +84,20 @@ class Keys:
     weight: str | None = None
     binary: bool = False
     positive: str | None = None
+    class_names: tuple[str, ...] | None = None
+    names: str | None = None
+
+    @property
+    def worded(self) -> bool:
+        """Whether labels may be names of classes."""
+        return self.binary or self.class_names is not None
 
     @property
     def used(self) -> tuple[str, ...]:
         """Every key that is set."""
         rows = (self.scores, self.labels, self.predicted, self.features, self.weight)
-        every = (*rows, *self.head, self.reference)
+        every = (*rows, *self.head, self.reference, self.names)
         return tuple(key for key in every if key is not None)
-
-
-def select(
-    names: Collection[str],
-    wanted: Wanted,
-    source: str,
-    *,
-    expected: str = EXPECTED_KEYS,
-    found: Collection[str] | None = None,
-) -> Keys:
-    """Choose what to read among the `names` of a file.
-
-    Args:
-        names: the keys of the file.
-        wanted: what to read.
-        source: begins the error message.
-        expected: what the error message asks for.
-        found: what the error message says is there, if not `names`.
-
-    Raises:
-        PredictionsError: a needed key is missing.
-    """
-
-    def first(candidates: Collection[str]) -> str:
-        for name in candidates:
-            if name in names:
-                return name
-        missing = " or ".join(f"'{name}'" for name in candidates)
-        listed = _listing(names if found is None else found)
-        raise PredictionsError(f"{source}: there is no {missing}; expected {expected}; {listed}")
-
-    def truth(candidates: Collection[str]) -> str | None:
-        needed = wanted.labelled or any(name in names for name in candidates)
-        return first(candidates) if needed else None
-
-    scores = first(OF_KIND.get(wanted.kind) or [SCORES[wanted.kind]])  # type: ignore[index]
-    kind: FileKind = next(kind for kind, key in SCORES.items() if key == scores)
-    weight = WEIGHT if WEIGHT in names else None
-    binary = wanted.kind == "binary" or kind in ONE_SCORE
-    if wanted.positive is not None and not binary:
-        raise PredictionsError(
-            f"{source}: '{scores}' holds no binary predictions, and only those have a positive "
-            "class; for two columns of classes say so with kind='binary' (--kind binary)"
-        )
-    if scores == SCORES["toplabel"]:
-        return Keys("toplabel", scores, truth(LABELS[::-1]), first(PREDICTED), weight=weight)
-    head = tuple(key for key in HEAD if key in names)
-    if len(head) == 1:
-        (other,) = set(HEAD) - set(head)
-        raise PredictionsError(
-            f"{source}: there is a '{head[0]}' but no '{other}'; the last layer needs both, zeros "
-            "where it has no bias"
-        )
-    return Keys(
-        kind,
-        scores,
-        truth(LABELS),
-        features="features" if "features" in names else None,
-        head=head,
-        reference=REFERENCE if REFERENCE in names else None,
-        weight=weight,
-        binary=binary,
-        positive=wanted.positive,
-    )
-
-
-def _listing(names: Collection[str]) -> str:
-    if not names:
-        return "found nothing"
-    shown = [repr(name) for name in list(names)[:LISTED]]
-    return "found " + ", ".join(shown) + (", ..." if len(names) > LISTED else "")
 
 
 def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Predictions:
@@ -188,9 +125,13 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
             source=source,
             sample_weight=weight,
         )
-    names = None
+    names: Any = keys.class_names
+    if keys.names is not None:
+        names = [str(name) for name in native(load(keys.names)).ravel().tolist()]
     if keys.binary and labels is not None:
         labels, names = labels_of_columns(labels, source, keys.positive)
+    elif names is not None and labels is not None:
+        labels = without_digits(labels, names)
     build = Predictions.from_logits if keys.kind == "logits" else Predictions.from_probs
     rows = build(
         scores,
@@ -200,6 +141,7 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
         head=(load(HEAD[0]), load(HEAD[1])) if keys.head else None,
         reference=load(keys.reference),
         sample_weight=weight,
+        class_names=None if keys.binary else names,
     )
     return replace(rows.as_binary(), class_names=names) if keys.binary else rows
 
@@ -220,6 +162,8 @@ def to_keys(predictions: Predictions, *, words: bool = True) -> Arrays:
     else:
         arrays = {p.kind: p.scores, "labels": p.known_labels, "features": p.features}
         arrays |= dict(zip(HEAD, p.head or (None, None), strict=True)) | {REFERENCE: p.reference}
+        if p.class_names is not None:
+            arrays[CLASS_NAMES] = np.array(p.class_names)
     arrays |= {WEIGHT: p.weights, CLUSTER: p.clusters}
     return {key: native(array) for key, array in arrays.items() if array is not None}
 

@@ -14,6 +14,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.atomic import whole_set
 from calibrant.files.bounds import check_member, check_members
+from calibrant.files.choosing import select
 from calibrant.files.keys import (
     LABELS,
     OF_THE_NETWORK,
@@ -24,7 +25,6 @@ from calibrant.files.keys import (
     Wanted,
     assemble,
     readable,
-    select,
 )
 from calibrant.predictions.predictions import Predictions
 

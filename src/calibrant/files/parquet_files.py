@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
+from calibrant.files.arrow_metadata import class_names_in
 from calibrant.files.bounds import check_room
+from calibrant.files.choosing import TRAINER
 from calibrant.files.columns import join, select_columns, split
 from calibrant.files.keys import Arrays, Wanted, assemble, optional, readable
+from calibrant.files.rows_at_once import read_rows
 from calibrant.predictions.predictions import Predictions
+
+# Types of columns that hold a list a row.
+LISTS = ("list", "large_list", "fixed_size_list")
 
 
 def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
@@ -21,13 +28,20 @@ def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
         file: Any = parquet.ParquetFile(path, memory_map=True)
     with file:
         header: list[str] = file.schema_arrow.names
+        whole = ("logits", "probs", "features", TRAINER[0], wanted.scores_key)
+        kinds = {field.name: str(field.type) for field in file.schema_arrow}
+        if any(kinds.get(str(name), "").startswith(LISTS) for name in whole):
+            return read_rows(path, wanted, source)
         keys, places = select_columns(header, wanted, source)
+        if keys.class_names is None and not keys.binary:
+            names = class_names_in(file.schema_arrow, keys.labels)
+            keys = replace(keys, class_names=names)
 
         def get(key: str) -> NDArray[Any]:
             names = [header[i] for i in places[key]]
             check_room(8 * file.metadata.num_rows * len(names), f"'{key}'", source)
             table = file.read(columns=names)
-            words = keys.binary and key == keys.labels
+            words = keys.worded and key == keys.labels
             return join(key, [_values(table[name], name, source, words=words) for name in names])
 
         return assemble(keys, get, source)

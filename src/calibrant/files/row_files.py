@@ -17,11 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
-from calibrant.files.bounds import check_members
-from calibrant.files.keys import SCORES, Keys, Wanted, native, optional, select
+from calibrant.files.bounds import HIGHEST_COMPRESSION, check_members, check_regular
+from calibrant.files.choosing import select
+from calibrant.files.json_lines import read_json_lines
+from calibrant.files.keys import SCORES, Keys, Wanted, native, optional, to_keys
 from calibrant.files.numpy_files import BESIDE_SCORES, EXPECTED_FILES
 from calibrant.files.opening import (
     beside,
+    extension_of,
     is_file,
     is_folder,
     name_of,
@@ -29,6 +32,7 @@ from calibrant.files.opening import (
     within,
 )
 from calibrant.files.streams import RowArray, npy_stream, tensor_streams
+from calibrant.files.tensor_files import read_torch
 
 Batch = dict[str, NDArray[Any]]
 
@@ -182,12 +186,23 @@ class SafetensorsRows(ArrayFile):
 class _Dataset:
     """A dataset of an HDF5 file."""
 
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: Any, source: str) -> None:
+        self.dataset, self.source = dataset, source
         self.shape: tuple[int, ...] = tuple(dataset.shape)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return some of its rows; text as text."""
+        """Return some of its rows; text as text.
+
+        Raises:
+            PredictionsError: its numbers are in other files, or more than the file can hold.
+        """
+        held, size = int(self.dataset.id.get_storage_size()), int(self.dataset.nbytes)
+        if self.dataset.is_virtual or self.dataset.external:
+            raise PredictionsError(f"{self.source}: '{self.dataset.name}' lies in other files")
+        if size > HIGHEST_COMPRESSION * (held + 1):
+            raise PredictionsError(
+                f"{self.source}: '{self.dataset.name}' can't be {size} bytes, packed into {held}"
+            )
         rows = np.asarray(self.dataset[start:stop])
         return np.asarray(rows.astype("S")).astype(str) if rows.dtype.hasobject else rows
 
@@ -201,9 +216,23 @@ class Hdf5Rows(ArrayFile):
         file: Any = self.held.enter_context(
             h5py.File(self.held.enter_context(open_binary(self.source)), "r")
         )
-        self.arrays = {
-            name: _Dataset(file[name]) for name in file if isinstance(file[name], h5py.Dataset)
-        }
+        arrays: dict[str, RowArray] = {}
+
+        def keep(name: str, found: Any) -> None:
+            if isinstance(found, h5py.Dataset) and found.shape is not None:
+                arrays[name] = _Dataset(found, self.source)
+
+        # Links, which may lead to other files, aren't followed.
+        file.visititems(keep)
+        self.arrays = arrays
+
+
+WHOLE = {
+    ".pt": read_torch,
+    ".pth": read_torch,
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+}
 
 
 class _Whole:
@@ -223,8 +252,8 @@ class WholeRows(ArrayFile):
 
     def open(self) -> None:
         """Read it all."""
-        from calibrant.files import read_predictions
-        from calibrant.files.keys import to_keys
-
-        arrays = to_keys(read_predictions(self.source, labelled=False))
+        path = Path(self.source)
+        check_regular(path, self.source)
+        read = WHOLE[extension_of(self.source)]
+        arrays = to_keys(read(path, Wanted(labelled=False), self.source))
         self.arrays = {key: _Whole(array) for key, array in arrays.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, cast
 
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
+from calibrant.files.arrow_metadata import class_names_in
+from calibrant.files.choosing import TRAINER, select
 from calibrant.files.columns import STEMS, join, select_columns
 from calibrant.files.csv_files import first_fault, header_of
-from calibrant.files.keys import Keys, Wanted, optional, select
+from calibrant.files.keys import Keys, Wanted, optional
 from calibrant.files.opening import open_binary
 from calibrant.files.row_files import Batch, RowFile
 
@@ -46,22 +49,28 @@ class ColumnRows(RowFile):
 
     def choose(self, wanted: Wanted) -> Keys:
         """Return what to read: columns of lists first."""
-        names, listed = self.names(), [key for key in STEMS if key in self.names()]
-        if listed:
+        names = self.names()
+        if any(self._lists(key) for key in (*STEMS, wanted.scores_key, TRAINER[0]) if key in names):
             keys = select(names, wanted, self.source)
             self._places = {key: [key] for key in keys.used}
-            return keys
-        keys, places = select_columns(names, wanted, self.source)
-        self._places = {key: [names[i] for i in of] for key, of in places.items()}
+        else:
+            keys, places = select_columns(names, wanted, self.source)
+            self._places = {key: [names[i] for i in of] for key, of in places.items()}
+        if keys.class_names is None and not keys.binary:
+            keys = replace(keys, class_names=class_names_in(self.schema, keys.labels))
         return keys
+
+    def _lists(self, name: str | None) -> bool:
+        kind = str(self.schema.field(name).type)
+        return kind.startswith(("list", "large_list", "fixed_size_list"))
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Return the shape; the width of lists that the schema doesn't fix is that of row 0."""
         columns = self._places.get(key, [key])
-        if key not in STEMS:
-            return (self.rows,)
-        if columns != [key]:
+        if columns != [key] and (key in STEMS or len(columns) > 1):
             return self.rows, len(columns)
+        if not self._lists(columns[0]):
+            return (self.rows,)
         kind = self.schema.field(key).type
         fixed = getattr(kind, "list_size", -1)
         if fixed > 0:
@@ -94,7 +103,7 @@ class ColumnRows(RowFile):
                 part = table.slice(low, high - low)
                 names = self._places.get(key, [key])
                 rows = [self._numbers(part[name], name, at + low) for name in names]
-                parts.append(join(key, rows) if key in STEMS and names != [key] else rows[0])
+                parts.append(join(key, rows) if names != [key] else rows[0])
             at += len(table)
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
@@ -223,13 +232,15 @@ class CsvRows(RowFile):
 
     def shape(self, key: str) -> tuple[int, ...]:
         """Return the shape that the header says, and the lines."""
-        return (self.rows, len(self._places[key])) if key in STEMS else (self.rows,)
+        width = len(self._places.get(key, [key]))
+        return (self.rows, width) if key in STEMS or width > 1 else (self.rows,)
 
     def read(self, keys: Sequence[str], spans: Iterable[slice]) -> Iterator[Batch]:
         """Yield the columns span by span."""
         lines, at = self._lines(), 0
         places = {key: self._places.get(key) or [self._header.index(key)] for key in keys}
-        words = self._keys.labels if self._keys.positive is not None else None
+        worded = self._keys.positive is not None or self._keys.class_names is not None
+        words = self._keys.labels if worded else None
         numbers = {i for key in keys if key in self._places and key != words for i in places[key]}
         used = {i for of in places.values() for i in of}
         kinds = [

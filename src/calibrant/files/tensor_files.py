@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,8 @@ import numpy as np
 from calibrant.core.arrays import Array
 from calibrant.core.errors import PredictionsError
 from calibrant.files.bounds import MOST_REPEATED_BYTES, check_members
-from calibrant.files.keys import Arrays, Wanted, assemble, native, optional, readable, select
+from calibrant.files.choosing import select
+from calibrant.files.keys import CLASS_NAMES, Arrays, Wanted, assemble, native, optional, readable
 from calibrant.predictions.predictions import Predictions
 
 
@@ -44,7 +46,8 @@ def _widened(path: Path, key: str) -> Array:
 
 def write_safetensors(arrays: Arrays, path: Path) -> None:
     """Write a safetensors file."""
-    _safetensors("safetensors.numpy").save_file(arrays, path)
+    numbers = {key: array for key, array in arrays.items() if key != CLASS_NAMES}
+    _safetensors("safetensors.numpy").save_file(numbers, path)
 
 
 def _refuse_packed(path: Path, source: str) -> None:
@@ -58,8 +61,24 @@ def _refuse_packed(path: Path, source: str) -> None:
                 raise PredictionsError(f"{source}: is compressed, which torch files aren't")
 
 
+def _named(parts: Sequence[Any], wanted: Wanted, source: str) -> dict[str, Any]:
+    """Return scores and labels that are saved as a pair, by name."""
+    shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+    if len(parts) != 2 or len(shapes[0]) != 2 or len(shapes[1]) not in (1, 2):
+        raise PredictionsError(
+            f"{source}: a tuple must hold two tensors, scores (N, K) and labels (N,), not shapes "
+            f"{shapes}; save a dict of tensors"
+        )
+    if wanted.kind not in ("logits", "probs"):
+        raise PredictionsError(
+            f"{source}: holds a tuple of tensors of shapes {shapes[0]} and {shapes[1]}; say by "
+            "--kind logits or --kind probs (kind=) what the first is"
+        )
+    return {wanted.kind: parts[0], "labels": parts[1]}
+
+
 def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
-    """Read a dict of tensors that `torch.save` wrote."""
+    """Read a dict of tensors, or a pair of scores and labels, that `torch.save` wrote."""
     torch = optional("torch", "torch", "torch")
     _refuse_packed(path, source)
     try:
@@ -70,6 +89,8 @@ def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
             f"{source}: is damaged, or no torch file of tensors only (anything else could run "
             "code); save a dict of tensors, or a .npz"
         ) from error
+    if isinstance(content, tuple | list):
+        content = _named(cast(Sequence[Any], content), wanted, source)
     if not isinstance(content, dict):
         raise PredictionsError(
             f"{source}: must hold a dict of tensors, not a {type(content).__name__}"

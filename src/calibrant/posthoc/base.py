@@ -99,8 +99,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         Args:
             logits: (N, K) of any array kind; -inf masks a class that a row can't be. For
                 probabilities pass their logarithm (`Predictions.logits` does).
-            labels: (N,) true labels in [0, K), or names of classes that the columns of a table of
-                logits are called by.
+            labels: (N,) true labels in [0, K), or names that a table of logits has for its columns.
             features: (N, D) penultimate features, for methods that need them.
             head: the network's last layer (see `calibrant.Head`), for methods that need it.
             reference: (M, D) features of other rows, for methods that measure distances to them.

@@ -1,0 +1,25 @@
+"""The verb `inspect`: what is in a file, and how it would be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.cli.options import File, Json, Kind, Labels, Positive
+from calibrant.cli.output import check_outputs, emit
+from calibrant.cli.telling import told
+
+
+def inspect(
+    file: File,
+    kind: Kind = None,
+    positive: Positive = None,
+    labels: Labels = None,
+    json: Json = None,
+) -> None:
+    """Say what is in FILE, and how it would be read; try names of keys out here."""
+    from calibrant.files.inspecting import inspect_file
+
+    check_outputs([file, labels], [json])
+    options: dict[str, Any] = {"kind": kind, "positive": positive, "labels": labels}
+    found = inspect_file(file, **options, **told())
+    emit(str(found), found.as_dict(), json)

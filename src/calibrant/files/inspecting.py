@@ -1,0 +1,188 @@
+"""What is in a file of predictions, and how it would be read."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+from typing import Any
+
+from calibrant.core.errors import CalibrantError, PredictionsError
+from calibrant.core.text import counted, format_table, wrap
+from calibrant.files import read_predictions
+from calibrant.files.atomic import StrPath
+from calibrant.files.batched import open_rows
+from calibrant.files.bounds import check_regular
+from calibrant.files.csv_files import header_of, separator_of
+from calibrant.files.hugging_face import is_data_set
+from calibrant.files.keys import readable
+from calibrant.predictions.predictions import Predictions
+
+# Columns that differ in a number at the end are shown together from so many on.
+TOGETHER = 4
+SHOWN_NAMES = 12
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A key of a file, or columns that belong together.
+
+    Attributes:
+        name: what it is called; of columns that are numbered the first and the last.
+        shape: of the array; (columns,) is unknown where a format doesn't say it: None.
+        type: of its numbers, "text", or "" where only reading would tell.
+    """
+
+    name: str
+    shape: tuple[int, ...] | None
+    type: str
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """What `inspect_file` found; prints as a table.
+
+    Attributes:
+        source: the file.
+        format: its extension, or what kind of folder it is.
+        entries: what is in it.
+        predictions: as they would be read, or None.
+        refusal: why they can't be read, or None.
+
+    Examples:
+        >>> import numpy as np
+        >>> from calibrant.files.inspecting import inspect_file
+        >>> np.savez("out.npz", out=[[2.0, 0.0], [0.0, 1.0]], labels=[0, 1])
+        >>> found = inspect_file("out.npz")
+        >>> [(entry.name, entry.shape) for entry in found.entries], found.predictions
+        ([('out', (2, 2)), ('labels', (2,))], None)
+        >>> inspect_file("out.npz", logits_key="out").predictions
+        <Predictions 'out.npz': 2 rows x 2 classes, logits>
+    """
+
+    source: str
+    format: str
+    entries: list[Entry]
+    predictions: Predictions | None
+    refusal: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        rows = self.predictions
+        return {
+            "file": self.source,
+            "format": self.format,
+            "entries": [vars(entry) for entry in self.entries],
+            "readable": rows is not None,
+            "refusal": self.refusal,
+            "reading": None
+            if rows is None
+            else {
+                "kind": rows.form,
+                "n": rows.n,
+                "n_classes": rows.n_classes,
+                "class_names": None if rows.class_names is None else list(rows.class_names),
+                "labels": rows.known_labels is not None,
+                "features": None if rows.features is None else int(rows.features.shape[1]),
+                "weights": rows.weights is not None,
+                "head": rows.head is not None,
+            },
+        }
+
+    def reading(self) -> str:
+        """Return how the file would be read, in a sentence, or why it can't be."""
+        rows = self.predictions
+        if rows is None:
+            return f"can't be read: {self.refusal}"
+        text = f"would be read as {rows.form} of {counted(rows.n, 'row')}"
+        if rows.n_classes is not None:
+            text += f" and {rows.n_classes} classes"
+        if rows.class_names is not None:
+            names = ", ".join(rows.class_names[:SHOWN_NAMES])
+            text += f" ({names}{', ...' if len(rows.class_names) > SHOWN_NAMES else ''})"
+        text += ", with labels" if rows.known_labels is not None else ", without labels"
+        more = [
+            f"features of width {rows.features.shape[1]}" if rows.features is not None else "",
+            "a last layer" if rows.head is not None else "",
+            "weights" if rows.weights is not None else "",
+        ]
+        return ", ".join([text, *(item for item in more if item)])
+
+    def __str__(self) -> str:
+        table = [
+            [
+                entry.name,
+                "" if entry.shape is None else " x ".join(map(str, entry.shape)),
+                entry.type,
+            ]
+            for entry in self.entries
+        ]
+        parts = [f"{self.source} ({self.format})", wrap(self.reading())]
+        if table:
+            parts.insert(1, format_table(["holds", "shape", "type"], table))
+        return "\n\n".join(parts)
+
+
+def inspect_file(path: StrPath, **options: Any) -> Inspection:
+    """Say what is in a file of predictions, and how `read_predictions` would read it.
+
+    Args:
+        path: the file, a folder of ``.npy`` arrays or of Hugging Face's data sets.
+        options: what `read_predictions` takes; labels needn't be there.
+
+    Raises:
+        PredictionsError: there is no such file.
+    """
+    source, file = fspath(path), Path(path)
+    check_regular(file, source, folders=True)
+    folder = "a data set of Hugging Face" if is_data_set(source) else "a folder"
+    form = (
+        folder if os.path.isdir(file) else file.suffix.lower().removeprefix(".") or "no extension"
+    )
+    predictions, refusal = None, None
+    try:
+        predictions = read_predictions(path, labelled=False, **options)
+    except CalibrantError as error:
+        refusal = str(error).removeprefix(f"{source}: ")
+    try:
+        entries = _entries(file, source)
+    except CalibrantError:
+        entries = []
+    return Inspection(source, form, entries, predictions, refusal)
+
+
+def _entries(file: Path, source: str) -> list[Entry]:
+    if file.suffix.lower() in (".csv", ".tsv"):
+        with readable("the header", source), file.open(encoding="utf-8-sig") as text:
+            separator = separator_of(text, source)
+            text.seek(0)
+            return _together([Entry(name, None, "") for name in header_of(text, source, separator)])
+    found: list[Entry] = []
+    with readable("the file", source), open_rows(source) as rows:
+        for name in rows.names():
+            try:
+                part = next(iter(rows.read([name], [slice(0, 1)])))[name]
+                kind = "text" if part.dtype.kind in "US" else str(part.dtype)
+                found.append(Entry(name, rows.shape(name), kind))
+            except (PredictionsError, ValueError, IndexError, TypeError, NotImplementedError):
+                found.append(Entry(name, None, ""))
+    return _together(found)
+
+
+def _together(entries: list[Entry]) -> list[Entry]:
+    """Return the entries with runs of numbered columns as one."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        match = re.fullmatch(r"(.+_)[0-9]+", entry.name)
+        groups.setdefault(match[1] if match else f"{entry.name}\0", []).append(entry)
+    found: list[Entry] = []
+    for group in groups.values():
+        first, last = group[0], group[-1]
+        if len(group) < TOGETHER:
+            found += group
+            continue
+        shape = None if first.shape is None else (*first.shape, len(group))
+        found.append(Entry(f"{first.name} ... {last.name}", shape, first.type))
+    return found

@@ -389,7 +389,7 @@ def test_the_page_of_a_comparison_draws_the_temperatures(sets):
     found = compare(["none", "smart"], fit=fit, test=test, resamples=20)
     document = comparison_document(found, uncalibrated(found, test), fit, test)
     before = Plain(softmax(np.asarray(fit.logits)), fit.labels)
-    assert document["fit"]["n"] == 600
+    assert document["fit"]["rows"] == 600
     assert document["fit"]["accuracy"] == pytest.approx(before.right.mean())
     assert document["fit"]["confidence"] == pytest.approx(before.c.mean())
     drawn = next(m for m in document["methods"] if m["name"] == "smart")["temperature"]

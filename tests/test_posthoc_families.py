@@ -52,6 +52,8 @@ CHANGING = [
     "cts-gradient",
     "logit-clipping",
     "feature-clipping",
+    # With two classes; with more they keep it.
+    *("platt", "affine", "quadratic", "beta"),
 ]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)
@@ -93,7 +95,9 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
         *calibrator.state_names(),
         *calibrator.part_names,
         "n_classes_",
+        "called_",
         "fit_report_",
+        "form_",
     }
     assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
     assert all(not name.endswith("_") for name in calibrator.get_params())
@@ -143,7 +147,7 @@ def test_number_of_parameters(method, overconfident):
 @every_method
 def test_wrong_shapes_are_refused(method, overconfident):
     calibrator = fitted(method, *overconfident)
-    for wrong in (np.zeros((3, 4)), np.zeros((3, 6)), np.zeros(5), np.zeros((1, 3, 5))):
+    for wrong in (np.zeros((3, 4)), np.zeros((3, 6)), np.zeros(4), np.zeros((1, 3, 5))):
         with pytest.raises(PredictionsError, match=r"needs logits of shape \(N, 5\)"):
             calibrator.predict_proba(wrong)
     with pytest.raises(PredictionsError):

@@ -67,6 +67,13 @@ class ManyComparisons:
         left_out: method to where it couldn't take part, and why.
         rank_by: the metric that ranks.
         level: nominal coverage of intervals, and one minus the level of tests.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> sets = {"test": cb.load_sample("test"), "validation": cb.load_sample("validation")}
+        >>> found = cb.compare_over(sets, ["none", "temperature"], resamples=20)
+        >>> found.table("nll").head
+        ['method', 'test', 'validation', 'rank']
     """
 
     comparisons: Mapping[str, Sequence[Comparison]]

@@ -118,12 +118,12 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         more |= {"head": head, "reference": reference}
         rows = Predictions.from_logits(logits, labels, features, **more)
         self.fit_predictions(rows)
-        self.called = rows.class_names if are_words(labels) else None
+        self.called_ = rows.class_names if are_words(labels) else None
         return self
 
     def fit_predictions(self, predictions: Predictions) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`."""
-        self.called = None
+        self.called_ = None
         rows = self._prepared(predictions)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)

@@ -42,7 +42,7 @@ class ClassifierOfLogits:
         """(K,) what `predict` can return: numbers of classes, or their names if `fit` saw names."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
-        return np.arange(self.n_classes_) if self.called is None else np.array(self.called)
+        return np.arange(self.n_classes_) if self.called_ is None else np.array(self.called_)
 
     @property
     def n_features_in_(self) -> int:
@@ -74,7 +74,7 @@ class ClassifierOfLogits:
             PredictionsError: unusable logits, labels or weights.
         """
         predicted = self.predict_confidence(logits)[0]
-        numbers = numbered(labels, self.called, "score")
+        numbers = numbered(labels, self.called_, "score")
         truth = check_labels(numbers, len(predicted), self.n_classes_, "score")
         right = (predicted == truth).astype(np.float64)
         if sample_weight is None:

@@ -46,7 +46,7 @@ def threshold_for_risk(
     to many, each share is taken only if those before it held: so many tests need no correction
     (Angelopoulos et al., Learn then Test, 2021). Nothing holds: (inf, 0).
     """
-    curve = cb.risk_coverage(confidence, correct)
+    curve = cb.risk_coverage(confidence, correct, kind="confidence")
     best = (float("inf"), 0.0)
     for wanted in COVERAGES:
         place = min(int(np.searchsorted(curve.coverage, wanted)), len(curve.coverage) - 1)

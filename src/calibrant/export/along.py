@@ -11,7 +11,7 @@ from calibrant.export.pointwise import astype, full_like, where
 from calibrant.export.traced import Shape, Traced, Untraceable, graph_of, taken, traced
 
 # Edges up to which a search counts those below, rather than halving them.
-MOST_COUNTED = 64
+MOST_COUNTED = 32
 
 
 def _reduced(shape: Shape, axis: int, keepdims: Any) -> Shape:

@@ -8,23 +8,18 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+from calibrant.comparison.tables import ComparisonTables
 from calibrant.comparison.verdict import Verdict, decide
-from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation, MetricResult
-from calibrant.evaluation.findings import honest_would_show, ranking
-from calibrant.evaluation.numbers import in_percent, show
+from calibrant.core.text import counted, wrap
+from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.findings import ranking
 from calibrant.evaluation.printed import weighing
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
-from calibrant.metrics.shapes import Metric
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 
 # The method that leaves the network's own confidences as they are.
 UNCALIBRATED = Uncalibrated.method
-# What the printed table shows; everything is in `Comparison.as_dict`.
-TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier")
-# Beside the numbers of those that may be the best in a column.
-MAY_BE_BEST = "+"
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +72,7 @@ class DifferenceToBest(PairedDifference):
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(ComparisonTables):
     """What `compare` found; prints as a table.
 
     Attributes:
@@ -220,64 +215,19 @@ class Comparison:
         return min(self.methods, key=lambda method: method.evaluation[metric].cost).name
 
     def __str__(self) -> str:
+        table = self.as_table()
         parts = [
             wrap(f"Use {self.recommended}. {self.verdict.why}") if len(self.methods) > 1 else "",
             wrap(self.headline()),
             f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
             f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
             wrap(weighing(self.methods[0].evaluation)),
-            self._table(),
-            wrap(self._legend()),
+            table.to_text(),
+            wrap(table.notes),
             _said_of_each(self.skipped.items(), " left out"),
             _said_of_each((m.name, text) for m in self.methods for text in m.warnings),
         ]
         return "\n\n".join(part for part in parts if part)
-
-    def _table(self) -> str:
-        shown = [metric.name for metric in self._shown()]
-        # A mark has a place of its own, so that the numbers align.
-        titles = [metric.title + " " for metric in self._shown()]
-        rows: list[list[str]] = []
-        for method in self.methods:
-            mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
-            measured = [method.evaluation[name] for name in shown]
-            rows.append(
-                [
-                    method.name + mark,
-                    *[self._cell(result, method.name) for result in measured],
-                    "yes" if method.keeps_accuracy else "no",
-                    str(method.calibrator.n_parameters),
-                    f"{method.fit_seconds:.2f}",
-                ]
-            )
-        return format_table(["method", *titles, "kept", "params", "fit s"], rows)
-
-    def _cell(self, result: MetricResult, method: str) -> str:
-        """Return a value, marked where the method may be the best in it."""
-        of_several = len(self.methods) > 1
-        marked = of_several and method in self.may_be_best.get(result.metric.name, ())
-        return show(result.metric, result.value) + (MAY_BE_BEST if marked else " ")
-
-    def _shown(self) -> list[Metric]:
-        """Return the metrics that the table shows: the ranking one and the usual ones."""
-        results = self.methods[0].evaluation.results
-        names = [name for name in TABLE_METRICS if name in results]
-        if self.rank_by not in names:
-            names.insert(0, self.rank_by)
-        return [results[name].metric for name in names]
-
-    def _legend(self) -> str:
-        best = self.methods[0].evaluation[self.rank_by]
-        text = (
-            f"{MAY_BE_BEST} may be the best in this column (of these methods, the truly best is "
-            f"among those in {100 * self.methods[0].evaluation.level:g} % of cases). "
-            f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
-            "correction for all pairs). kept: whether every row kept its predicted class. "
-            f"{in_percent(self._shown())}"
-        )
-        if best.floor is None:
-            return text
-        return f"{text} {honest_would_show(best, f'those of {self.best}')}"
 
 
 def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from calibrant.core.errors import InputError
@@ -81,6 +82,19 @@ class Table:
                 r"\end{tabular}",
             ]
         )
+
+    def to_html(self) -> str:
+        """Return an HTML table, without notes or styles but for the alignment."""
+        cells = self._cells(escape, "<b>{}</b>")
+        right = ' style="text-align: right"'
+
+        def line(texts: Sequence[str], tag: str) -> str:
+            parts = [f"<{tag}{right if i else ''}>{t}</{tag}>" for i, t in enumerate(texts)]
+            return f"<tr>{''.join(parts)}</tr>"
+
+        head = line([escape(text) for text in self.head], "th")
+        body = "\n".join(line(row, "td") for row in cells)
+        return f"<table>\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
     def to_csv(self) -> str:
         """Return the table as CSV, without notes."""

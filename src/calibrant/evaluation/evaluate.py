@@ -10,9 +10,10 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.evaluation import findings, printed
+from calibrant.evaluation import findings
 from calibrant.evaluation.metric_result import MetricResult, result_of
 from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
+from calibrant.evaluation.tables import EvaluationTables
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     INDEPENDENT,
@@ -33,7 +34,7 @@ __all__ = ["Evaluation", "MetricResult", "evaluate"]
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(EvaluationTables):
     """What `evaluate` found; prints as a table, and `result["ece"].value` gives a number.
 
     Attributes:
@@ -166,9 +167,6 @@ class Evaluation:
             "clipped_nll_rows": self.clipped_nll_rows,
             "skipped": [{"metric": m, "reason": reason} for m, reason in self.skipped.items()],
         }
-
-    def __str__(self) -> str:
-        return printed.evaluation_text(self)
 
 
 def evaluate(

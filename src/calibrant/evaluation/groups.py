@@ -20,6 +20,7 @@ from calibrant.evaluation import printed
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
 from calibrant.evaluation.family_wise import Family
 from calibrant.evaluation.grouping import GroupKind, grouping
+from calibrant.evaluation.tables import GroupedTables
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, FAMILY_LEVEL, default_resamples
 from calibrant.predictions.predictions import Predictions
 
@@ -30,7 +31,7 @@ QUANTILES = 5
 
 
 @dataclass(frozen=True, eq=False)
-class GroupedEvaluation:
+class GroupedEvaluation(GroupedTables):
     """What `evaluate_by` found; prints as a table, and `result["3"]` is the group's `Evaluation`.
 
     Attributes:

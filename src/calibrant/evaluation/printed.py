@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.findings import FLOOR
 from calibrant.evaluation.numbers import in_percent, interval_of, percent, show
@@ -31,16 +32,12 @@ def evaluation_text(evaluation: Evaluation) -> str:
     classes = None if evaluation.positive is not None else evaluation.n_classes
     width = "" if classes is None else f", {classes} classes"
     form = FORMS.get(evaluation.kind, evaluation.kind)
-    head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
-    measured = [result.metric for result in evaluation.results.values()]
-    legend = in_percent(measured)
-    if any(result.floor is not None for result in evaluation.results.values()):
-        legend += f" {FLOOR}"
+    table = evaluation_table(evaluation)
     parts = [
         wrap(evaluation.headline()),
         f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {form}",
         wrap(weighing(evaluation)),
-        format_table(head, [_table_row(r) for r in evaluation.results.values()]),
+        table.to_text(),
         "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
         wrap(
             f"In {counted(evaluation.clipped_nll_rows, 'row')} the true class has a probability of "
@@ -48,9 +45,19 @@ def evaluation_text(evaluation: Evaluation) -> str:
         )
         if evaluation.clipped_nll_rows
         else "",
-        wrap(legend),
+        wrap(table.notes),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def evaluation_table(evaluation: Evaluation) -> Table:
+    """Return the table of an evaluation, a metric a row."""
+    head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
+    results = list(evaluation.results.values())
+    legend = in_percent([result.metric for result in results])
+    if any(result.floor is not None for result in results):
+        legend += f" {FLOOR}"
+    return Table(head, [_table_row(result) for result in results], notes=legend)
 
 
 def weighing(evaluation: Evaluation) -> str:
@@ -80,6 +87,22 @@ def _table_row(result: MetricResult) -> list[str]:
 
 def grouped_text(grouped: GroupedEvaluation) -> str:
     """Return what an evaluation by groups prints."""
+    table, by = grouped_table(grouped), HEADINGS.get(grouped.by, grouped.by)
+    rows = table.rows
+    lines = [f"{grouped.source}: {counted(len(rows), 'group')} by {by}", ""]
+    lines.append(format_table(table.head, rows[:PRINTED_GROUPS]))
+    if len(rows) > PRINTED_GROUPS:
+        lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
+    lines += ["", wrap(table.notes)]
+    if len(grouped.skipped) > PRINTED_GROUPS:
+        lines += ["", f"{len(grouped.skipped)} groups left out: too few rows"]
+    elif grouped.skipped:
+        lines += ["", *(f"{name} left out: {reason}" for name, reason in grouped.skipped.items())]
+    return "\n".join(lines)
+
+
+def grouped_table(grouped: GroupedEvaluation) -> Table:
+    """Return the table of all groups; of very many the worst first."""
     results = grouped.results()
     names = list(results)
     if len(names) > PRINTED_GROUPS:
@@ -91,16 +114,7 @@ def grouped_text(grouped: GroupedEvaluation) -> str:
     rows = [_group_row(n, grouped.groups[n], results[n], n in marked) for n in names]
     if not any(row[-1] for row in rows) or grouped.by == "label":
         head, rows = head[:-1], [row[:-1] for row in rows]
-    lines = [f"{grouped.source}: {counted(len(names), 'group')} by {by}", ""]
-    lines.append(format_table(head, rows[:PRINTED_GROUPS]))
-    if len(rows) > PRINTED_GROUPS:
-        lines.append(f"and {len(rows) - PRINTED_GROUPS} more groups, less bad")
-    lines += ["", wrap(_legend(grouped, head))]
-    if len(grouped.skipped) > PRINTED_GROUPS:
-        lines += ["", f"{len(grouped.skipped)} groups left out: too few rows"]
-    elif grouped.skipped:
-        lines += ["", *(f"{name} left out: {reason}" for name, reason in grouped.skipped.items())]
-    return "\n".join(lines)
+    return Table(head, rows, notes=_legend(grouped, head))
 
 
 def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:

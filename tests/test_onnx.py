@@ -92,6 +92,13 @@ def test_the_metadata_say_what_the_graph_is(fitted):
         fitted("none").to_onnx(class_names=["cat", "dog"])
 
 
+def test_names_that_a_calibrator_was_fitted_with_are_in_the_metadata():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5]] * 20, columns=["cat", "dog"])
+    calibrator = cb.VectorScaling().fit(table, ["cat", "dog", "dog"] * 20)
+    assert json.loads(props(calibrator.to_onnx())["class_names"]) == ["cat", "dog"]
+
+
 @pytest.mark.parametrize("level", [0.5, 0.95])
 def test_intervals_of_top_rest_scaling_are_in_the_graph(fitted, level):
     calibrator = fitted("top-rest")

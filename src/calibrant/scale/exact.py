@@ -76,3 +76,20 @@ def mixed(numbers: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
+
+
+# Numbers are rounded to multiples of 2^-44 where sums of single digits less will do.
+ROUNDED_BITS, ROUNDED_LOW, ROUNDED_LIMIT = 44, 31, 2.0**17
+
+
+def rounded_sum(values: FloatArray) -> int:
+    """Return the sum of at most 2^26 numbers, each rounded to a multiple of 2^-44, as `exact_sum`.
+
+    Four times as quick; numbers beyond 131 072 aren't rounded.
+    """
+    large = np.abs(values) >= ROUNDED_LIMIT
+    if large.any():
+        return exact_sum(values[large]) + rounded_sum(values[~large])
+    whole = np.rint(np.ldexp(values, ROUNDED_BITS)).astype(np.int64)
+    high, low = whole >> ROUNDED_LOW, whole & ((1 << ROUNDED_LOW) - 1)
+    return ((int(high.sum()) << ROUNDED_LOW) + int(low.sum())) << (UNIT_BITS - ROUNDED_BITS)

@@ -1,0 +1,207 @@
+"""One temperature for very many rows, from sums: exact, in one or two passes as a rule.
+
+The mean of the rows' losses near a first guess (`calibrant.scale.moments`) is a sum of a fixed
+size. Its minimum is found from the sums; where it lies too far from the guess for its digits to be
+sure, it is the next guess. The first guess is the best temperature of the first rows, so that it
+depends on the rows and their order alone, and so does the outcome: not on the shards.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray, to_numpy
+from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning, PredictionsError
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.temperature import (
+    FIRST_SEARCH,
+    MAX_STEPS,
+    SIGNIFICANT_GAIN,
+    TemperatureFit,
+    find_root,
+    fit_temperature,
+)
+from calibrant.scale.engines import Engine
+from calibrant.scale.exact import mean_of, rounded_sum
+from calibrant.scale.moments import ORDER, row_moments
+from calibrant.scale.running import Watcher, gathered
+from calibrant.scale.shards import Shard, Shards
+
+# The first guess is from so many rows at most, and from no more numbers than this.
+FIRST_ROWS, FIRST_NUMBERS = 16_384, 1 << 26
+# Of the slope's terms, the last that is kept must be so small beside the first.
+SMALLEST_TERM = 1e-8
+# A step is no longer than this share of the guess; there the series are still of use.
+LONGEST_STEP = 0.25
+MOST_PASSES = 30
+
+
+@dataclass(frozen=True)
+class CurveSums:
+    """Sums over rows around an inverse temperature; those of shards add up exactly.
+
+    Attributes:
+        beta: the inverse temperature.
+        n: number of rows; wrong: how many of them have a larger logit than that of the true label.
+        totals: exact sums of the moments, in their order, and of 1 - c.
+    """
+
+    beta: float
+    n: int
+    wrong: int
+    totals: tuple[int, ...]
+
+    def __add__(self, other: CurveSums) -> CurveSums:
+        """Return the sums of both sets of rows together."""
+        totals = tuple(a + b for a, b in zip(self.totals, other.totals, strict=True))
+        return CurveSums(self.beta, self.n + other.n, self.wrong + other.wrong, totals)
+
+    @property
+    def kappa(self) -> FloatArray:
+        """Mean log-sum and cumulants."""
+        return np.array([mean_of(total, self.n) for total in self.totals[: ORDER + 1]])
+
+    def mean(self, i: int) -> float:
+        """Return the mean of what comes after the cumulants."""
+        return mean_of(self.totals[ORDER + 1 + i], self.n)
+
+    @property
+    def label_gap(self) -> float:
+        """Mean gap of the largest to the true label's logit."""
+        return self.mean(0)
+
+    @property
+    def mean_gap(self) -> float:
+        """Mean gap of the largest to the mean logit."""
+        return self.mean(1)
+
+    @property
+    def log_classes(self) -> float:
+        """Mean loss of a uniform distribution."""
+        return self.mean(2)
+
+    def loss(self, t: float) -> float:
+        """Return the mean loss at beta (1 + t)."""
+        powers = np.array([t**j / math.factorial(j) for j in range(ORDER + 1)])
+        return float(self.kappa @ powers) + self.beta * (1 + t) * self.label_gap
+
+    def slope(self, t: float) -> tuple[float, float]:
+        """Return two derivatives of the mean loss by t."""
+        kappa = self.kappa
+        first = sum(kappa[j] * t ** (j - 1) / math.factorial(j - 1) for j in range(1, ORDER + 1))
+        second = sum(kappa[j] * t ** (j - 2) / math.factorial(j - 2) for j in range(2, ORDER + 1))
+        return float(first) + self.beta * self.label_gap, float(second)
+
+    def last_term(self, t: float) -> float:
+        """Return the last term of the slope over the first."""
+        kappa = self.kappa
+        return abs(kappa[-1] * t ** (ORDER - 1)) / math.factorial(ORDER - 1) / abs(kappa[1])
+
+
+def sum_curves(shard: Shard, beta: float, *, checked: bool = False) -> CurveSums:
+    """Return the sums of a shard's rows around an inverse temperature.
+
+    Args:
+        shard: what to sum.
+        beta: the inverse temperature.
+        checked: whether its rows were checked before.
+    """
+    found = CurveSums(beta, 0, 0, (0,) * (ORDER + 5))
+    for batch in shard.batches(checked=checked):
+        rows = batch.predictions
+        moments = row_moments(to_numpy(rows.logits), rows.labels, beta)
+        doubt = -np.expm1(-moments.kappa[0])
+        every = (*moments.kappa, moments.label_gap, moments.mean_gap, moments.log_classes, doubt)
+        wrong = int(np.count_nonzero(moments.label_gap))
+        found += CurveSums(beta, rows.n, wrong, tuple(rounded_sum(values) for values in every))
+    return found
+
+
+def first_rows(shards: Shards) -> Predictions:
+    """Return the first rows of all, as many as a first guess takes."""
+    wanted = max(1, min(FIRST_ROWS, FIRST_NUMBERS // (shards.n_classes or 1)))
+    held: list[Predictions] = []
+    for shard in shards:
+        some = np.arange(min(shard.rows, wanted))
+        held += [batch.predictions for batch in shard.batches(chosen=some)]
+        wanted -= len(some)
+        if wanted == 0:
+            break
+    logits = np.concatenate([to_numpy(rows.logits) for rows in held])
+    labels = np.concatenate([rows.labels for rows in held])
+    return Predictions("logits", logits, labels, source=shards.source)
+
+
+def fit_temperature_to(
+    shards: Shards, engine: Engine, watch: Watcher | None = None
+) -> TemperatureFit:
+    """Return the temperature of greatest likelihood of all rows of all shards.
+
+    As `fit_temperature` where no finite one is best. `iterations` counts the passes over all rows.
+
+    Raises:
+        PredictionsError: the top-label form, or a row that can't be used.
+    """
+    if shards.n_classes is None:
+        raise PredictionsError(
+            f"{shards.source}: a temperature needs a score for every class; a map of the "
+            "confidence, such as isotonic, can be fitted to the confidence of the predicted label"
+        )
+    passes = 0
+
+    def sums_at(beta: float) -> CurveSums:
+        nonlocal passes
+        passes += 1
+        function = partial(sum_curves, beta=beta, checked=passes > 1)
+        return gathered(engine, function, shards.shards, CurveSums.__add__, watch)
+
+    beta = fit_temperature(first_rows(shards).summary).beta
+    sums = sums_at(beta)
+    scale = sums.mean_gap
+    if scale == 0.0:
+        warning = NotIdentifiedWarning("the logits are constant, so any temperature fits; took T=1")
+        return TemperatureFit(1.0, sums.log_classes, 0, warning)
+    lowest, highest = (bound / scale for bound in FIRST_SEARCH)
+    if sums.label_gap >= scale:
+        warning = NotIdentifiedWarning(
+            "the logits say no more about the labels than chance; the temperature stopped at "
+            f"its upper bound T={1 / lowest:.3g}"
+        )
+        return TemperatureFit(lowest, sums_at(lowest).loss(0.0), passes, warning)
+    if sums.wrong == 0:
+        wanted = 0.5 / (sums.n + 1)
+
+        def excess(log_beta: float) -> tuple[float, float]:
+            # c = exp(-f), so the mean of 1 - c falls by about its own slope.
+            at, near = (sums_at(math.exp(log_beta + h)).mean(3) for h in (0.0, 1e-4))
+            return wanted - at, (at - near) / 1e-4
+
+        log_beta, _ = find_root(excess, math.log(lowest), math.log(highest), math.log(beta))
+        beta = math.exp(log_beta)
+        warning = BoundaryWarning(
+            f"all {sums.n} calibration rows are classified correctly, so nothing limits the "
+            f"confidence; stopped at T={1 / beta:.3g}, where half an error in {sums.n + 1} "
+            "rows is expected"
+        )
+        return TemperatureFit(beta, sums_at(beta).loss(0.0), passes, warning)
+    t, _ = _minimum(sums)
+    while sums.last_term(t) > SMALLEST_TERM and passes < min(MOST_PASSES, MAX_STEPS):
+        sums = sums_at(sums.beta * (1 + t))
+        t, _ = _minimum(sums)
+    found = TemperatureFit(sums.beta * (1 + t), sums.loss(t), passes, None)
+    if 2 * sums.n * (sums.log_classes - found.nll) < SIGNIFICANT_GAIN:
+        warning = NotIdentifiedWarning(
+            f"the logits can't be told from chance with {sums.n} rows; "
+            f"T={found.temperature:.3g} is mostly noise"
+        )
+        return found._replace(warning=warning)
+    return found
+
+
+def _minimum(sums: CurveSums) -> tuple[float, int]:
+    """Return the best relative step from the guess, no longer than the series are of use."""
+    return find_root(sums.slope, -LONGEST_STEP, LONGEST_STEP, 0.0)

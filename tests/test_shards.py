@@ -12,7 +12,7 @@ import pytest
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.scale.locating import by_number, located, stands_for_many
-from calibrant.scale.shards import Shard
+from calibrant.scale.shard import Shard
 
 CLASSES = 4
 
@@ -105,7 +105,7 @@ def test_a_url_is_as_good_as_a_path(folder: Path) -> None:
 def test_batches_are_bounded_and_begin_where_they_should(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
     shards = cb.Shards(folder)
     assert max(len(batch) for batch in shards.batches()) == 3
     assert_holds_everything(shards)
@@ -115,7 +115,7 @@ def test_batches_are_bounded_and_begin_where_they_should(
 
 
 def test_some_rows_can_be_read_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
     whole, start = everything(), 0
     for shard in cb.Shards(folder):
         chosen = np.array([1, 7, 8])
@@ -185,7 +185,7 @@ def test_labels_of_another_length_are_refused_by_their_header(tmp_path: Path) ->
 def test_a_bad_row_is_named_by_its_number_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
     bad = rows(10)
     bad.scores[7, 2] = np.nan
     WRITERS[name](bad, tmp_path / name)
@@ -205,7 +205,7 @@ def test_a_cell_that_is_no_number_is_named_by_its_line(tmp_path: Path) -> None:
 def test_a_label_out_of_range_is_named_by_its_row_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
     labels = np.arange(10) % CLASSES
     labels[8] = CLASSES
     np.savez(tmp_path / "a.npz", logits=np.zeros((10, CLASSES)), labels=labels)

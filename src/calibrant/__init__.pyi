@@ -141,7 +141,9 @@ from calibrant.predictions.rows import RowSummary as RowSummary
 from calibrant.predictions.rows import softmax as softmax
 from calibrant.predictions.rows import summarize as summarize
 from calibrant.sample import load_sample as load_sample
+from calibrant.scale.applying import apply_shards as apply_shards
 from calibrant.scale.engines import Engine as Engine
+from calibrant.scale.fitting import fit_shards as fit_shards
 from calibrant.scale.measure import evaluate_shards as evaluate_shards
 from calibrant.scale.measure import evaluate_shards_by as evaluate_shards_by
 from calibrant.scale.measuring import evaluate_sums as evaluate_sums

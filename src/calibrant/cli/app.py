@@ -19,7 +19,6 @@ from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
     Cluster,
     EngineName,
-    File,
     Files,
     Json,
     Kind,
@@ -38,11 +37,11 @@ from calibrant.cli.options import (
     read,
 )
 from calibrant.cli.output import check_outputs, emit, progress
-from calibrant.cli.shards import Many, measure_many
+from calibrant.cli.shards import Many, apply_many, fit_many, fitted_text, measure_many
 from calibrant.cli.telling import refuse_names, tells_names
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, names_in, wrap
+from calibrant.core.text import counted, names_in
 from calibrant.predictions.predictions import Predictions
 
 app = typer.Typer(
@@ -178,7 +177,7 @@ def _groups(file: Path, by: str) -> Any:
 @app.command(cls=NamesMethods)
 @tells_names
 def fit(
-    file: File,
+    files: Files,
     out: Annotated[Path, typer.Option(help="Where to save the calibrator (.safetensors).")],
     method: Method = "auto",
     settings: Settings = None,
@@ -186,47 +185,51 @@ def fit(
     positive: Positive = None,
     labels: Labels = None,
     cluster: Cluster = None,
+    engine: EngineName = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    skip_broken: SkipBroken = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            help="Of many files: rows of the sample that methods are fitted to which sums can't "
+            "carry; a million without it.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of that sample.")] = 0,
     json: Json = None,
 ) -> None:
     """Fit a calibrator on held-out predictions and save it."""
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
 
+    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
+    if many.wanted or sample is not None:
+        refuse_names("many files")
+        if cluster is not None:
+            raise InputError("of many files no clusters are held out together; leave out --cluster")
+        more: dict[str, Any] = {"sample": sample, "seed": seed, "json": json}
+        fit_many(many, method=method, settings=settings or [], out=out, **more)
+        return
+    file = Path(files[0])
     check_outputs([file, labels], [out, json])
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
     predictions = read(file, kind, labels, cluster=cluster, positive=positive)
     with progress(None, f"fitting {method}"):
         calibrator.fit_predictions(predictions)
     calibrator.save(out)
-    report = calibrator.fit_report_
-    document: dict[str, Any] = {
-        "method": method,
-        "arguments": calibrator.get_params(),
+    weighted = " with weights" if predictions.weights is not None else ""
+    if predictions.clusters is not None:
+        weighted += f" in {_clusters_in(predictions)} clusters"
+    rows = f"{counted(predictions.n, 'row')}{weighted} of {file}"
+    text, document = fitted_text(calibrator, method, rows, out)
+    document |= {
         "file": str(file),
         "n": predictions.n,
         "weighted": predictions.weights is not None,
         "clusters": _clusters_in(predictions),
         "n_classes": predictions.n_classes,
-        "parameters": calibrator.n_parameters,
-        "keeps_prediction": calibrator.keeps_prediction,
-        "fit": report.as_dict(),
-        "out": str(out),
     }
-    keeps = "keeps" if calibrator.keeps_prediction else "may change"
-    weighted = " with weights" if predictions.weights is not None else ""
-    if predictions.clusters is not None:
-        weighted += f" in {_clusters_in(predictions)} clusters"
-    rows = f"{counted(predictions.n, 'row')}{weighted}"
-    text = (
-        f"{method} fitted on {rows} of {file} and saved to {out}\n"
-        f"{counted(calibrator.n_parameters, 'parameter')}, "
-        f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
-    )
-    parts = {name: part.method for name, part in calibrator.parts().items()}
-    if parts:
-        document["parts"] = parts
-    for note in report.notes:
-        if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
-            text += f"\n\n{wrap(note[:1].upper() + note[1:])}"
     emit(text, document, json)
 
 
@@ -234,18 +237,36 @@ def fit(
 @tells_names
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="A calibrator that `calibrant fit` saved.")],
-    file: File,
-    out: Annotated[Path, typer.Option(help="Where to write the probabilities; any format.")],
+    files: Files,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Where to write the probabilities; any format. Of many files a folder, which a "
+            "second call goes on to fill."
+        ),
+    ],
     kind: Kind = None,
     positive: Positive = None,
     labels: Labels = None,
     cluster: Cluster = None,
+    engine: EngineName = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    skip_broken: SkipBroken = False,
     json: Json = None,
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
     from calibrant.files import write_predictions
     from calibrant.posthoc.loading import load
 
+    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
+    if many.wanted:
+        refuse_names("many files")
+        if cluster is not None:
+            raise InputError("of many files no clusters are written; leave out --cluster")
+        apply_many(many, calibrator=calibrator, out=out, json=json)
+        return
+    file = Path(files[0])
     check_outputs([calibrator, file, labels], [out, json])
     fitted = load(calibrator)
     before = read(file, kind, labels, labelled=False, cluster=cluster, positive=positive)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
+from calibrant.core.text import counted, wrap
 
 if TYPE_CHECKING:
     from calibrant.scale.engines import Engine
@@ -120,3 +121,77 @@ def measure_many(
         text += f"\n\n{size}"
         document["rows_needed"] = vars(size)
     emit(text, document, json)
+
+
+def fit_many(
+    many: Many,
+    *,
+    method: str,
+    settings: list[str],
+    out: Path,
+    sample: int | None,
+    seed: int,
+    json: str | None,
+) -> None:
+    """Fit a calibrator to many files, as `calibrant fit` does to one."""
+    from calibrant.posthoc.registry import make_calibrator, parse_arguments
+    from calibrant.scale.fitting import fit_shards
+
+    calibrator = make_calibrator(method, **parse_arguments(method, settings))
+    engine, shards = many.by(), many.shards()
+    check_places(shards, [out, json])
+    options: dict[str, Any] = {"engine": engine, "skip_broken": many.skip_broken}
+    with watching(f"fitting {method}", shards) as watch:
+        fit_shards(calibrator, shards, sample=sample, seed=seed, watch=watch, **options)
+    calibrator.save(out)
+    text, document = fitted_text(calibrator, method, f"{shards.rows} rows of {shards.source}", out)
+    document |= {"file": shards.source, "n": shards.rows, "shards": len(shards)}
+    emit(text, document, json)
+
+
+def apply_many(many: Many, *, calibrator: Path, out: Path, json: str | None) -> None:
+    """Apply a calibrator to many files, as `calibrant apply` does to one."""
+    from calibrant.posthoc.loading import load
+    from calibrant.scale.applying import apply_shards
+
+    fitted = load(calibrator)
+    engine, shards = many.by(), many.shards(labelled=False)
+    check_places(shards, [json])
+    options: dict[str, Any] = {"engine": engine, "skip_broken": many.skip_broken}
+    with watching(f"applying {fitted.method}", shards) as watch:
+        done = apply_shards(fitted, shards, str(out), watch=watch, **options)
+    document = {"calibrator": str(calibrator), "method": fitted.method} | done.as_dict()
+    emit(f"{fitted.method} applied: {done}", document, json)
+
+
+def fitted_text(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str, dict[str, Any]]:
+    """Return what `calibrant fit` prints of a fitted calibrator, and what it writes as JSON.
+
+    Args:
+        calibrator: the fitted one; method: what it was asked for as.
+        rows: what it was fitted to, in words.
+        out: where it was saved.
+    """
+    report = calibrator.fit_report_
+    document: dict[str, Any] = {
+        "method": method,
+        "arguments": calibrator.get_params(),
+        "n_classes": calibrator.n_classes_,
+        "parameters": calibrator.n_parameters,
+        "keeps_prediction": calibrator.keeps_prediction,
+        "fit": report.as_dict(),
+        "out": str(out),
+    }
+    keeps = "keeps" if calibrator.keeps_prediction else "may change"
+    text = (
+        f"{method} fitted on {rows} and saved to {out}\n"
+        f"{counted(calibrator.n_parameters, 'parameter')}, "
+        f"{counted(report.iterations, 'iteration')}; {keeps} the predicted class"
+    )
+    parts = {name: part.method for name, part in calibrator.parts().items()}
+    if parts:
+        document["parts"] = parts
+    for note in report.notes:
+        if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
+            text += f"\n\n{wrap(note[:1].upper() + note[1:])}"
+    return text, document

@@ -144,7 +144,7 @@ class NpyRows(ArrayFile):
         where, labels = self.source, self.labels
         files = {key: file for key, file in _npy_siblings(where).items() if is_file(file)}
         if not is_folder(where):
-            named = next((key for key in SCORES.values() if _stem(where).endswith(key)), None)
+            named = next((key for key in SCORES.values() if stem_of(where).endswith(key)), None)
             if named is None:
                 raise PredictionsError(
                     f"{where}: the name doesn't say what the array is; expected {EXPECTED_FILES}"
@@ -159,7 +159,8 @@ class NpyRows(ArrayFile):
         }
 
 
-def _stem(where: str) -> str:
+def stem_of(where: str) -> str:
+    """Return the name of a file without its folder and extension."""
     return Path(name_of(where)).stem
 
 
@@ -169,8 +170,8 @@ def _npy_siblings(where: str) -> dict[str, str]:
     if is_folder(where):
         return {key: within(where, f"{key}.npy") for key in keys}
     for key in SCORES.values():
-        if _stem(where).endswith(key):
-            prefix = _stem(where).removesuffix(key)
+        if stem_of(where).endswith(key):
+            prefix = stem_of(where).removesuffix(key)
             return {other: beside(where, f"{prefix}{other}.npy") for other in keys}
     return {}
 

@@ -21,7 +21,8 @@ from calibrant.scale.engines import Engine
 from calibrant.scale.locating import by_number
 from calibrant.scale.measuring import ShardEvaluation, carried, evaluate_sums, evaluated
 from calibrant.scale.running import Watcher, gathered, summed
-from calibrant.scale.shards import Shard, Shards
+from calibrant.scale.shard import Shard
+from calibrant.scale.shards import Shards
 from calibrant.scale.sums import By, Plan
 
 # Cells of a margin or a confidence, to a factor of two; groups begin at their edges.

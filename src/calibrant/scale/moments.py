@@ -94,7 +94,7 @@ def _of_chunk(
 
 
 def widen(chunk: NDArray[Any], out: NDArray[Any]) -> None:
-    """Write a chunk into a room of a wider type; halves by their bits, which takes half the time."""
+    """Write a chunk into a room of a wider type; halves by their bits, twice as quick."""
     if chunk.dtype != np.float16 or out.dtype != np.float32:
         out[...] = chunk
         return
@@ -103,7 +103,10 @@ def widen(chunk: NDArray[Any], out: NDArray[Any]) -> None:
     bits <<= HALF_SHIFT
     bits &= HALF_BITS
     out *= HALF_SCALE
-    if float(out.min(initial=0.0)) <= -HALF_INFINITY or float(out.max(initial=0.0)) >= HALF_INFINITY:
+    if (
+        float(out.min(initial=0.0)) <= -HALF_INFINITY
+        or float(out.max(initial=0.0)) >= HALF_INFINITY
+    ):
         out[...] = chunk
 
 

@@ -4,136 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import fspath
-from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from calibrant.core.arrays import IntArray
 from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
-from calibrant.core.row_numbers import rows_from
 from calibrant.core.text import counted
 from calibrant.files.batched import of_rows, open_rows
-from calibrant.files.keys import ONE_SCORE, FileKind, Keys, Wanted, assemble, readable
-from calibrant.files.row_files import RowFile
+from calibrant.files.keys import ONE_SCORE, FileKind, Wanted, readable
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.locating import Where, located
+from calibrant.scale.shard import Shard
 
-# Numbers of a batch: what is computed of them takes around 20 MB, and threads don't share it.
-BATCH_NUMBERS = (1 << 20) - 1
-# Rows of a batch at most, so that whole numbers below 2^32 may be summed as floats without loss.
-BATCH_ROWS = 1 << 18
 # Headers are read by so many threads: most of the time is waiting.
 HEADER_THREADS = 8
-
-
-class Batch(NamedTuple):
-    """Some rows of a shard.
-
-    Attributes:
-        predictions: the rows.
-        place: where row 0 stands among all rows of all shards.
-        column: (n,) what was asked for beside them, or None.
-    """
-
-    predictions: Predictions
-    place: int
-    column: NDArray[Any] | None
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One file of a set. It holds no row, only what its header says; workers take it as it is.
-
-    Attributes:
-        where: its path or URL.
-        kind: what its scores are.
-        rows: how many there are.
-        n_classes: number of classes K, None for the top-label form.
-        first: where its row 0 stands among all rows of all shards.
-        labels: a separate file of labels, for one `.npy` file.
-        labelled: whether its rows need labels.
-        positive: which label is the positive class of binary predictions.
-    """
-
-    where: str
-    kind: FileKind
-    rows: int
-    n_classes: int | None
-    first: int = 0
-    labels: str | None = None
-    labelled: bool = True
-    positive: str | None = None
-
-    @property
-    def rows_at_once(self) -> int:
-        """Rows of a batch."""
-        return max(1, min(BATCH_ROWS, BATCH_NUMBERS // (self.n_classes or 1)))
-
-    def batches(
-        self, column: str | None = None, *, features: bool = False, chosen: IntArray | None = None
-    ) -> Iterator[Batch]:
-        """Yield its rows in bounded memory, checked.
-
-        Args:
-            column: name of a column to read beside them.
-            features: whether to read features, where there are any.
-            chosen: the rows to yield, ascending; None for all.
-
-        Raises:
-            PredictionsError: a row that can't be used, named by its number in the file.
-        """
-        step = self.rows_at_once
-        spans = [slice(a, min(a + step, self.rows)) for a in range(0, self.rows, step)]
-        if chosen is not None:
-            spans = [s for s in spans if np.diff(np.searchsorted(chosen, [s.start, s.stop]))[0]]
-        with open_rows(self.where, self.labels) as file:
-            keys = self._keys(file, features)
-            wanted = list(of_rows(keys))
-            with readable("the rows", self.where):
-                if column is not None and not file.has(column):
-                    raise PredictionsError(f"{self.where}: there is no column '{column}'")
-                names = wanted if column is None or column in wanted else [*wanted, column]
-                read = file.read(names, spans)
-                for span in spans:
-                    with named(self.where):
-                        arrays = next(read)
-                    with rows_from(span.start):
-                        rows = assemble(keys, arrays.__getitem__, self.where)
-                    place, beside = (
-                        self.first + span.start,
-                        None if column is None else arrays[column],
-                    )
-                    if chosen is not None:
-                        low, high = np.searchsorted(chosen, [span.start, span.stop])
-                        index = chosen[low:high] - span.start
-                        rows, beside = rows.take(index), None if beside is None else beside[index]
-                    yield Batch(rows, place, beside)
-
-    def _keys(self, file: RowFile, features: bool) -> Keys:
-        keys = file.choose(Wanted(self.kind, self.labelled, self.positive))
-        if "weight" in file.names():
-            raise PredictionsError(
-                f"{self.where}: has a 'weight' for each row, and shards are taken without weights; "
-                "measure it as one file"
-            )
-        return replace(keys, head=(), reference=None, features=keys.features if features else None)
-
-
-class named:
-    """Let messages of the body begin with the file that they are about."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, PredictionsError) and not str(error).startswith(self.where):
-            raise PredictionsError(f"{self.where}: {error}") from error
 
 
 class Shards:
@@ -227,6 +110,11 @@ class Shards:
     def n_classes(self) -> int | None:
         """Number of classes K, None for the top-label form."""
         return self.shards[0].n_classes
+
+    @property
+    def binary(self) -> bool:
+        """Whether the predictions are about one event."""
+        return self.kind in ("binary", *ONE_SCORE)
 
     @property
     def kind(self) -> FileKind:

@@ -15,7 +15,12 @@ from functools import partial
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, to_numpy
-from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning, PredictionsError
+from calibrant.core.errors import (
+    BoundaryWarning,
+    InputError,
+    NotIdentifiedWarning,
+    PredictionsError,
+)
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import (
     FIRST_SEARCH,
@@ -29,7 +34,9 @@ from calibrant.scale.engines import Engine
 from calibrant.scale.exact import mean_of, rounded_sum
 from calibrant.scale.moments import ORDER, row_moments
 from calibrant.scale.running import Watcher, gathered
-from calibrant.scale.shards import Shard, Shards
+from calibrant.scale.sampling import Part, chosen_rows, joined
+from calibrant.scale.shard import Shard
+from calibrant.scale.shards import Shards
 
 # The first guess is from so many rows at most, and from no more numbers than this.
 FIRST_ROWS, FIRST_NUMBERS = 16_384, 1 << 26
@@ -121,27 +128,37 @@ def sum_curves(shard: Shard, beta: float, *, checked: bool = False) -> CurveSums
     return found
 
 
-def first_rows(shards: Shards) -> Predictions:
-    """Return the first rows of all, as many as a first guess takes."""
+def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predictions:
+    """Return the first rows of all, as many as a first guess takes; see `fit_temperature_to`."""
     wanted = max(1, min(FIRST_ROWS, FIRST_NUMBERS // (shards.n_classes or 1)))
     held: list[Predictions] = []
     for shard in shards:
-        some = np.arange(min(shard.rows, wanted))
-        held += [batch.predictions for batch in shard.batches(chosen=some)]
-        wanted -= len(some)
+        some = Part(shard, np.arange(min(shard.rows, wanted)))
+        try:
+            held.append(chosen_rows(some))
+        except PredictionsError as error:
+            if broken is None:
+                raise
+            broken[shard.where] = str(error)
+            continue
+        wanted -= len(some.chosen)
         if wanted == 0:
             break
-    logits = np.concatenate([to_numpy(rows.logits) for rows in held])
-    labels = np.concatenate([rows.labels for rows in held])
-    return Predictions("logits", logits, labels, source=shards.source)
+    if not held:
+        raise InputError(f"{shards.source}: no file could be read")
+    return joined(held).only_logits()
 
 
 def fit_temperature_to(
-    shards: Shards, engine: Engine, watch: Watcher | None = None
+    shards: Shards,
+    engine: Engine,
+    watch: Watcher | None = None,
+    broken: dict[str, str] | None = None,
 ) -> TemperatureFit:
     """Return the temperature of greatest likelihood of all rows of all shards.
 
     As `fit_temperature` where no finite one is best. `iterations` counts the passes over all rows.
+    Shards that can't be read go into `broken`, with the reason; None to end with them.
 
     Raises:
         PredictionsError: the top-label form, or a row that can't be used.
@@ -157,9 +174,9 @@ def fit_temperature_to(
         nonlocal passes
         passes += 1
         function = partial(sum_curves, beta=beta, checked=passes > 1)
-        return gathered(engine, function, shards.shards, CurveSums.__add__, watch)
+        return gathered(engine, function, shards.shards, CurveSums.__add__, watch, broken)
 
-    beta = fit_temperature(first_rows(shards).summary).beta
+    beta = fit_temperature(first_rows(shards, broken).summary).beta
     sums = sums_at(beta)
     scale = sums.mean_gap
     if scale == 0.0:
@@ -204,4 +221,8 @@ def fit_temperature_to(
 
 def _minimum(sums: CurveSums) -> tuple[float, int]:
     """Return the best relative step from the guess, no longer than the series are of use."""
-    return find_root(sums.slope, -LONGEST_STEP, LONGEST_STEP, 0.0)
+    t, steps = find_root(sums.slope, -LONGEST_STEP, LONGEST_STEP, 0.0)
+    if abs(t) < LONGEST_STEP:
+        value, derivative = sums.slope(t)  # one step more costs nothing here
+        t -= value / derivative
+    return t, steps

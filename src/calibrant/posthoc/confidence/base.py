@@ -9,16 +9,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.shapes import Lines, Steps
+from calibrant.posthoc.contents import FittedForm
 from calibrant.posthoc.pieces import (
     TopAndOthers,
     as_type,
@@ -93,6 +95,23 @@ class ConfidenceMap(Calibrator):
 
         Methods that heed weights are given those of the rows, in the same order.
         """
+
+    def fit_confidences(
+        self, confidence: FloatArray, correct: FloatArray, n_classes: int, form: FittedForm
+    ) -> Self:
+        """Fit the top-label form on confidences alone, such as sums over shards stand for.
+
+        Args:
+            confidence: (N,) ascending; correct: (N,) 1.0 for right rows, else 0.0.
+            n_classes: number of classes K; form: what the confidences are of, as `form_` has it.
+
+        Raises:
+            InputError: an argument of the constructor is out of range.
+        """
+        check_arguments(self)
+        self.n_classes_, self.form_ = n_classes, form
+        self.fit_report_ = self._fit_map(confidence, correct)
+        return self
 
     def _fit(self, predictions: Predictions) -> FitReport:
         if self.of_event:

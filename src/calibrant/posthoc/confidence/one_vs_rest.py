@@ -17,6 +17,7 @@ from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap
 from calibrant.posthoc.confidence.shapes import APART
+from calibrant.posthoc.contents import FittedForm
 from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, columns, softmax, sums, zero_where_masked
 from calibrant.predictions.predictions import Predictions
@@ -96,6 +97,17 @@ class MapOfEitherForm(ConfidenceMap):
         if self.of_event and self.form == "top-label":
             return report
         return replace(report, notes=(*report.notes, NOTES[self.form]))
+
+    def fit_confidences(
+        self, confidence: FloatArray, correct: FloatArray, n_classes: int, form: FittedForm
+    ) -> Self:
+        """Fit the top-label form; see `ConfidenceMap.fit_confidences`."""
+        super().fit_confidences(confidence, correct, n_classes, form)
+        self._join([self])
+        if not self.of_event:
+            notes = (*self.fit_report_.notes, NOTES[self.form])
+            self.fit_report_ = replace(self.fit_report_, notes=notes)
+        return self
 
     def _fit_classes(self, predictions: Predictions) -> FitReport:
         probs = exact_softmax(predictions.scores).T

@@ -1,0 +1,130 @@
+"""A uniform sample of rows, drawn by their places: the same however rows are dealt to shards.
+
+Each place among all rows has 64 bits that look random and hang on nothing but the place and the
+seed. The rows with the least of them are the sample: exactly so many, without replacement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import IntArray, to_numpy
+from calibrant.core.errors import InputError
+from calibrant.predictions.predictions import Predictions
+from calibrant.scale.engines import Engine
+from calibrant.scale.exact import mixed
+from calibrant.scale.running import Watcher, through
+from calibrant.scale.shard import Shard
+from calibrant.scale.shards import Shards
+
+# Places are gone through so many at a time.
+PLACES_AT_ONCE = 1 << 22
+# A first cut of the places keeps so many standard deviations more than wanted.
+SPARE = 8.0
+
+
+class Part(NamedTuple):
+    """Some rows of a shard.
+
+    Attributes:
+        shard: the shard. chosen: which of its rows, ascending.
+    """
+
+    shard: Shard
+    chosen: IntArray
+
+    @property
+    def where(self) -> str:
+        """Where the shard lies."""
+        return self.shard.where
+
+    @property
+    def rows(self) -> int:
+        """How many rows have to be gone through."""
+        return self.shard.rows
+
+
+def sampled_places(rows: int, wanted: int, seed: int) -> IntArray:
+    """Return the places of a uniform sample of `wanted` among so many rows, ascending."""
+    if wanted >= rows:
+        return np.arange(rows)
+    expected = wanted + SPARE * wanted**0.5 + SPARE**2
+    limit = np.uint64(min(2.0**64 * min(expected / rows, 1.0), 2.0**64 - 2048))
+    places: list[IntArray] = []
+    hashes: list[NDArray[np.uint64]] = []
+    for start in range(0, rows, PLACES_AT_ONCE):
+        some = np.arange(start, min(start + PLACES_AT_ONCE, rows), dtype=np.uint64)
+        bits = mixed(some, seed)
+        kept = bits <= limit
+        places.append(some[kept].astype(np.int64))
+        hashes.append(bits[kept])
+    place, bits = np.concatenate(places), np.concatenate(hashes)
+    return np.sort(place[np.argsort(bits, kind="stable")[:wanted]])
+
+
+def chosen_rows(part: Part) -> Predictions:
+    """Return some rows of a shard, with what is known of them."""
+    batches = part.shard.batches(features=True, chosen=part.chosen)
+    return joined([batch.predictions for batch in batches])
+
+
+def joined(parts: list[Predictions]) -> Predictions:
+    """Return the rows of all parts, in order."""
+    first = parts[0]
+
+    def every(name: str) -> NDArray[np.generic] | None:
+        arrays = [getattr(part, name) for part in parts]
+        return None if arrays[0] is None else np.concatenate([to_numpy(a) for a in arrays])
+
+    return replace(
+        first,
+        scores=every("scores"),
+        known_labels=every("known_labels"),
+        predicted=every("predicted"),
+        features=every("features"),
+    )
+
+
+def sample(
+    shards: Shards,
+    wanted: int,
+    seed: int,
+    engine: Engine,
+    watch: Watcher | None = None,
+    broken: dict[str, str] | None = None,
+) -> Predictions:
+    """Return a uniform sample of the rows of all shards.
+
+    Args:
+        shards: the files.
+        wanted: rows of the sample.
+        seed: of the sample.
+        engine: who reads.
+        watch: called with a `Progress` as shards are done.
+        broken: takes up shards that can't be read, with the reason; None to end with them.
+
+    Raises:
+        PredictionsError: a row near one of them can't be used.
+    """
+    places = sampled_places(shards.rows, wanted, seed)
+    starts = np.array([shard.first for shard in shards])
+    ends = starts + [shard.rows for shard in shards]
+    cuts = np.searchsorted(places, [starts, ends])
+    work = [
+        Part(shard, places[low:high] - shard.first)
+        for shard, low, high in zip(shards, *cuts.tolist(), strict=True)
+        if low < high
+    ]
+    found: dict[int, Predictions] = {}
+
+    def take(i: int, rows: Predictions) -> None:
+        found[i] = rows
+
+    through(engine, chosen_rows, work, take, watch, broken)
+    if not found:
+        raise InputError(f"{shards.source}: no file could be read")
+    return replace(joined([found[i] for i in sorted(found)]), source=shards.source)

@@ -175,12 +175,9 @@ def test_stand_ins_have_the_running_sums_of_all_rows() -> None:
         step = 50_000 // len(c)
         assert (np.diff(c) >= 0).all()
         assert set(a.tolist()) == {0.0, 1.0}
-        np.testing.assert_allclose(
-            np.cumsum(a) * step, np.cumsum(correct)[step - 1 :: step], atol=step + 30
-        )
-        np.testing.assert_allclose(
-            np.cumsum(c) * step, np.cumsum(confidence)[step - 1 :: step], atol=5
-        )
+        for ours, theirs, off in ((a, correct, step + 30), (c, confidence, 5)):
+            expected = np.cumsum(theirs)[step - 1 :: step]
+            np.testing.assert_allclose(np.cumsum(ours) * step, expected, atol=off)
 
 
 def test_a_sample_is_drawn_by_places_alone(whole: cb.Predictions, tmp_path: Path) -> None:

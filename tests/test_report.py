@@ -18,8 +18,8 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.findings import heading
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.report import write_comparison_report, write_evaluation_report
+from calibrant.report.compared import comparison_words
 from calibrant.report.method_title import method_title
-from calibrant.report.pages import comparison_words
 from calibrant.report.series import binned_reliability, risk_coverage
 
 MAX_BYTES = 500_000
@@ -91,10 +91,10 @@ def test_headline_says_before_and_after(comparison: cb.Comparison) -> None:
     text, deck = comparison_words(comparison, before)
     gap = Gap.of(before.top)
     assert text.startswith(f"Overconfident by {100 * gap.value:.1f} points (95 % interval ")
-    assert f"after {comparison.best} " in text
-    assert ("not distinguishable from perfect" in text) == comparison.methods[0].evaluation[
-        "ece"
-    ].at_floor
+    assert f"after {comparison.recommended}" in text
+    recommended = comparison[comparison.recommended].evaluation["ece"]
+    assert ("not distinguishable from perfect" in text) == recommended.at_floor
+    assert comparison.best in deck
     for name in comparison.tied_with_best:
         assert name in deck
 
@@ -127,7 +127,9 @@ def test_page_loads_nothing_and_is_small(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert page.stat().st_size < MAX_BYTES
     for tag, attributes in found.tags:
-        assert not {"src", "href", "srcset", "data", "action", "poster"} & set(attributes), tag
+        link = attributes.pop("href", None)
+        assert link is None or (tag == "a" and link[1:] in found.ids and link[0] == "#")
+        assert not {"src", "srcset", "data", "action", "poster"} & set(attributes), tag
         assert tag not in ("link", "iframe", "object", "embed", "img", "base")
     for loader in ("http://", "https://", "url(", "@import", "fetch(", "XMLHttpRequest", "import("):
         assert loader not in text
@@ -141,7 +143,7 @@ def test_page_is_well_formed_and_labelled(page: Path) -> None:
     named = {str(a["for"]) for t, a in found.tags if t == "label" and "for" in a}
     for tag, attributes in found.tags:
         if tag in ("select", "input") and attributes.get("type") != "radio":
-            inside = {"after", "before"}  # these stand inside their labels
+            inside = {"after", "before", "metric"}  # these stand inside their labels
             assert attributes["id"] in named | inside
         for reference in ("aria-labelledby", "data-copy-table", "for"):
             for target in str(attributes.get(reference) or "").split():

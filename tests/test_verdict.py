@@ -12,7 +12,7 @@ from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.evaluation.findings import heading, judge, state_of
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
-from calibrant.report.pages import comparison_words
+from calibrant.report.compared import comparison_words
 
 JUDGES = {"ece", "adaece", "smce", "smece", "ks"}
 SHOWS_NO_MORE = (

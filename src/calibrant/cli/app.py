@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from calibrant._version import __version__
 from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
+from calibrant.cli.datasets import is_run
 from calibrant.cli.export import export
 from calibrant.cli.head import head
 from calibrant.cli.inspecting import inspect
+from calibrant.cli.measuring import Asked, measure_one, measure_run
 from calibrant.cli.monitor import monitor
 from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
@@ -107,9 +108,10 @@ def measure(
     skip_broken: SkipBroken = False,
     json: Json = None,
 ) -> None:
-    """Measure how honest the confidence in FILE is, with intervals and the noise floor."""
-    from calibrant.evaluation.evaluate import evaluate
+    """Measure how honest the confidence in FILE is, with intervals and the noise floor.
 
+    FILE may be a run of `calibrant train`: then its validation and its test rows are measured.
+    """
     if rows_for is not None and not 0 < rows_for < 1:
         raise InputError(
             f"--rows-for takes an ECE as a fraction, such as 0.01 for 1 %, not {rows_for:g}"
@@ -118,60 +120,21 @@ def measure(
         raise InputError("--rows-for asks about the whole file; leave out either it or --by")
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
+    reading = {"kind": kind, "labels": labels, "cluster": cluster, "positive": positive}
+    asked, first = Asked(by, rows_for, options, reading), Path(files[0])
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
-    if many.wanted:
+    if len(files) == 1 and is_run(first) and not many.asked_for:
+        measure_run(first, asked, report, json)
+    elif many.wanted:
         refuse_names("many files")
         more: dict[str, Any] = {"rows_for": rows_for, "report": report, "json": json}
         measure_many(many, by=by, cluster=cluster, **more, **options)
-        return
-    file = Path(files[0])
-    check_outputs([file, labels], [report, json])
-    predictions = read(file, kind, labels, cluster=cluster, positive=positive)
-    if by is not None:
-        from calibrant.evaluation.groups import evaluate_by
-
-        if report is not None:
-            raise InputError(
-                "a report page shows the whole file; leave out either --by or --report"
-            )
-        with progress(None, "measuring") as step:
-            grouped = evaluate_by(predictions, _groups(file, by), progress=step, **options)
-        if grouped.by == "group":  # the library saw a column, but not its name
-            grouped = replace(grouped, by=by)
-        emit(str(grouped), grouped.as_dict(), json)
-        return
-    result = evaluate(predictions, **options)
-    if report is not None:
-        from calibrant.report import write_evaluation_report
-
-        write_evaluation_report(report, result, predictions)
-    text, document = str(result), result.as_dict()
-    if rows_for is not None:
-        from calibrant.evaluation.power import rows_needed
-
-        size = rows_needed(
-            result.top.confidence,
-            rows_for,
-            seed=seed,
-            weights=result.top.weight,
-            design_effect=result.n / result.effective_rows,
-        )
-        text += f"\n\n{size}"
-        document["rows_needed"] = vars(size)
-    emit(text, document, json)
+    else:
+        measure_one(first, asked, report, json)
 
 
 def _clusters_in(predictions: Predictions) -> int | None:
     return None if predictions.clusters is None else len(set(predictions.clusters.tolist()))
-
-
-def _groups(file: Path, by: str) -> Any:
-    """Return what `evaluate_by` takes: the name of a kind of group, or a column of the file."""
-    from calibrant.evaluation.grouping import GroupKind
-    from calibrant.files import read_column
-
-    kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-    return kinds[by] if by in kinds else read_column(file, by)
 
 
 @app.command(cls=NamesMethods)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from calibrant.cli.colours import painted_sentence
 from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrantError
 from calibrant.core.temporaries import removed_when_killed
@@ -84,5 +85,5 @@ def _called(words: Sequence[str]) -> int:
 def _said(sentence: str, code: int) -> int:
     # Nobody may be there to read this either.
     with suppress(OSError):
-        print(sentence, file=sys.stderr)
+        print(painted_sentence(sentence, sys.stderr), file=sys.stderr)
     return code

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from calibrant.cli.colours import painted, painted_sentence
 from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.files.atomic import replacing
@@ -22,7 +23,7 @@ def emit(text: str, document: dict[str, Any], json_path: str | None) -> None:
         write_text(json_path, as_json(document) + "\n")
     # The last thing that a command does: whoever reads it may have had enough.
     with suppress(BrokenPipeError):
-        print(as_json(document) if json_path == "-" else text)
+        print(as_json(document) if json_path == "-" else painted(text, sys.stdout))
     finish_output()
 
 
@@ -62,7 +63,8 @@ def warnings_to_stderr() -> Generator[None]:
         def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, ours):
                 with suppress(BrokenPipeError):  # the work goes on when nobody listens
-                    print(f"warning: {message}", file=sys.stderr)
+                    sentence = painted_sentence(f"warning: {message}", sys.stderr)
+                    print(sentence, file=sys.stderr)
             else:
                 shown(message, category, *rest, **more)
 

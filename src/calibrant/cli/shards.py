@@ -40,12 +40,16 @@ class Many:
     positive: str | None = None
 
     @property
+    def asked_for(self) -> bool:
+        """Whether the words name an engine, or what only an engine does."""
+        return self.skip_broken or (self.engine, self.scheduler, self.workers) != (None, None, None)
+
+    @property
     def wanted(self) -> bool:
         """Whether this is a task for an engine, rather than one file to be read whole."""
         from calibrant.scale.locating import stands_for_many
 
-        asked = (self.engine, self.scheduler, self.workers, self.skip_broken or None)
-        return any(one is not None for one in asked) or stands_for_many(self.files)
+        return self.asked_for or stands_for_many(self.files)
 
     def by(self) -> Engine:
         """Return who does the work."""

@@ -106,7 +106,7 @@ class Comparison(ComparisonTables):
         """
         return {method.name: method for method in self.methods}[name]
 
-    @cached_property
+    @property
     def differences(self) -> dict[str, DifferenceToBest]:
         """Paired difference of each method to the best one by `rank_by`."""
         return self.differences_by(self.rank_by)
@@ -119,6 +119,16 @@ class Comparison(ComparisonTables):
         Raises:
             KeyError: the metric was not measured.
         """
+        # Table, page and JSON ask for the same ones.
+        if metric not in self._differences:
+            self._differences[metric] = self._paired(metric)
+        return self._differences[metric]
+
+    @cached_property
+    def _differences(self) -> dict[str, dict[str, DifferenceToBest]]:
+        return {}
+
+    def _paired(self, metric: str) -> dict[str, DifferenceToBest]:
         results = {method.name: method.evaluation[metric] for method in self.methods}
         level = self.methods[0].evaluation.level
 
@@ -176,13 +186,28 @@ class Comparison(ComparisonTables):
     @property
     def tied_with_best(self) -> list[str]:
         """Names of the others that can't be told from the best, all comparisons considered."""
-        return [m.name for m in self.methods[1:] if not self.differences[m.name].significant]
+        return self.tied_by(self.rank_by)
 
-    def headline(self) -> str:
-        """Return the finding in one or two sentences."""
-        best = self.methods[0].evaluation
-        tied = self.tied_with_best if len(self.methods) > 1 else None
-        return ranking(best[self.rank_by], self.best, best.level, tied)
+    def tied_by(self, metric: str) -> list[str]:
+        """Return the names of the others that can't be told from the best by any metric."""
+        differences, best = self.differences_by(metric), self.best_by(metric)
+        return [
+            name
+            for name in self.ranked_by(metric)
+            if name != best and not differences[name].significant
+        ]
+
+    def ranked_by(self, metric: str) -> list[str]:
+        """Return the names of all methods, best first by any metric."""
+        ranked = sorted(self.methods, key=lambda method: method.evaluation[metric].cost)
+        return [method.name for method in ranked]
+
+    def headline(self, metric: str | None = None) -> str:
+        """Return the finding in one or two sentences, by the metric that ranks or by another."""
+        metric = metric or self.rank_by
+        best = self[self.best_by(metric)]
+        tied = self.tied_by(metric) if len(self.methods) > 1 else None
+        return ranking(best.evaluation[metric], best.name, best.evaluation.level, tied)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""

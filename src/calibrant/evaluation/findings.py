@@ -192,21 +192,28 @@ def standing(evaluation: Evaluation) -> str:
     return " ".join(part for part in (text, of_positive(evaluation)) if part)
 
 
-def change(before: Evaluation, after: Evaluation, method: str | None, rank_by: str) -> str:
-    """Return what a comparison's best method makes of a network's own confidences.
+def change(
+    before: Evaluation,
+    after: Evaluation,
+    method: str | None,
+    rank_by: str,
+    rank: str = "the best of these methods",
+) -> str:
+    """Return what a method of a comparison makes of a network's own confidences.
 
     Args:
         before: the network's own confidences.
-        after: those of the best method, on the same rows.
+        after: those of the method, on the same rows.
         method: its name; None if no method does better than the network's own confidences.
         rank_by: the metric that ranks.
+        rank: what to call the method where its confidences aren't honest.
     """
     start, states = finding(before, rank_by), [state_of(e, rank_by) for e in (before, after)]
     if method is None:
         return sentence(f"{start}; no method does better")
     if states == ["honest", "honest"]:
         return sentence(f"{start}, before and after {method}")
-    which = method if states[1] == "honest" else f"{method}, the best of these methods,"
+    which = method if states[1] == "honest" else f"{method}, {rank},"
     return sentence(f"{start}; after {which} {finding(after, rank_by)}")
 
 
@@ -258,16 +265,24 @@ def against_floor(result: MetricResult) -> str:
     return "above the floor: more than noise gives"
 
 
-def marks(result: MetricResult, *, best: bool, significant: bool) -> list[str]:
+def marks(
+    result: MetricResult, *, best: bool, significant: bool, may_be_best: bool = False
+) -> list[str]:
     """Return the marks of a method's rank by a metric.
 
     Args:
         result: its value.
         best: whether it is the best.
         significant: whether it can be told apart from the best.
+        may_be_best: whether it is in the set that holds the truly best one.
     """
     rank = "best" if best else "" if significant else "tied"
-    return [mark for mark in (rank, "at the floor" if result.at_floor else "") if mark]
+    said = {
+        rank: rank,
+        "may be the best": may_be_best and not best,
+        "at the floor": result.at_floor,
+    }
+    return [mark for mark, holds in said.items() if holds]
 
 
 def sentence(text: str) -> str:

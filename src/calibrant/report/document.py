@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant._version import __version__
-from calibrant.comparison.comparison import UNCALIBRATED, Comparison, DifferenceToBest
+from calibrant.comparison.comparison import UNCALIBRATED
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.core.weights import mean
 from calibrant.evaluation import findings
 from calibrant.evaluation.evaluate import Evaluation, MetricResult
+from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.numbers import show
 from calibrant.evaluation.printed import weighing
 from calibrant.metrics.bins import Strategy
@@ -27,10 +27,9 @@ from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.scoring import score_rows
 from calibrant.report.classes import class_table, classes_called, classes_to_show
+from calibrant.report.grouped import groups_document
 from calibrant.report.margins import MarginTemperature, margin_groups, margin_temperature
-from calibrant.report.method_title import method_title
 from calibrant.report.render import typeset
 from calibrant.report.series import (
     HISTOGRAM_BINS,
@@ -68,77 +67,29 @@ class Shown:
     ranked: bool = True
 
 
-def comparison_document(
-    comparison: Comparison, before: Evaluation, fit: Predictions, test: Predictions
+def evaluation_document(
+    evaluation: Evaluation, predictions: Predictions, groups: GroupedEvaluation | None = None
 ) -> Document:
-    """Return what the page of a comparison holds.
-
-    Args:
-        comparison: what was compared.
-        before: the network's own confidences on the test rows, from `uncalibrated`.
-        fit: the rows that the methods were fitted on.
-        test: the rows that they were measured on.
-    """
-    shown = [Shown(m.name, m.evaluation, m.calibrator) for m in comparison.methods]
-    if comparison.uncalibrated is None:
-        shown.append(Shown(UNCALIBRATED, before, ranked=False))
-    document = _document(shown, test)
-    after = comparison.best_calibrated or comparison.methods[0]
-    parts = {method.name: method for method in comparison.methods}
-    to_best = {name: comparison.differences_by(name) for name in document["metrics"]}
-    for entry in document["methods"]:
-        if entry["name"] not in parts:
-            continue
-        part = parts[entry["name"]]
-        found = {name: differences[part.name] for name, differences in to_best.items()}
-        for name, words in entry["words"].items():
-            result, best = part.evaluation[name], part.name == comparison.best_by(name)
-            words |= _rank_words(result, found[name], best=best)
-        entry |= {
-            "stands_for": method_title(part.calibrator),
-            "fit_seconds": part.fit_seconds,
-            "apply_seconds": part.apply_seconds,
-            "parameters": part.calibrator.n_parameters,
-            "keeps_accuracy": part.keeps_accuracy,
-            "warnings": list(part.warnings),
-            "differences": {name: vars(difference) for name, difference in found.items()},
-        }
-    before_fit = score_rows(fit)
-    return document | {
-        "verb": "compare",
-        "before": UNCALIBRATED,
-        "after": after.name,
-        "rank_by": comparison.rank_by,
-        "best": comparison.best,
-        "tied_with_best": comparison.tied_with_best,
-        "skipped_methods": comparison.skipped,
-        "fit": {
-            "source": comparison.fit_source,
-            "rows": comparison.fit_rows,
-            "accuracy": mean(before_fit.correct.astype(np.float64), before_fit.weights),
-            "confidence": mean(before_fit.confidence, before_fit.weights),
-        },
-    }
-
-
-def evaluation_document(evaluation: Evaluation, predictions: Predictions) -> Document:
     """Return what the page of one evaluation holds.
 
     Args:
         evaluation: what was measured.
         predictions: the rows that it was measured on.
+        groups: the same rows measured within groups.
     """
     shown = Shown(THESE, evaluation)
-    return _document([shown], predictions) | {
+    return document_of([shown], predictions) | {
         "verb": "measure",
         "before": None,
         "after": THESE,
         "rank_by": None,
         "fit": None,
+        "groups": None if groups is None else groups_document(groups),
     }
 
 
-def _document(shown: Sequence[Shown], predictions: Predictions) -> Document:
+def document_of(shown: Sequence[Shown], predictions: Predictions) -> Document:
+    """Return what all pages hold of the methods that they show, best first."""
     first, predictions = shown[0].evaluation, predictions.counted
     margin = None if predictions.kind == "toplabel" else predictions.margins
     # The network itself first, then the best method.
@@ -181,25 +132,13 @@ def _metric(metric: Metric, result: MetricResult) -> Document:
 def _words(result: MetricResult) -> Document:
     """Return a result as the page's tables write it."""
     return {
-        **{name: _figure(result.metric, getattr(result, name)) for name in WRITTEN},
+        **{name: figure_of(result.metric, getattr(result, name)) for name in WRITTEN},
         "against_floor": findings.against_floor(result),
     }
 
 
-def _rank_words(result: MetricResult, difference: DifferenceToBest, *, best: bool) -> Document:
-    """Return what the ranking says of a method by one metric."""
-    value, low, high = (
-        _figure(result.metric, v) for v in (difference.value, difference.low, difference.high)
-    )
-    return {
-        "marks": findings.marks(result, best=best, significant=difference.significant),
-        "difference": f"+{value}" if difference.value > 0 else value,
-        "difference_low": low,
-        "difference_high": high,
-    }
-
-
-def _figure(metric: Metric, value: float | None) -> str:
+def figure_of(metric: Metric, value: float | None) -> str:
+    """Return a metric's value as the page writes it; nothing for one that isn't there."""
     return "" if value is None or not np.isfinite(value) else typeset(show(metric, value))
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from calibrant.comparison.comparison import UNCALIBRATED, Comparison
+from calibrant.comparison.comparison import Comparison
 from calibrant.core.errors import InputError
 from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.files import StrPath
 from calibrant.predictions.predictions import Predictions
-from calibrant.report.document import comparison_document, evaluation_document
+from calibrant.report.compared import comparison_document, comparison_words, uncalibrated
+from calibrant.report.document import evaluation_document
 from calibrant.report.render import render, write_page
 
 
@@ -44,7 +46,10 @@ def write_comparison_report(
 
 
 def write_evaluation_report(
-    path: StrPath, evaluation: Evaluation, predictions: Predictions
+    path: StrPath,
+    evaluation: Evaluation,
+    predictions: Predictions,
+    groups: GroupedEvaluation | None = None,
 ) -> None:
     """Write the page of one evaluation. What its kind of scores can't show is left out.
 
@@ -52,6 +57,7 @@ def write_evaluation_report(
         path: the HTML file; an old one is replaced.
         evaluation: what `calibrant.evaluate` found.
         predictions: the rows that it was measured on.
+        groups: what `calibrant.evaluate_by` found on the same rows, to be shown as well.
 
     Raises:
         InputError: other rows than those of the evaluation, or a path that can't be written.
@@ -67,33 +73,9 @@ def write_evaluation_report(
         True
     """
     _check_rows(predictions, evaluation.n)
-    document = evaluation_document(evaluation, predictions)
+    document = evaluation_document(evaluation, predictions, groups)
     headline, deck = findings.heading(evaluation), findings.standing(evaluation)
     write_page(path, render(document, headline, deck))
-
-
-def comparison_words(comparison: Comparison, before: Evaluation) -> tuple[str, str]:
-    """Return the headline of a comparison's page and the sentences below it.
-
-    Args:
-        comparison: what was compared.
-        before: the network's own confidences on the test rows.
-    """
-    best, name, rank_by = comparison.methods[0].evaluation, comparison.best, comparison.rank_by
-    deck = comparison.headline()
-    if best[rank_by].floor is not None:
-        deck += f" {findings.honest_would_show(best[rank_by], f'those of {name}')}"
-    better = None if name == UNCALIBRATED else name
-    return findings.change(before, best, better, rank_by), deck
-
-
-def uncalibrated(comparison: Comparison, test: Predictions) -> Evaluation:
-    """Return the network's own confidences, measured as the comparison measured its methods."""
-    if comparison.uncalibrated is not None:
-        return comparison.uncalibrated.evaluation
-    like = comparison.methods[0].evaluation
-    resamples = max([len(result.replicates) for result in like.results.values()] + [2])
-    return evaluate(test, metrics=list(like.results), resamples=resamples, level=like.level)
 
 
 def _check_rows(predictions: Predictions, rows: int) -> None:

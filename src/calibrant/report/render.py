@@ -14,7 +14,7 @@ from calibrant.files import StrPath, replacing
 if TYPE_CHECKING:
     from calibrant.report.document import Document
 
-SCRIPTS = ("charts.js", "tables.js", "page.js")
+SCRIPTS = ("charts.js", "tables.js", "saving.js", "view.js", "drawing.js", "page.js")
 
 
 def render(document: Document, headline: str, deck: str) -> str:
@@ -25,12 +25,16 @@ def render(document: Document, headline: str, deck: str) -> str:
         headline: the finding in one sentence.
         deck: the sentence below it.
     """
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    template = environment.from_string(resource("page.html.jinja"))
+    template = environment.get_template("page.html.jinja")
     return template.render(
         doc=document,
         grouped=grouped,

@@ -236,13 +236,45 @@ function strip(result, low, high, best) {
     out += `<rect class="floor" x="${x(low)}" y="0" width="${px(right - x(low))}" height="30"/>`;
   }
   out += line(x(best), 0, x(best), 30, "diagonal", keep);
-  if (result.low > high) {
-    out += `<path class="line" d="M${width - 16} 9L${width - 8} 15L${width - 16} 21" ${keep}/>`;
-  } else {
-    out += line(x(result.low), 15, x(Math.min(result.high, high)), 15, "whisker", keep);
-    if (result.value <= high) out += line(x(result.value), 15, x(result.value), 15, "point", keep);
+  if (result.value > high) {
+    out += `<path class="line" d="M${width - 24} 9L${width - 8} 15L${width - 24} 21" ${keep}/>`;
+  } else if (result.value < low) {
+    out += `<path class="line" d="M24 9L8 15L24 21" ${keep}/>`;
   }
+  const [from, to] = [Math.max(result.low, low), Math.min(result.high, high)];
+  if (from < to) out += line(x(from), 15, x(to), 15, "whisker", keep);
+  if (result.value >= low && result.value <= high) out += line(x(result.value), 15, x(result.value), 15, "point", keep);
   return `<svg viewBox="0 0 ${width} 30" preserveAspectRatio="none" aria-hidden="true"><g class="after">${out}</g></svg>`;
+}
+
+// The ranking as one picture: a row for each method.
+function rankingChart(methods, name, metric, [low, high]) {
+  const width = 640, step = 26, left = 170, area = { left, right: width - 90, top: 8, bottom: 8 + step * methods.length };
+  const x = scale(low, high, area.left, area.right), unit = metric.percent ? 100 : 1;
+  const xs = ticks(low, high, 5), digits = tickDigits(xs, unit);
+  let out = "";
+  for (const v of xs) {
+    out += line(x(v), area.top, x(v), area.bottom, "grid");
+    out += text(x(v), area.bottom + 17, fixed(unit * v, digits), 'text-anchor="middle"');
+  }
+  methods.forEach((method, i) => {
+    const result = method.metrics[name], middle = area.top + step * (i + 0.5);
+    out += text(left - 10, middle + 4, method.name, 'class="strong" text-anchor="end"');
+    out += text(width, middle + 4, method.words[name].value, 'class="strong" text-anchor="end"');
+    if (result.value == null) return;
+    if (result.floor_95 != null) {
+      out += `<rect class="floor" x="${x(low)}" y="${middle - 10}" width="${px(x(clamp(result.floor_95, low, high)) - x(low))}" height="20"/>`;
+    }
+    const [from, to] = [Math.max(result.low, low), Math.min(result.high, high)];
+    out += '<g class="after">';
+    if (from < to) out += line(x(from), middle, x(to), middle, "whisker");
+    if (result.value > high) out += `<path class="line" d="M${area.right - 4} ${middle - 5}l6 5l-6 5"/>`;
+    else if (result.value < low) out += `<path class="line" d="M${area.left + 4} ${middle - 5}l-6 5l6 5"/>`;
+    else out += `<circle class="dot" cx="${x(result.value)}" cy="${middle}" r="4.5"/>`;
+    out += "</g>";
+  });
+  out += text((area.left + area.right) / 2, area.bottom + 36, metric.title + (metric.percent ? ", %" : ""), 'class="strong" text-anchor="middle"');
+  return svg(width, area.bottom + 44, `Ranking by ${metric.title}`, out);
 }
 
 // The gap of a class with its interval; the hollow mark is the method that it is held against.

@@ -1,0 +1,45 @@
+"""Groups of rows as the page of one evaluation shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.groups import GroupedEvaluation
+from calibrant.evaluation.numbers import show
+from calibrant.evaluation.printed import HEADINGS
+from calibrant.report.render import typeset
+
+
+def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:
+    """Return what the page shows of groups: what the printed table does, and the p-values."""
+    marked = set(groups.miscalibrated)
+    metric = groups[groups.worst][groups.metric].metric
+    return {
+        "by": HEADINGS.get(groups.by, groups.by),
+        "metric": groups.metric,
+        "title": metric.title,
+        "percent": metric.percent,
+        "lower_is_better": metric.lower_is_better,
+        "marked": groups.miscalibrated,
+        "rows": [_group(name, groups[name], groups, name in marked) for name in groups.groups],
+        "skipped": groups.skipped,
+    }
+
+
+def _group(name: str, group: Evaluation, groups: GroupedEvaluation, marked: bool) -> dict[str, Any]:
+    result = group[groups.metric]
+    shown = {end: getattr(result, end) for end in ("value", "low", "high", "floor_95")}
+    return {
+        "name": name,
+        "n": group.n,
+        "confidence": group.mean_confidence,
+        "accuracy": group.accuracy,
+        **shown,
+        "p_adjusted": groups.p_adjusted.get(name),
+        "marked": marked,
+        "words": {
+            end: "" if value is None else typeset(show(result.metric, value))
+            for end, value in shown.items()
+        },
+    }

@@ -1,0 +1,293 @@
+"""How the page works in a browser: tables, links that keep the view, figures, paper, axe."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.report import write_comparison_report, write_evaluation_report
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+METHODS = [
+    "none", "temperature", "temperature-laplace", "ets", "isotonic", "histogram", "smart", "svs",
+    "vector", "platt", "beta", "irm",
+]  # fmt: skip
+SWITCHES = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --virtual-time-budget=20000 "
+    "--dump-dom"
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
+
+
+@pytest.fixture(scope="module")
+def comparison(labelled_logits: Callable[..., Any]) -> tuple[cb.Comparison, Any, Any]:
+    fit, test = (cb.Predictions.from_logits(*labelled_logits(1500, 4, seed=s)) for s in (1, 2))
+    return cb.compare(METHODS, fit=fit, test=test, resamples=60), fit, test
+
+
+@pytest.fixture(scope="module")
+def page(comparison: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_comparison_report(path, *comparison)
+    return path
+
+
+def seen_in(page: Path, folder: Path, script: str, hash: str = "", width: int = 1280) -> Any:
+    """Return what a script, which sets `seen` and may wait, saw of a page."""
+    check = f"""<script type="module">
+const seen = {{}};
+try {{ {script} }} catch (error) {{ seen.error = String(error); }}
+const out = document.createElement("pre");
+out.id = "check";
+out.textContent = JSON.stringify(seen);
+document.body.append(out);
+</script>"""
+    (folder / "check.html").write_text(
+        page.read_text(encoding="utf-8").replace("</body>", check + "</body>"), encoding="utf-8"
+    )
+    done = subprocess.run(
+        [
+            str(BROWSER),
+            *SWITCHES.split(),
+            f"--window-size={width},900",
+            f"--user-data-dir={folder / 'profile'}",
+            (folder / "check.html").as_uri() + hash,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    found = re.search(r'<pre id="check">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-2000:]
+    seen = json.loads(html.unescape(found[1]))
+    assert "error" not in seen, seen["error"]
+    return seen
+
+
+WORK = """
+const table = byId("ranking-table");
+const shown = () => [...table.tBodies[0].rows].filter((r) => r.offsetParent !== null);
+const isRow = (r) => !r.classList.contains("fold");
+const nameIn = (r) => r.cells[0].firstChild.textContent.trim();
+const names = () => shown().filter(isRow).map(nameIn);
+seen.folded = names();
+seen.folds = shown().filter((r) => !isRow(r)).map((r) => r.textContent);
+seen.csv = csvOf(table).trim().split("\\n").length;
+seen.arrows = Object.fromEntries([...table.tBodies[0].rows].filter(isRow)
+  .map((r) => [nameIn(r), r.querySelector(".strip path") !== null]));
+const field = byId("ranking-table-filter");
+field.value = "temperature";
+field.dispatchEvent(new Event("input"));
+seen.filtered = names();
+seen.filtered_csv = csvOf(table).trim().split("\\n").length;
+field.value = "";
+field.dispatchEvent(new Event("input"));
+table.querySelector('[data-sort="method"]').click();
+seen.sorted = names();
+seen.latex = latexOf(byId("numbers-table"));
+byId("metric").value = "nll";
+byId("metric").dispatchEvent(new Event("change"));
+seen.deck = byId("deck").textContent;
+seen.headline = byId("headline").textContent;
+byId("after").value = "platt";
+byId("after").dispatchEvent(new Event("change"));
+document.querySelector('a[href="#classes"]').click();
+seen.hash = location.hash;
+seen.figures = {};
+for (const button of document.querySelectorAll("[data-figure]")) {
+  const { figure, format } = button.dataset, text = figureText(figure);
+  if (format === "svg") {
+    const parsed = new DOMParser().parseFromString(text, "image/svg+xml");
+    seen.figures[figure] = [
+      parsed.querySelectorAll("svg").length,
+      parsed.querySelector("parsererror") === null,
+      parsed.querySelectorAll("[class]").length,
+      parsed.documentElement.textContent.includes("platt"),
+    ];
+  }
+}
+const png = await pngOf(figureText("reliability"));
+seen.png = [png.type, png.size > 10000];
+const papers = [...document.querySelectorAll("#numbers-paper table")];
+seen.paper = papers.map((t) => [...t.tHead.rows[0].cells].map((c) => c.textContent));
+seen.paper_rows = papers.map((t) => t.tBodies[0].rows.length);
+seen.columns = [...byId("numbers-table").tHead.rows[0].cells].map((c) => visibleText(c));
+"""
+
+
+def test_tables_links_and_figures_work(comparison: Any, page: Path, tmp_path: Path) -> None:
+    found: cb.Comparison = comparison[0]
+    seen = seen_in(page, tmp_path, WORK)
+    ranked = [m.name for m in found.methods]
+    # Folded rows are few, in order, and what the page speaks of stands.
+    assert len(seen["folded"]) < len(ranked)
+    assert seen["folded"] == [name for name in ranked if name in seen["folded"]]
+    assert {ranked[0], found.recommended, "none"} <= set(seen["folded"])
+    assert seen["folds"]
+    hidden = [name for name in ranked if name not in seen["folded"]]
+    assert all(any(name in text for text in seen["folds"]) for name in hidden)
+    assert seen["csv"] == 1 + len(ranked)
+    # The scale is that of the contenders: only who is told apart from the best may lie beyond it.
+    assert seen["arrows"]["none"]
+    assert not any(seen["arrows"][name] for name in [found.best, *found.tied_with_best])
+    assert "temperature" in seen["filtered"]
+    assert 0 < len(seen["filtered"]) < len(ranked)
+    assert seen["filtered_csv"] == 1 + len(seen["filtered"])
+    assert sorted(seen["sorted"]) == seen["sorted"]
+    assert len(seen["sorted"]) == len(ranked)
+    lines = seen["latex"].splitlines()
+    assert lines[0] == r"\begin{tabular}{" + "l" + "r" * (len(seen["columns"]) - 1) + "}"
+    assert [lines[1], lines[3], *lines[-2:]] == [
+        r"\toprule", r"\midrule", r"\bottomrule", r"\end{tabular}",
+    ]  # fmt: skip
+    assert len(lines) == 6 + len(ranked)
+    assert {line.count(" & ") for line in (lines[2], *lines[4:-2])} == {len(seen["columns"]) - 1}
+    best = min(found.methods, key=lambda m: m.evaluation["nll"].value)
+    assert seen["deck"].startswith(f"Lowest NLL: {best.name}, ")
+    assert found.recommended in seen["headline"]
+    assert seen["hash"] == "#after=platt&metric=nll&at=classes"
+    for figure, (parts, parsed, classes, named) in seen["figures"].items():
+        assert parsed, figure
+        assert classes == 0
+        assert parts >= 2
+        assert named or figure == "temperature"
+    assert set(seen["figures"]) == {"reliability", "ranking", "margins", "temperature", "accept"}
+    assert seen["png"] == ["image/png", True]
+    on_paper = [title for head in seen["paper"] for title in head[1:]]
+    assert on_paper == seen["columns"][1:]
+    assert set(seen["paper_rows"]) == {len(ranked)}
+
+
+def test_a_link_opens_the_view_that_it_keeps(page: Path, tmp_path: Path) -> None:
+    script = """
+seen.after = byId("after").value;
+seen.metric = byId("metric").value;
+seen.points = document.querySelector('input[name="points"]:checked').value;
+seen.classes = byId("classes-table").getAttribute("aria-label");
+seen.scrolled = window.scrollY;
+location.hash = "#after=nothing&metric=constructor&points=smooth&threshold=length";
+await new Promise((done) => setTimeout(done, 50));
+seen.unknown = [byId("after").value, byId("metric").value, state.points];
+seen.headline = byId("headline").textContent;
+"""
+    view = "#after=platt&metric=nll&points=quantile&at=classes"
+    seen = seen_in(page, tmp_path, script, view)
+    assert (seen["after"], seen["metric"], seen["points"]) == ("platt", "nll", "quantile")
+    assert seen["classes"] == "Classes, platt"
+    assert seen["scrolled"] > 500
+    data = json.loads(
+        page.read_text(encoding="utf-8").split('type="application/json">')[1].split("</script>")[0]
+    )
+    # What a link asks for and the page hasn't is passed over.
+    assert seen["unknown"] == [data["after"], data["rank_by"], "smooth"]
+    assert len(seen["headline"]) > 10
+
+
+def test_groups_are_shown_and_sorted(labelled_logits: Any, tmp_path: Path) -> None:
+    rows = cb.Predictions.from_logits(*labelled_logits(900, 8))
+    options: dict[str, Any] = {"metrics": ["ece"], "resamples": 30}
+    groups = cb.evaluate_by(rows, "predicted", **options)
+    write_evaluation_report(tmp_path / "r.html", cb.evaluate(rows, **options), rows, groups)
+    script = """
+const rows = () => [...byId("groups-table").tBodies[0].rows];
+const column = () => rows().map((r) => JSON.parse(r.cells[0].dataset.csv)[0]);
+seen.first = column();
+byId("groups-table").querySelector('[data-sort="ece"]').click();
+seen.worst = column()[0];
+seen.strips = byId("groups-table").querySelectorAll(".strip svg").length;
+"""
+    seen = seen_in(tmp_path / "r.html", tmp_path, script)
+    assert seen["first"] == list(groups.groups)
+    assert seen["worst"] == groups.worst
+    assert seen["strips"] == len(groups.groups)
+
+
+AXE = """
+for (const details of document.querySelectorAll("details")) {
+  details.open = true;
+  fillNumbers(details);
+}
+const found = await axe.run(document);
+seen.checked = found.passes.length;
+seen.violations = found.violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]);
+"""
+
+
+@pytest.mark.parametrize("kind", ["comparison", "groups"])
+def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_path: Path) -> None:
+    pytest.importorskip("axe_core_python", reason="axe-core is not there")
+    if kind == "groups":
+        rows = cb.Predictions.from_logits(*labelled_logits(600, 5))
+        page = tmp_path / "r.html"
+        options: dict[str, Any] = {"resamples": 20}
+        groups = cb.evaluate_by(rows, np.arange(600) % 3, **options)
+        write_evaluation_report(page, cb.evaluate(rows, **options), rows, groups)
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    with_axe = tmp_path / "axe.html"
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")
+    with_axe.write_text(text, encoding="utf-8")
+    seen = seen_in(with_axe, tmp_path, AXE)
+    assert seen["violations"] == []
+    assert seen["checked"] > 20
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="no pdftotext on the PATH")
+def test_paper_holds_every_column_and_no_half_empty_page(
+    comparison: Any, page: Path, tmp_path: Path
+) -> None:
+    found: cb.Comparison = comparison[0]
+    pdf = tmp_path / "r.pdf"
+    switches = SWITCHES.removesuffix("--dump-dom").split()
+    subprocess.run(
+        [
+            str(BROWSER),
+            *switches,
+            "--no-pdf-header-footer",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--print-to-pdf={pdf}",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    text = subprocess.run(
+        ["pdftotext", "-layout", str(pdf), "-"], capture_output=True, text=True, check=True
+    ).stdout
+    numbers = text[text.index("All metrics") : text.index("How this was made")]
+    for method in found.methods:
+        for name in ("ece", "nll", "brier"):
+            value = method.evaluation[name].value
+            assert (f"{100 * value:.2f}" if name == "ece" else f"{value:.4f}") in numbers
+    for title in (
+        "ECE",
+        "AdaECE",
+        "smCE",
+        "smECE",
+        "NLL",
+        "Brier",
+        "accuracy",
+        "Class kept",
+        "Fit",
+    ):
+        assert title in numbers
+    pages = text.split("\f")
+    lines = [
+        sum(bool(line.strip()) for line in page.splitlines()) for page in pages if page.strip()
+    ]
+    assert min(lines[:-1]) > 15

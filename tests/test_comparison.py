@@ -12,8 +12,10 @@ from feature_rows import rows_with_features
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.pairs import pair_p_values
 from calibrant.core.errors import CalibrantError, InputError, UnknownMethodError
 from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import CORE_METRICS, METRICS
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence import HistogramBinning
@@ -250,3 +252,16 @@ def test_sets_that_can_not_be_compared(sets, labelled_logits):
             compare(["none"], **arguments, **sets)
     with pytest.raises(InputError, match="resamples"):
         compare(["none"], resamples=1, **sets)
+
+
+def test_p_values_of_many_pairs_are_those_of_each_pair():
+    rng = np.random.default_rng(0)
+    values = np.array([0.02, 0.021, 0.05, 0.3])
+    drawn = values[:, None] + rng.normal(0, 0.01, (4, 200)) + rng.normal(0, 0.01, 200)
+    for i in range(4):
+        found = pair_p_values(values[i] - values[i + 1 :], drawn[i] - drawn[i + 1 :])
+        wanted = [
+            paired_difference(drawn[i], drawn[j], (values[i], values[j])).p_value
+            for j in range(i + 1, 4)
+        ]
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)

@@ -26,8 +26,8 @@ from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.classes import classes_to_show
-from calibrant.report.document import comparison_document, evaluation_document
-from calibrant.report.pages import uncalibrated
+from calibrant.report.compared import comparison_document, uncalibrated
+from calibrant.report.document import evaluation_document
 
 Floats = NDArray[np.float64]
 Labelled = tuple[Floats, NDArray[np.int64]]

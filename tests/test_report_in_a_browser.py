@@ -103,7 +103,7 @@ seen.latex = latexOf(byId("numbers-table"));
 byId("metric").value = "nll";
 byId("metric").dispatchEvent(new Event("change"));
 seen.deck = byId("deck").textContent;
-seen.headline = byId("headline").textContent;
+seen.headline = document.querySelector("h1").textContent;
 byId("after").value = "platt";
 byId("after").dispatchEvent(new Event("change"));
 document.querySelector('a[href="#classes"]').click();
@@ -183,7 +183,7 @@ seen.scrolled = window.scrollY;
 location.hash = "#after=nothing&metric=constructor&points=smooth&threshold=length";
 await new Promise((done) => setTimeout(done, 50));
 seen.unknown = [byId("after").value, byId("metric").value, state.points];
-seen.headline = byId("headline").textContent;
+seen.headline = document.querySelector("h1").textContent;
 """
     view = "#after=platt&metric=nll&points=quantile&at=classes"
     seen = seen_in(page, tmp_path, script, view)

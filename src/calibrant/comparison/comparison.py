@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
+from calibrant.comparison.pairs import DifferenceToBest, differences_to_best
 from calibrant.comparison.tables import ComparisonTables
 from calibrant.comparison.verdict import Verdict, decide
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.findings import ranking
 from calibrant.evaluation.printed import weighing
-from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 
@@ -56,19 +55,6 @@ class ComparedMethod:
             "notes": list(self.calibrator.fit_report_.notes),
             "metrics": {n: r.as_dict() for n, r in self.evaluation.results.items()},
         }
-
-
-@dataclass(frozen=True)
-class DifferenceToBest(PairedDifference):
-    """A method's paired difference to the best one; its interval is that of this pair alone.
-
-    Attributes:
-        p_adjusted: the p-value after Holm's correction for all pairs of methods.
-        significant: whether it is at most 1 - level, so that the two can be told apart.
-    """
-
-    p_adjusted: float
-    significant: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,34 +107,14 @@ class Comparison(ComparisonTables):
         """
         # Table, page and JSON ask for the same ones.
         if metric not in self._differences:
-            self._differences[metric] = self._paired(metric)
+            results = {method.name: method.evaluation[metric] for method in self.methods}
+            level = self.methods[0].evaluation.level
+            self._differences[metric] = differences_to_best(results, self.best_by(metric), level)
         return self._differences[metric]
 
     @cached_property
     def _differences(self) -> dict[str, dict[str, DifferenceToBest]]:
         return {}
-
-    def _paired(self, metric: str) -> dict[str, DifferenceToBest]:
-        results = {method.name: method.evaluation[metric] for method in self.methods}
-        level = self.methods[0].evaluation.level
-
-        def difference(first: str, second: str) -> PairedDifference:
-            a, b = results[first], results[second]
-            return paired_difference(a.replicates, b.replicates, (a.value, b.value), level)
-
-        # The best one is chosen by the same data, so any pair might have been looked at.
-        pairs = {frozenset(pair): difference(*pair) for pair in combinations(results, 2)}
-        adjusted = dict(zip(pairs, holm([pair.p_value for pair in pairs.values()]), strict=True))
-        best = self.best_by(metric)
-        found: dict[str, DifferenceToBest] = {}
-        for name in results:
-            p = adjusted.get(frozenset({name, best}), 1.0)
-            found[name] = DifferenceToBest(
-                **vars(difference(name, best)),
-                p_adjusted=p,
-                significant=name != best and p <= 1 - level,
-            )
-        return found
 
     @cached_property
     def verdict(self) -> Verdict:

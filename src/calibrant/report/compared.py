@@ -10,8 +10,8 @@ from calibrant.comparison.comparison import (
     UNCALIBRATED,
     ComparedMethod,
     Comparison,
-    DifferenceToBest,
 )
+from calibrant.comparison.pairs import DifferenceToBest
 from calibrant.core.weights import mean
 from calibrant.evaluation import findings
 from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate

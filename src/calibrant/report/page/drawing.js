@@ -315,7 +315,7 @@ function drawRanking() {
   for (const cell of table.querySelectorAll(".fold td")) cell.colSpan = 6;
   byId("metric-title").textContent = metric.title;
   byId("metric-definition").textContent = `${metric.title}: ${metric.definition}.`;
-  byId("headline").textContent = doc.words_by[name].headline;
+  document.querySelector("h1").textContent = doc.words_by[name].headline;
   byId("deck").textContent = doc.words_by[name].deck;
 }
 

@@ -59,7 +59,7 @@ def comparison_document(
         "groups": None,
         "fit": {
             "source": comparison.fit_source,
-            "n": comparison.fit_rows,
+            "rows": comparison.fit_rows,
             "accuracy": mean(before_fit.correct.astype(np.float64), before_fit.weights),
             "confidence": mean(before_fit.confidence, before_fit.weights),
         },

@@ -140,9 +140,11 @@ def _traced(
         found = _outputs(
             calibrator, logits, scores, given.get("features"), _placed(graph, arrays), level, masks
         )
-    except Untraceable as error:
+    except (Untraceable, TypeError) as error:
+        # A function of NumPy's own, not the namespace's, finds an array of a wrong type.
+        uses = error if isinstance(error, Untraceable) else f"what only NumPy can do ({error})"
         raise NotApplicableError(
-            f"method '{calibrator.method}' can't be exported to ONNX: its map uses {error}"
+            f"method '{calibrator.method}' can't be exported to ONNX: its map uses {uses}"
         ) from error
     outputs: dict[str, Traced] = {}
     for name, array in found.items():

@@ -63,6 +63,9 @@ class Traced:
         name = self.graph.node("Expand", [self.name, sizes])
         return Traced(self.graph, name, self.dtype, self.shape)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise Untraceable(f"the attribute '{name}' of an array")
+
     def __bool__(self) -> NoReturn:
         raise Untraceable("a branch on a value")
 

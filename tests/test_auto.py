@@ -17,7 +17,7 @@ from calibrant.core.errors import (
     InputError,
     NotApplicableError,
 )
-from calibrant.posthoc import auto, contest, methods
+from calibrant.posthoc import contest, methods
 from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.fitting.choice import SMALLEST_SHARE, choose, weights_by_likelihood
 from calibrant.posthoc.fitting.cross_validation import (
@@ -365,10 +365,10 @@ def test_rounding_errors_move_nothing():
 
 def test_many_logits_are_tried_in_two_folds(monkeypatch):
     logits, labels = biased(400)
-    monkeypatch.setattr(auto, "MANY_LOGITS", 1599)
+    monkeypatch.setattr(contest, "MANY_LOGITS", 1599)
     assert "1 x 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     assert "1 x 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
-    monkeypatch.setattr(auto, "MANY_LOGITS", 1600)
+    monkeypatch.setattr(contest, "MANY_LOGITS", 1600)
     assert "1 x 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
         fitted(logits, labels, folds=1)
@@ -380,7 +380,7 @@ def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
     names = "temperature,probit,probit+top-rest,probit+svs+top-rest,top-rest"
     few = fitted(logits, labels, candidates=names, folds=2)
     assert "probit+top-rest" in few.fit_report_.notes[1]
-    monkeypatch.setattr(auto, "MANY_LOGITS", 100)
+    monkeypatch.setattr(contest, "MANY_LOGITS", 100)
     many = fitted(logits, labels, candidates=names)
     assert "probit+" not in many.fit_report_.notes[1]
     why = "probit alone is clearly worse than temperature"
@@ -571,3 +571,23 @@ def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
     assert found.chain().method == next(iter(found.averaged_))
     with pytest.raises(InputError, match="'smart' isn't averaged here; there are: "):
         found.chain("smart")
+
+
+def test_of_very_many_logits_the_contest_takes_a_sample(monkeypatch, labelled_logits):
+    logits, labels = labelled_logits(1200, 5, seed=3)
+    rows = Predictions.from_logits(logits, labels)
+    monkeypatch.setattr(contest, "MANY_LOGITS", 1500)
+    monkeypatch.setattr(contest, "FEWEST_FOR_MANY", 200)
+    some = contest.some_rows(rows, seed=0)
+    assert some.n == 300
+    assert contest.some_rows(some, seed=0) is some
+    candidates = "temperature, svs+top-rest"
+    auto = AutoCalibrator(candidates=candidates).fit_predictions(rows)
+    assert "the contest was held on 300 of 1200 rows" in auto.fit_report_.notes
+    # First steps are fitted to all rows.
+    assert (
+        auto.steps_["temperature"].beta_
+        == make_calibrator("temperature").fit_predictions(rows).beta_
+    )
+    again = AutoCalibrator(candidates=candidates).fit_predictions(rows)
+    np.testing.assert_array_equal(auto.weights_, again.weights_)

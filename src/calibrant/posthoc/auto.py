@@ -37,7 +37,7 @@ DEFAULT_CANDIDATES = (
 CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
 USUAL = "usual"
 # Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
-FOLDS, FEWEST_FOLDS, MANY_LOGITS = 5, 2, 4_000_000
+FOLDS, FEWEST_FOLDS = 5, 2
 # There, nothing is put behind a step that alone is so many standard errors worse than the fallback.
 HOPELESS = 4.0
 # Rows that the repeats together go through, so that the draw of the folds hardly matters.
@@ -82,8 +82,8 @@ class AutoCalibrator(Calibrator):
         loss: of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
         folds: parts of each repeat, at least 2; 0 for 5, or 2 with more than four million logits.
-            With so many, no chain is tried whose first step alone is clearly worse than temperature
-            scaling.
+            Of so many the contest is held on a sample of the rows, and no chain is tried whose
+            first step alone is clearly worse than temperature scaling.
         repeats: 0 for as many as go through 1 500 rows, at most 3.
         seed: of the folds.
 
@@ -154,43 +154,45 @@ class AutoCalibrator(Calibrator):
         reason = contests.too_few(predictions)
         if reason:
             note = f"took {FALLBACK} without a contest: {reason}"
-            return self._keep({FALLBACK: 1.0}, {}, predictions, (note,))
-        folds = self._folds(predictions)
-        contest = CrossValidation(
-            predictions, folds, self._repeats(predictions.n), self.loss, self.seed
-        )
-        hopeless = HOPELESS if self._many(predictions) else np.inf
+            return self._keep({FALLBACK: 1.0}, {}, predictions, predictions, (note,))
+        folds, some = self._folds(predictions), contests.some_rows(predictions, self.seed)
+        contest = CrossValidation(some, folds, self._repeats(some.n), self.loss, self.seed)
+        hopeless = HOPELESS if contests.many(predictions) else np.inf
         named = {*chains, *left_out}
         trials = contests.trials_of(contest, chains, left_out, hopeless)
         entered = {name: trials[name] for name in chains if name in trials}
         how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
-        ranking = choose(entered, folds, FALLBACK, self.rule if self._one else "simplest")
-        if self._one:
+        averages = self.rule == "average"
+        ranking = choose(entered, folds, FALLBACK, "simplest" if averages else self.rule)
+        if not averages:
             weights, note = {ranking.chosen: 1.0}, ranking.sentence(self.loss, how)
         else:
             weights = weights_by_likelihood(entered, folds, FALLBACK)
             note = sentence_of_weights(weights, entered, self.loss, how, FALLBACK)
         notes = (note, ranking.all_scores(self.loss))
         notes += tuple(f"left out {n}: {why}" for n, why in left_out.items() if n in named)
-        return self._keep(weights, trials, predictions, notes)
-
-    @property
-    def _one(self) -> bool:
-        return self.rule != "average"
+        if some is not predictions:
+            notes += (f"the contest was held on {some.n} of {predictions.n} rows",)
+        return self._keep(weights, trials, predictions, some, notes)
 
     def _keep(
         self,
         weights: dict[str, float],
         trials: dict[str, Trial],
         predictions: Predictions,
+        some: Predictions,
         notes: tuple[str, ...],
     ) -> FitReport:
-        """Fit the steps of all chains that have a weight to all rows, and keep them."""
+        """Fit the steps of all chains that have a weight, and keep them.
+
+        First steps see all rows; later ones `some`, of which the contest knows held-out scores.
+        """
         taken = {name: weight for name, weight in weights.items() if weight > 0}
-        self.steps_, reports, rows = {}, list[FitReport](), predictions.only_logits()
+        self.steps_, reports = {}, list[FitReport]()
         for name in with_prefixes(taken):
             before, step = parted(name)
-            given = rows.only_logits(trials[before].scores[0]) if before else rows
+            held_out = trials[before].scores[0] if before else None
+            given = (some if before else predictions).only_logits(held_out)
             self.steps_[name] = contests.make_step(step).fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
@@ -202,10 +204,7 @@ class AutoCalibrator(Calibrator):
     def _folds(self, predictions: Predictions) -> int:
         if self.folds == 1:
             raise InputError("folds must be at least 2, or 0 to have them chosen")
-        return self.folds or (FEWEST_FOLDS if self._many(predictions) else FOLDS)
-
-    def _many(self, predictions: Predictions) -> bool:
-        return predictions.n * self.n_classes_ > MANY_LOGITS
+        return self.folds or (FEWEST_FOLDS if contests.many(predictions) else FOLDS)
 
     def _repeats(self, rows: int) -> int:
         return self.repeats or int(np.clip(-(-ROWS_OVER_REPEATS // rows), 1, MOST_REPEATS))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from calibrant.core.arrays import namespace, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.text import counted
@@ -22,6 +24,23 @@ FALLBACK = "temperature"
 OF_FORM = ":"
 # With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
 FEWEST_ROWS, FEWEST_OF_EITHER = 150, 5
+
+# Of more logits than this a contest is held on as many rows as have so many, but not on fewer.
+MANY_LOGITS, FEWEST_FOR_MANY = 4_000_000, 2000
+
+
+def many(predictions: Predictions) -> bool:
+    """Return whether rows have so many logits that fits of all of them take long."""
+    return predictions.n * int(predictions.scores.shape[1]) > MANY_LOGITS
+
+
+def some_rows(predictions: Predictions, seed: int) -> Predictions:
+    """Return the rows that a contest is held on: all, or a sample if they have very many logits."""
+    most = max(MANY_LOGITS // int(predictions.scores.shape[1]), FEWEST_FOR_MANY)
+    if predictions.n <= most:
+        return predictions
+    chosen = np.random.default_rng([seed, 9]).choice(predictions.n, most, replace=False)
+    return predictions.take(np.sort(chosen))
 
 
 def make_step(name: str) -> Calibrator:

@@ -7,6 +7,7 @@ from math import log2
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses import (
@@ -18,8 +19,8 @@ from calibrant.training.losses import (
     CrossEntropy,
     RankMixup,
     SoftECE,
-    margins,
 )
+from calibrant.training.losses.pairs import pair_sum
 
 CLASSES = 4
 
@@ -169,9 +170,7 @@ def test_rankmixup_shapes(batch):
         RankMixup()(logits, target, mixed_logits=mixed_logits[0], mixed_target=mixed_target[0])
 
 
-@pytest.mark.parametrize("at_once", [1, 400, 1 << 24])
-def test_cpc_by_pairs(batch, at_once, monkeypatch):
-    monkeypatch.setattr(margins, "_PAIRS_AT_ONCE", at_once)
+def test_cpc_by_pairs(batch):
     logits, target = batch
     z = logits.clone().requires_grad_()
     found = CPC(0.3, 0.7)(z, target)
@@ -185,6 +184,59 @@ def test_cpc_by_pairs(batch, at_once, monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     left, right = (torch.autograd.grad(value, z)[0] for value in (found, expected))
     torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
+
+
+def sum_over_all_pairs(logits: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.softplus(logits[:, None, :] - logits[:, :, None]).sum((1, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_classes", [2, 3, 10, 101])
+@pytest.mark.parametrize("scale", [0.01, 3.0, 200.0])
+def test_the_sum_over_pairs_and_its_gradient_are_those_of_all_pairs(dtype, n_classes, scale):
+    logits = scale * torch.randn(6, n_classes, dtype=dtype) + 40
+    logits[0] = logits[0, 0]  # all alike
+    logits[1, n_classes // 2 :] = logits[1, -1]  # ties
+    found, exact = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    ours, expected = pair_sum(found), sum_over_all_pairs(exact)
+    weights = torch.rand(6, dtype=dtype)
+    (ours @ weights).backward()
+    (expected @ weights.double()).backward()
+    assert found.grad is not None
+    assert exact.grad is not None
+    torch.testing.assert_close(ours.double(), expected, rtol=1e-6, atol=0)
+    # As CPC does, but for a factor of 2.
+    pairs = n_classes**2
+    torch.testing.assert_close(
+        found.grad.double() / pairs, exact.grad / pairs, rtol=1e-6, atol=1e-6
+    )
+
+
+class CountsWritten(TorchDispatchMode):
+    """Adds up how many numbers all operations write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not func.is_view:
+            self.numbers += out.numel()
+        return out
+
+
+def test_the_work_of_cpc_grows_as_the_classes_and_not_as_their_pairs():
+    written = {}
+    for n_classes in (100, 400):
+        logits = torch.randn(8, n_classes, requires_grad=True)
+        target = torch.randint(n_classes, (8,))
+        with CountsWritten() as count:
+            CPC()(logits, target).backward()
+        written[n_classes] = count.numbers / (8 * n_classes)
+    assert written[400] < 1.2 * written[100]
+    # A float for each pair, forward and backward, would be at least 2 K per class.
+    assert written[400] < 400
 
 
 def test_cpc_of_two_classes_has_no_pairs(batch):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
-from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, pick
+from calibrant.training.losses.pairs import pair_sum
 
 ClassReduction = Literal["mean", "sum"]
-# Differences held at once by the pairwise term of CPC: 64 MiB in float32.
-_PAIRS_AT_ONCE = 1 << 24
 
 
 def margin_excess(logits: Tensor, margin: float, reduction: ClassReduction) -> Tensor:
@@ -118,8 +116,8 @@ class CPC(CalibrationLoss):
     CE + discrimination * BDC + exclusion * BEC. BDC is the mean over j other than y of
     log(1 + exp(z_j - z_y)). BEC is 1 / ((K - 1)(K - 2)) times the sum over ordered pairs j, k other
     than y, j = k included, of log(1 + exp(z_k - z_j)) / 2: it pulls the wrong classes together.
-    With two classes there is no BEC. Work grows with N K^2; above 2^24 pairs it is done in parts
-    that are computed again in the backward pass.
+    With two classes there is no BEC. The pairs aren't made one by one (`pairs.py`): work and memory
+    grow with N K log K.
 
     Args:
         discrimination: weight of BDC. 1 in the paper's code; 0.1 in BalCAL's comparison.
@@ -142,30 +140,11 @@ class CPC(CalibrationLoss):
 
     def _row_losses(self, rows: Rows) -> Tensor:
         logits, classes = rows.logits, rows.logits.shape[1]
-        columns = torch.arange(classes, device=logits.device)
-        others = (columns != rows.target[:, None]).to(logits.dtype)
-        gaps = softplus(logits - pick(logits, rows.target)[:, None])
-        loss = rows.cross_entropy + self.discrimination * (gaps * others).sum(1) / (classes - 1)
+        columns = torch.arange(classes - 1, device=logits.device)
+        others = logits.gather(1, columns + (columns >= rows.target[:, None]))
+        gaps = softplus(others - pick(logits, rows.target)[:, None])
+        loss = rows.cross_entropy + self.discrimination * gaps.mean(1)
         if classes > 2:
-            pairs = _pair_sum(logits, others) / (2 * (classes - 1) * (classes - 2))
+            pairs = pair_sum(others) / (2 * (classes - 1) * (classes - 2))
             loss = loss + self.exclusion * pairs
         return loss
-
-
-def _pair_sum(logits: Tensor, others: Tensor) -> Tensor:
-    """Return (M,) sum over ordered pairs of classes in `others` of log(1 + exp(z_k - z_j))."""
-    rows, classes = logits.shape
-    width = max(1, _PAIRS_AT_ONCE // max(1, rows * classes))
-    if width >= classes:
-        return _pair_sum_of(logits, others, logits, others)
-    total = logits.new_zeros(rows)
-    for start in range(0, classes, width):
-        part = slice(start, start + width)
-        arguments = (logits[:, part], others[:, part], logits, others)
-        total = total + cast(Tensor, checkpoint(_pair_sum_of, *arguments, use_reentrant=False))
-    return total
-
-
-def _pair_sum_of(left: Tensor, of_left: Tensor, right: Tensor, of_right: Tensor) -> Tensor:
-    pairs = softplus(right[:, None, :] - left[:, :, None])
-    return torch.einsum("njk,nj,nk->n", pairs, of_left, of_right)

@@ -22,6 +22,7 @@ from calibrant.evaluation.evaluate import MetricResult as MetricResult
 from calibrant.evaluation.evaluate import evaluate as evaluate
 from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by
+from calibrant.evaluation.many_labels import evaluate_labels as evaluate_labels
 from calibrant.evaluation.power import SampleSize as SampleSize
 from calibrant.evaluation.power import rows_needed as rows_needed
 from calibrant.export.torch_module import CalibratedModule as CalibratedModule
@@ -118,6 +119,7 @@ from calibrant.posthoc.log_odds import PlattScaling as PlattScaling
 from calibrant.posthoc.log_odds import QuadraticScaling as QuadraticScaling
 from calibrant.posthoc.noise.consistency import ConsistencyCalibration as ConsistencyCalibration
 from calibrant.posthoc.noise.probit import ProbitScaling as ProbitScaling
+from calibrant.posthoc.per_label import PerLabel as PerLabel
 from calibrant.posthoc.registry import make_calibrator as make_calibrator
 from calibrant.posthoc.temperature.ensemble import (
     EnsembleTemperatureScaling as EnsembleTemperatureScaling,

@@ -21,6 +21,7 @@ from calibrant.cli.options import (
     Cluster,
     EngineName,
     Files,
+    IgnoreIndex,
     Json,
     Kind,
     Labels,
@@ -96,6 +97,7 @@ def measure(
     ] = None,
     kind: Kind = None,
     positive: Positive = None,
+    ignore_index: IgnoreIndex = -100,
     labels: Labels = None,
     cluster: Cluster = None,
     resamples: Resamples = None,
@@ -120,7 +122,8 @@ def measure(
         raise InputError("--rows-for asks about the whole file; leave out either it or --by")
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
-    reading = {"kind": kind, "labels": labels, "cluster": cluster, "positive": positive}
+    reading: dict[str, Any] = {"kind": kind, "labels": labels, "cluster": cluster}
+    reading |= {"positive": positive, "ignore_index": ignore_index}
     asked, first = Asked(by, rows_for, options, reading), Path(files[0])
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
     if len(files) == 1 and is_run(first) and not many.asked_for:
@@ -143,9 +146,13 @@ def fit(
     files: Files,
     out: Annotated[Path, typer.Option(help="Where to save the calibrator (.safetensors).")],
     method: Method = "auto",
+    per_label: Annotated[
+        bool, typer.Option("--per-label", help="Of many labels: a calibrator for each.")
+    ] = False,
     settings: Settings = None,
     kind: Kind = None,
     positive: Positive = None,
+    ignore_index: IgnoreIndex = -100,
     labels: Labels = None,
     cluster: Cluster = None,
     engine: EngineName = None,
@@ -176,8 +183,9 @@ def fit(
         return
     file = Path(files[0])
     check_outputs([file, labels], [out, json])
+    where: dict[str, Any] = {"cluster": cluster, "positive": positive, "ignore_index": ignore_index}
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
-    predictions = read(file, kind, labels, cluster=cluster, positive=positive)
+    predictions = read(file, kind, labels, **where)
     with progress(None, f"fitting {method}"):
         calibrator.fit_predictions(predictions)
     calibrator.save(out)
@@ -210,6 +218,7 @@ def apply(
     ],
     kind: Kind = None,
     positive: Positive = None,
+    ignore_index: IgnoreIndex = -100,
     labels: Labels = None,
     cluster: Cluster = None,
     engine: EngineName = None,
@@ -231,8 +240,9 @@ def apply(
         return
     file = Path(files[0])
     check_outputs([calibrator, file, labels], [out, json])
+    where: dict[str, Any] = {"cluster": cluster, "positive": positive, "ignore_index": ignore_index}
     fitted = load(calibrator)
-    before = read(file, kind, labels, labelled=False, cluster=cluster, positive=positive)
+    before = read(file, kind, labels, labelled=False, **where)
     if before.n_classes not in (None, fitted.n_classes_):
         raise InputError(
             f"{file}: has {before.n_classes} classes, but {calibrator} was fitted for "

@@ -12,6 +12,7 @@ from calibrant.cli.completion import complete_methods, complete_metric
 from calibrant.cli.datasets import compare_datasets, read_datasets, seeds_in, several
 from calibrant.cli.options import (
     Cluster,
+    IgnoreIndex,
     Json,
     Kind,
     Level,
@@ -74,6 +75,7 @@ def compare(
     kind: Kind = None,
     cluster: Cluster = None,
     positive: Positive = None,
+    ignore_index: IgnoreIndex = -100,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
@@ -98,7 +100,7 @@ def compare(
     """
     paths, tables = files or [], table or []
     check_outputs([*paths, fit, test], [report, json, *tables])
-    options = {"kind": kind, "cluster": cluster, "positive": positive}
+    options = {"kind": kind, "cluster": cluster, "positive": positive, "ignore_index": ignore_index}
     if several(paths, seeds):
         if fit is not None or test is not None or report is not None:
             raise InputError(

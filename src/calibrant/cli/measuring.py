@@ -67,6 +67,12 @@ def _measured(file: Path, asked: Asked, report: Path | None) -> tuple[str, dict[
     if grouped is not None:
         return str(grouped), grouped.as_dict()
     text, document = str(result), result.as_dict()
+    if predictions.label_names is not None:
+        from calibrant.evaluation.many_labels import evaluate_labels
+
+        labels_apart = evaluate_labels(predictions, **asked.options)
+        text += f"\n\n{labels_apart}"
+        document["labels"] = labels_apart.as_dict()
     if asked.rows_for is not None:
         from calibrant.evaluation.power import rows_needed
 

@@ -57,7 +57,7 @@ Kind = Annotated[
     str | None,
     typer.Option(
         help="What to read from the file: logits, probs, toplabel, prob or logit (one score a row, "
-        "of the positive class), or binary (those, or two columns of classes).",
+        "of the positive class), binary (those, or two columns of classes), many-labels or tokens.",
         show_default=False,
     ),
 ]
@@ -68,6 +68,9 @@ Positive = Annotated[
         help="Of binary predictions: the label of the positive class, where labels aren't 0 and 1.",
         show_default=False,
     ),
+]
+IgnoreIndex = Annotated[
+    int, typer.Option(help="Of tokens and pixels: the label of those that don't count.")
 ]
 Labels = Annotated[
     Path | None,
@@ -124,6 +127,7 @@ def read(
     labelled: bool = True,
     cluster: str | None = None,
     positive: str | None = None,
+    ignore_index: int = -100,
 ) -> Predictions:
     """Return the predictions in a file."""
     from calibrant.files import read_predictions
@@ -135,5 +139,6 @@ def read(
         labelled=labelled,
         cluster=cluster,
         positive=positive,
+        ignore_index=ignore_index,
         **told(),
     )

@@ -181,9 +181,9 @@ def evaluate_by(
             seed=seed,
         )
         if by != "label":
-            family.add(
-                name, next(iter(found[name].results.values())), found[name].top, rows.counted
-            )
+            first, measured = next(iter(found[name].results.values())), found[name]
+            said = measured.positive if first.metric.of_positive else measured.top
+            family.add(name, first, said or measured.top, rows.counted)
     if not found:
         raise InputError(
             f"no group has the {min_rows} rows that it takes (min_rows); the largest has "

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from calibrant.evaluation.groups import GroupedEvaluation
 
 # What groups are called in print, where that isn't what the argument is called.
-HEADINGS = {"predicted": "predicted class", "label": "true label", "margin": "margin of logits"}
+HEADINGS = {
+    "many labels": "label",
+    "predicted": "predicted class",
+    "label": "true label",
+    "margin": "margin of logits",
+}
 # What forms are called in print, where that isn't the word of `--kind`.
 FORMS = {
     "prob": "probability of the positive class",
@@ -110,7 +115,8 @@ def grouped_table(grouped: GroupedEvaluation) -> Table:
     marked = set(grouped.miscalibrated)
     metric = results[grouped.worst].metric
     by = HEADINGS.get(grouped.by, grouped.by)
-    head = [by, "rows", "confidence", "accuracy", metric.title, "interval", "floor 95 %"]
+    said = ["probability", "share"] if metric.of_positive else ["confidence", "accuracy"]
+    head = [by, "rows", *said, metric.title, "interval", "floor 95 %"]
     rows = [_group_row(n, grouped.groups[n], results[n], n in marked) for n in names]
     if not any(row[-1] for row in rows) or grouped.by == "label":
         head, rows = head[:-1], [row[:-1] for row in rows]
@@ -145,11 +151,12 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
 
 def _group_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
     metric = result.metric
+    rows = group.positive if metric.of_positive and group.positive is not None else group.top
     return [
         name,
         str(group.n),
-        percent(group.mean_confidence),
-        percent(group.accuracy),
+        percent(rows.mean_confidence),
+        percent(rows.accuracy),
         show(metric, result.value) + ("*" if marked else ""),
         f"{show(metric, result.low)} .. {show(metric, result.high)}",
         show(metric, result.floor_95),

@@ -43,6 +43,7 @@ from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy
 from calibrant.files.parquet_files import read_parquet, write_parquet
 from calibrant.files.rows_at_once import read_rows
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
+from calibrant.predictions.grids import IGNORE_INDEX
 from calibrant.predictions.predictions import Predictions
 
 __all__ = ["StrPath", "read_column", "read_predictions", "replacing", "write_predictions"]
@@ -86,6 +87,7 @@ def read_predictions(
     probs_key: str | None = None,
     labels_key: str | None = None,
     class_columns: Sequence[str] = (),
+    ignore_index: int | None = IGNORE_INDEX,
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
@@ -93,7 +95,9 @@ def read_predictions(
         path: the file, or a folder of ``.npy`` arrays.
         kind: what to read: ``"logits"``, ``"probs"``, ``"toplabel"``, or of binary predictions
             ``"prob"`` or ``"logit"``. By default the first of these that is there. ``"binary"``
-            takes either of the last two, or two columns of classes, the second the positive one.
+            takes either of the last two, or two columns of classes, the second the positive one;
+            ``"many-labels"`` (N, L) logits or probs with (N, L) labels 0 and 1; ``"tokens"``
+            (N, T, K) ones, or pixels, with (N, T) labels.
         labels: for ``.npy`` only: the file of labels, if it isn't the sibling ``PREFIXlabels.npy``.
         name: what later messages and tables call these rows; the path by default.
         labelled: whether to refuse a file without labels. To apply a calibrator takes none.
@@ -108,6 +112,7 @@ def read_predictions(
         class_columns: columns of a table that hold the scores and are named after the classes, in
             their order; `kind` says whether they are logits or probabilities. Columns such as
             ``prob_cat`` need no telling.
+        ignore_index: of tokens, the label of those that don't count; None for none.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -133,6 +138,7 @@ def read_predictions(
     if labels is not None and os.path.exists(labels):
         check_regular(Path(labels), fspath(labels))
     wanted = _wanted(kind, labelled, positive, logits_key, probs_key, labels_key, class_columns)
+    wanted = wanted._replace(ignore_index=ignore_index)
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
     elif labels is not None:

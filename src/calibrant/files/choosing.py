@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from calibrant.core.errors import PredictionsError
 from calibrant.files.keys import (
     CLASS_NAMES,
+    GRIDS,
     HEAD,
     LABELS,
     ONE_SCORE,
@@ -27,6 +28,8 @@ EXPECTED_KEYS = (
 OF_KIND: dict[FileKind | None, tuple[str, ...]] = {
     None: tuple(SCORES.values()),
     "binary": (*ONE_SCORE, "logits", "probs"),
+    "many-labels": ("logits", "probs"),
+    "tokens": ("logits", "probs"),
 }
 # What the Trainer of Hugging Face calls logits and labels.
 TRAINER = ("predictions", "label_ids")
@@ -120,6 +123,7 @@ def select(
         binary=binary,
         positive=wanted.positive,
         names=called,
+        grid=wanted if wanted.kind in GRIDS else None,
     )
 
 

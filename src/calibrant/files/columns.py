@@ -43,7 +43,10 @@ def select_columns(
     stems = "|".join(re.escape(stem) for stem in keys_of)
     for position, name in enumerate(header):
         match = re.fullmatch(rf"({stems})_(.+)", name, flags=re.S)
-        if name in wanted.class_columns:
+        label = re.fullmatch(r"label_([0-9]{1,99})", name)
+        if label and wanted.kind == "many-labels":
+            numbered.setdefault("labels", []).append((int(label[1]), position))
+        elif name in wanted.class_columns:
             called.setdefault(_kind_told(wanted, source), []).append((name, position))
         elif match and re.fullmatch(r"[0-9]{1,99}", match[2]):
             numbered.setdefault(keys_of[match[1]], []).append((int(match[2]), position))
@@ -66,7 +69,7 @@ def select_columns(
                 keys = replace(keys, class_names=tuple(names))
             places[key] = [position for _, position in called[key]]
         elif key in numbered:
-            stem = STEMS.get(key, key)
+            stem = "label" if key == "labels" else STEMS.get(key, key)
             _check_numbers([number for number, _ in numbered[key]], stem, source)
             places[key] = [position for _, position in sorted(numbered[key])]
         else:
@@ -141,11 +144,12 @@ def split(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
     names = [] if called is None else [str(name) for name in called.tolist()]
     if any(name.isdigit() for name in names):
         names = []
-    for key in sorted(of_rows, key=lambda key: key in STEMS):
-        if key in STEMS:
+    for key in sorted(of_rows, key=lambda key: arrays[key].ndim):
+        if arrays[key].ndim == 2:
             rows = arrays[key]
             ends = names if names and key != "features" else range(rows.shape[1])
-            columns |= {f"{STEMS[key]}_{end}": rows[:, i] for i, end in enumerate(ends)}
+            stem = STEMS.get(key, "label")
+            columns |= {f"{stem}_{end}": rows[:, i] for i, end in enumerate(ends)}
         elif key == "labels":
             columns["label"] = np.array(names)[arrays[key]] if names else arrays[key]
         else:

@@ -159,11 +159,13 @@ def _columns(header: list[str], keys: Keys, places: dict[str, list[int]]) -> lis
     top = "" if keys.kind == "toplabel" else f" to {classes - 1}"
 
     def rule(key: str) -> tuple[str, Callable[[float], bool]]:
-        if key == keys.labels and keys.binary:
+        if key == keys.labels and (keys.binary or keys.grid is not None):
             return "0 or 1 (or names, of which --positive NAME says one)", lambda x: x in (0, 1)
         if key in (keys.labels, keys.predicted):
             return f"a whole number from 0{top}", lambda x: x.is_integer() and 0 <= x < classes
         if key in (SCORES["toplabel"], SCORES["prob"]):
+            return "a number from 0 to 1", lambda x: 0 <= x <= 1
+        if key == SCORES["probs"] and keys.grid is not None:
             return "a number from 0 to 1", lambda x: 0 <= x <= 1
         if key in (SCORES["probs"], WEIGHT):
             return "a finite number of at least 0", lambda x: 0 <= x < math.inf
@@ -231,7 +233,7 @@ def _number(text: str) -> float | None:
 
 def write_csv(arrays: Arrays, path: Path) -> None:
     """Write a table; every number gets the fewest digits that give back the same float64."""
-    if "probs" in arrays:
+    if "probs" in arrays and arrays["probs"].shape != arrays.get("labels", np.empty(0)).shape:
         # Sums may be off by more in float16 than the float64 that a reader makes of it allows.
         check_scores(arrays["probs"].astype(np.float64), "probs", "as float64, which CSV holds")
     columns = split(arrays)

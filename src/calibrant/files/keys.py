@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, namespace, to_numpy
 from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
+from calibrant.files.grid_keys import grid_keys, of_grid
 from calibrant.predictions.binary import labels_of_columns
+from calibrant.predictions.grids import IGNORE_INDEX
 from calibrant.predictions.names import without_digits
 from calibrant.predictions.predictions import Predictions
 
 Arrays = dict[str, NDArray[Any]]
 
-FileKind = Literal["logits", "probs", "toplabel", "prob", "logit", "binary"]
+FileKind = Literal[
+    "logits", "probs", "toplabel", "prob", "logit", "binary", "many-labels", "tokens"
+]
 SCORES: dict[FileKind, str] = {
     "logits": "logits",
     "probs": "probs",
@@ -28,6 +32,8 @@ SCORES: dict[FileKind, str] = {
     "logit": "logit",
 }
 ONE_SCORE = ("prob", "logit")
+# Several predictions a row.
+GRIDS = ("many-labels", "tokens")
 LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
 HEAD = ("head_weight", "head_bias")
@@ -52,6 +58,7 @@ class Wanted(NamedTuple):
             their kind.
         labels_key: the one that holds the labels.
         class_columns: columns of a table that are named after the classes, in their order.
+        ignore_index: label of tokens that don't count.
     """
 
     kind: FileKind | None = None
@@ -60,6 +67,7 @@ class Wanted(NamedTuple):
     scores_key: str | None = None
     labels_key: str | None = None
     class_columns: tuple[str, ...] = ()
+    ignore_index: int | None = IGNORE_INDEX
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,7 @@ class Keys:
         binary: whether they are about one event.
         class_names: that columns are named after; labels may then be text.
         names: the key that holds names of the classes.
+        grid: of several predictions a row, what was asked for.
     """
 
     kind: FileKind
@@ -86,6 +95,7 @@ class Keys:
     positive: str | None = None
     class_names: tuple[str, ...] | None = None
     names: str | None = None
+    grid: Wanted | None = None
 
     @property
     def worded(self) -> bool:
@@ -114,6 +124,9 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
     if keys.predicted is not None:
         predicted = load(keys.predicted)
         return Predictions.from_confidence(scores, predicted, labels, source, sample_weight=weight)
+    if keys.grid is not None:
+        wanted = keys.grid
+        return of_grid(scores, labels, weight, source, wanted, log=keys.kind == "logits")
     features = load(keys.features)
     if keys.kind in ONE_SCORE:
         return Predictions.from_binary(
@@ -152,6 +165,8 @@ def to_keys(predictions: Predictions, *, words: bool = True) -> Arrays:
     With `words`, labels of binary predictions are the names of the classes, if they have any.
     """
     p = predictions
+    if p.grid is not None:
+        return {key: native(array) for key, array in grid_keys(p).items() if array is not None}
     if p.kind == "toplabel":
         arrays = {"true_label": p.known_labels, "pred_label": p.predicted, "confidence": p.scores}
     elif p.binary:

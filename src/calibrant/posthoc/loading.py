@@ -19,6 +19,7 @@ from calibrant.files.atomic import StrPath
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import misfit
 from calibrant.posthoc.needs import FORMS
+from calibrant.posthoc.per_label import PerLabel
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.saving import FORMAT
 from calibrant.posthoc.trial import fault_of
@@ -51,7 +52,8 @@ def load(path: StrPath) -> Calibrator:
 
 def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str) -> Calibrator:
     """Return the calibrator that a header describes, with its parts, once all of it fits."""
-    method = METHODS.get(header.get("method", ""))
+    called = header.get("method", "")
+    method = PerLabel if called == PerLabel.method else METHODS.get(called)
     if method is None:
         raise CalibratorFileError(
             f"{source}: holds a calibrator of the unknown method '{header.get('method')}'; this "
@@ -115,6 +117,10 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
 
 def _try_out(calibrator: Calibrator, source: str) -> None:
     """Refuse parameters that together give no probabilities."""
+    if isinstance(calibrator, PerLabel):  # it maps no rows without their labels
+        for part in calibrator.parts().values():
+            _try_out(part, source)
+        return
     try:
         reason = fault_of(calibrator)
     # Arrays that don't fit one another may fail in any way.

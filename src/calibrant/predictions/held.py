@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import check_clusters, check_weights, normalised
+from calibrant.predictions.grids import Grid
 from calibrant.predictions.last_layer import Head
 from calibrant.predictions.splitting import rows_of_first_part
 
@@ -33,6 +34,9 @@ class Rows:
     clusters: IntArray | None = None
     binary: bool = False
     class_names: tuple[str, ...] | None = None
+    grid: Grid | None = None
+    label_index: IntArray | None = None
+    label_names: tuple[str, ...] | None = None
 
     @property
     def n(self) -> int:
@@ -131,6 +135,8 @@ class Rows:
             features=rows(self.features),
             weights=rows(self.weights),
             clusters=rows(self.clusters),
+            label_index=rows(self.label_index),
+            grid=None,
         )
 
     def repeated_together(self) -> Self:

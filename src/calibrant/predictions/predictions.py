@@ -67,6 +67,9 @@ class Predictions(Forms):
             document, whose rows aren't independent; None where every row stands alone.
         binary: whether it is about one event, class 1 of two: what `from_binary` makes.
         class_names: of the classes, or None.
+        grid: where rows stood that were several to a row, see `predictions.grids`; None for others.
+        label_index: (N,) of many labels a row, which of them each row is about.
+        label_names: what these labels are called.
 
     Examples:
         >>> import calibrant as cb
@@ -287,4 +290,9 @@ class Predictions(Forms):
     def __repr__(self) -> str:
         width = "" if self.n_classes is None or self.binary else f" x {self.n_classes} classes"
         of = f" of {self.class_names[1]!r}" if self.binary and self.class_names else ""
-        return f"<Predictions {self.source!r}: {self.n} rows{width}, {self.form}{of}>"
+        rows = self.n
+        if self.label_names is not None:
+            rows, width = rows // len(self.label_names), f" x {len(self.label_names)} labels"
+        elif self.grid is not None:
+            of = f", in {self.grid.shape[0]} clusters"
+        return f"<Predictions {self.source!r}: {rows} rows{width}, {self.form}{of}>"

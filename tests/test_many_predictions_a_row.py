@@ -1,0 +1,244 @@
+"""Many labels, tokens and pixels: several predictions a row, and rows that are clusters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import calibrant as cb
+from calibrant.cli.app import app
+from calibrant.core.errors import NotApplicableError, PredictionsError
+from calibrant.evaluation.evaluate import evaluate
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    """400 rows of three labels: honest, twice too sure, and too high."""
+    rng = np.random.default_rng(1)
+    honest = rng.normal(scale=1.5, size=(400, 3))
+    labels = (rng.random((400, 3)) < sigmoid(honest)).astype(int)
+    return honest * [1, 2, 1] + [0, 0, 1], labels
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """30 texts of 20 tokens over 6 classes, overconfident, the ends padded."""
+    rng = np.random.default_rng(1)
+    honest = rng.normal(scale=1.5, size=(30, 20, 6))
+    labels = (honest + rng.gumbel(size=honest.shape)).argmax(axis=-1)
+    for row, length in enumerate(rng.integers(5, 21, size=30)):
+        labels[row, length:] = -100
+    return 2 * honest, labels
+
+
+def many(labelled, **more):
+    return cb.Predictions.from_many_labels(*labelled, kind="logit", **more)
+
+
+# --- many labels
+
+
+def test_many_labels_are_binary_predictions_clustered_by_row(labelled):
+    rows = many(labelled, label_names=["a", "b", "c"])
+    assert (rows.n, rows.form) == (1200, "logit")
+    np.testing.assert_array_equal(rows.one_score.reshape(400, 3), labelled[0])
+    np.testing.assert_array_equal(rows.clusters, np.repeat(np.arange(400), 3))
+    for name, column in zip("abc", range(3), strict=True):
+        alone = rows.of_label(name)
+        np.testing.assert_array_equal(alone.one_score, labelled[0][:, column])
+        np.testing.assert_array_equal(alone.labels, labelled[1][:, column])
+        assert alone.clusters is None
+        assert alone.positive_name == name
+
+
+def test_pooled_and_each_label_are_measured(labelled):
+    rows = many(labelled, label_names=["honest", "sure", "high"])
+    pooled = evaluate(rows, resamples=60)
+    assert pooled.clusters == 400
+    p, y = sigmoid(labelled[0]).ravel(), labelled[1].ravel()
+    by_hand = cb.expected_calibration_error(p, y, kind="prob")
+    assert pooled["ece_positive"].value == pytest.approx(by_hand, abs=1e-9)
+    each = cb.evaluate_labels(rows, resamples=60)
+    assert list(each.groups) == ["honest", "sure", "high"]
+    assert set(each.miscalibrated) == {"sure", "high"}
+    for place, name in enumerate(each.groups):
+        alone = cb.expected_calibration_error(
+            sigmoid(labelled[0][:, place]), labelled[1][:, place], kind="prob"
+        )
+        assert each[name]["ece_positive"].value == pytest.approx(alone, abs=1e-9)
+        assert each[name]["ece_positive"].floor_95 is not None
+    assert "share" in str(each)
+    json.dumps(each.as_dict())
+
+
+def test_each_label_gets_its_own_map_or_all_get_one(labelled, tmp_path: Path):
+    rows = many(labelled)
+    pooled = cb.PlattScaling().fit_predictions(rows)
+    own = cb.PerLabel("platt").fit_predictions(rows)
+    assert own.n_parameters == 6
+    losses = []
+    for fitted in (pooled, own):
+        after = fitted.apply_predictions(rows)
+        assert (after.grid.shape, after.form) == ((400, 3), "prob")
+        losses.append(evaluate(after, metrics=["log_loss"], resamples=20)["log_loss"].value)
+    assert losses[1] < losses[0] - 0.01
+    for place, part in enumerate(own.parts().values()):
+        alone = cb.PlattScaling().fit_predictions(rows.of_label(place))
+        np.testing.assert_array_equal(part.weights_, alone.weights_)
+    own.save(tmp_path / "c.safetensors")
+    again = cb.load(tmp_path / "c.safetensors")
+    np.testing.assert_array_equal(
+        again.apply_predictions(rows).scores, own.apply_predictions(rows).scores
+    )
+    with pytest.raises(PredictionsError, match="and these are others"):
+        own.apply_predictions(many(labelled, label_names=["a", "b", "c"]))
+    with pytest.raises(NotApplicableError, match="apply_predictions"):
+        own.predict_proba(rows.logits)
+    with pytest.raises(PredictionsError, match="kind='many-labels'"):
+        cb.PerLabel().fit_predictions(rows.of_label(0))
+
+
+@pytest.mark.parametrize("extension", ["npz", "safetensors", "csv", "parquet"])
+def test_files_of_many_labels_come_back(tmp_path: Path, extension, labelled):
+    path = tmp_path / f"many.{extension}"
+    probs = cb.Predictions.from_many_labels(sigmoid(labelled[0]), labelled[1])
+    for rows in (many(labelled), probs):
+        cb.write_predictions(rows, path)
+        back = cb.read_predictions(path, kind="many-labels")
+        assert back.grid.shape == (400, 3)
+        assert back.form == rows.form
+        np.testing.assert_array_equal(back.one_score, rows.one_score)
+        np.testing.assert_array_equal(back.labels, rows.labels)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        (np.zeros(4), None, r"must have shape \(N, L\)"),
+        (np.full((4, 2), 0.5), np.zeros(4), "one class index a row goes with scores of classes"),
+        (np.full((4, 2), 0.5), np.full((4, 2), 3), "labels of binary predictions must be 0 or 1"),
+        (np.full((4, 2), 1.5), np.zeros((4, 2)), "name it 'logit'"),
+    ],
+)
+def test_what_are_no_many_labels_is_refused(scores, labels, message):
+    with pytest.raises(PredictionsError, match=message):
+        cb.Predictions.from_many_labels(scores, labels)
+
+
+def test_the_command_line_measures_fits_and_applies_many_labels(tmp_path: Path, labelled):
+    path, fitted, after = (str(tmp_path / n) for n in ("m.npz", "c.safetensors", "after.npz"))
+    cb.write_predictions(many(labelled), path)
+
+    def run(*words: str) -> dict:
+        more = [] if words[0] == "fit" or words[0] == "apply" else ["--resamples", "40"]
+        outcome = CliRunner().invoke(app, [*words, "--kind", "many-labels", *more, "--json", "-"])
+        assert outcome.exit_code == 0, outcome.output
+        return json.loads(outcome.stdout)
+
+    found = run("measure", path)
+    assert set(found["labels"]["groups"]) == {"label 0", "label 1", "label 2"}
+    run("fit", path, "--method", "platt", "--per-label", "--out", fitted)
+    run("apply", fitted, path, "--out", after)
+    assert np.load(after)["probs"].shape == (400, 3)
+    now = run("measure", after)
+    name = "log_loss"
+    assert now["metrics"][name]["value"] < found["metrics"][name]["value"]
+    assert run("fit", path, "--method", "platt", "--out", fitted)["parameters"] == 2
+
+
+# --- tokens and pixels
+
+
+def test_tokens_are_rows_without_those_that_do_not_count(tokens):
+    logits, labels = tokens
+    rows = cb.Predictions.from_tokens(logits, labels)
+    kept = labels != -100
+    assert rows.n == kept.sum()
+    np.testing.assert_array_equal(rows.scores, logits[kept])
+    np.testing.assert_array_equal(rows.labels, labels[kept])
+    np.testing.assert_array_equal(rows.clusters, np.nonzero(kept)[0])
+    found = evaluate(rows, metrics=["ece", "nll"], resamples=40)
+    assert found.clusters == 30
+    flat = evaluate(cb.Predictions.from_logits(logits[kept], labels[kept]), metrics=["ece", "nll"])
+    for name in ("ece", "nll"):
+        assert found[name].value == pytest.approx(flat[name].value, abs=1e-12)
+
+
+def test_nothing_is_copied_where_every_token_counts():
+    logits = np.random.default_rng(0).normal(size=(7, 5, 4)).astype(np.float32)
+    labels = np.zeros((7, 5), dtype=int)
+    for ignored in (-100, None):
+        rows = cb.Predictions.from_tokens(logits, labels, ignore_index=ignored)
+        assert np.shares_memory(rows.scores, logits)
+    tensor = torch.as_tensor(logits)
+    assert cb.Predictions.from_tokens(tensor, labels).scores.data_ptr() == tensor.data_ptr()
+
+
+def test_pixels_may_have_their_classes_first(tokens):
+    logits = np.random.default_rng(0).normal(size=(4, 3, 5, 6))  # N, K, H, W
+    labels = np.random.default_rng(1).integers(0, 3, size=(4, 5, 6))
+    rows = cb.Predictions.from_tokens(logits, labels, class_axis=1)
+    assert (rows.n, rows.n_classes) == (120, 3)
+    np.testing.assert_array_equal(rows.scores[7], logits[0, :, 1, 1])
+    assert rows.labels[7] == labels[0, 1, 1]
+
+
+def test_tokens_are_recalibrated_and_put_back(tmp_path: Path, tokens):
+    logits, labels = tokens
+    path, fitted, after = (str(tmp_path / n) for n in ("t.npz", "c.safetensors", "after.npz"))
+    np.savez(path, logits=logits, labels=labels)
+
+    def run(*words: str) -> dict:
+        outcome = CliRunner().invoke(app, [*words, "--kind", "tokens", "--json", "-"])
+        assert outcome.exit_code == 0, outcome.output
+        return json.loads(outcome.stdout)
+
+    found = run("measure", path, "--resamples", "40")
+    assert (found["n"], found["clusters"]) == ((labels != -100).sum(), 30)
+    run("fit", path, "--method", "temperature", "--out", fitted)
+    run("apply", fitted, path, "--out", after)
+    written = np.load(after)
+    assert written["probs"].shape == logits.shape
+    np.testing.assert_array_equal(written["labels"], labels)
+    scaled = logits / cb.load(fitted).temperature_
+    expected = np.exp(scaled) / np.exp(scaled).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(written["probs"], expected, atol=1e-12)
+    assert (
+        run("measure", after, "--resamples", "40")["metrics"]["nll"]["value"]
+        < (found["metrics"]["nll"]["value"])
+    )
+    words = ["measure", path, "--kind", "tokens", "--ignore-index", "5"]
+    assert "row 14 holds -100" in str(CliRunner().invoke(app, words).exception)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        (np.zeros((4, 3)), np.zeros(4), "a row a prediction, need no kind of their own"),
+        (
+            np.zeros((4, 3, 2)),
+            np.zeros((4, 2)),
+            r"tokens or pixels must have shape \(4, 3\)",
+        ),
+        (np.zeros((4, 3, 2)), np.full((4, 3), -100), "every label is -100"),
+        (np.zeros((4, 3, 2)), np.full((4, 3), 7), "whole numbers from 0 to 1"),
+    ],
+)
+def test_what_are_no_tokens_is_refused(scores, labels, message):
+    with pytest.raises(PredictionsError, match=message):
+        cb.Predictions.from_tokens(scores, labels)
+
+
+def test_positions_left_out_cannot_be_written(tmp_path: Path, tokens):
+    rows = cb.Predictions.from_tokens(*tokens)
+    with pytest.raises(PredictionsError, match="were left out for their label"):
+        cb.write_predictions(rows, tmp_path / "x.npz")

@@ -397,7 +397,7 @@ def test_wanted_kind_is_missing(tmp_path: Path):
         read_predictions(path, kind="probs")
     with pytest.raises(
         InputError,
-        match=r"kind must be one of logits, .*, binary, not 'odds'",
+        match=r"kind must be one of logits, .*, tokens, not 'odds'",
     ):
         read_predictions(path, kind="odds")
     with pytest.raises(PredictionsError, match=r"a separate file of labels goes with .npy"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import isqrt, log
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -52,8 +52,9 @@ def _with_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
     powers = torch.arange(1, terms + 1, dtype=z.dtype, device=z.device)
     # Over the classes above each, or below, the sum of log(1 + x) and that of x / (1 + x).
     weights = torch.stack((coefficients, coefficients * powers))
-    sums = cast(Tensor, weights @ _running_sums(step, terms))
-    logs, shares = sums.unflatten(2, (2, rows)).permute(1, 2, 3, 0).unbind()
+    running: Any = _running_sums(step, terms)
+    sums = (weights @ running).unflatten(2, (2, rows)).permute(1, 2, 3, 0)
+    logs, shares = cast(tuple[Tensor, Tensor], sums.unbind())
     none = shares.new_zeros(rows, 1)
     above = torch.cat((none, shares[0]), 1)
     below = torch.cat((shares[1].flip(1), none), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from types import SimpleNamespace
 
@@ -9,7 +10,13 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.core.errors import CalibrationWarning, InputError, NotFittedError, PredictionsError
+from calibrant.core.errors import (
+    CalibrationWarning,
+    InputError,
+    MissingDependencyError,
+    NotFittedError,
+    PredictionsError,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -156,6 +163,14 @@ def test_what_does_not_fit_is_said_in_a_sentence(fitted, tmp_path):
     with pytest.raises(InputError, match=r"a torch program is saved as \.pt2"):
         fitted("temperature").to_torch(tmp_path / "calibrator.pt")
     assert not any(tmp_path.iterdir())
+
+
+def test_without_torch_the_message_says_what_to_install(fitted, monkeypatch):
+    monkeypatch.delitem(sys.modules, "calibrant.export.torch_module")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "array_api_compat.torch", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'calibrant\[torch\]'"):
+        fitted("temperature").to_torch()
 
 
 def test_a_module_says_what_it_is(fitted):

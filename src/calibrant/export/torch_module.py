@@ -8,13 +8,23 @@ from os import fspath
 from pathlib import Path
 from typing import Any, cast
 
-import array_api_compat.torch as xt
-import torch
-from torch import Tensor, nn
-
-from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
+from calibrant.core.errors import (
+    InputError,
+    MissingDependencyError,
+    NotApplicableError,
+    PredictionsError,
+)
 from calibrant.export.exportable import Exportable, needs_features, ready
 from calibrant.files.atomic import StrPath, replacing
+
+try:
+    import array_api_compat.torch as xt
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:
+    raise MissingDependencyError(
+        "torch modules need the package torch: pip install 'calibrant[torch]'"
+    ) from error
 
 # Narrower than what probabilities are computed in.
 NARROW = (torch.float16, torch.bfloat16)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, to_numpy
-from calibrant.core.errors import MissingDependencyError, NotApplicableError
+from calibrant.core.errors import NotApplicableError
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import apply_map
 
@@ -78,12 +78,8 @@ class Exported:
             >>> program(torch.zeros(1, 10))[0, :2]
             tensor([0.1000, 0.1000])
         """
-        try:
-            from calibrant.export.torch_module import CalibratorModule, write_program
-        except ImportError as error:
-            raise MissingDependencyError(
-                "torch modules need the package torch: pip install 'calibrant[torch]'"
-            ) from error
+        from calibrant.export.torch_module import CalibratorModule, write_program
+
         module = CalibratorModule(cast(Any, self))
         if path is not None:
             write_program(module, path, dtype)

@@ -167,6 +167,9 @@ def _nothing() -> dict[str, Any]:
 PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
     "README.md": (slice(None), _sample_rows),
     "docs/features.md": (slice(None), _nothing),
+    "docs/figures.md": (slice(None), _nothing),
+    "docs/files.md": (slice(None), _nothing),
+    "docs/scikit-learn.md": (slice(None), _nothing),
     "docs/known-truth.md": (slice(None), _nothing),
     "docs/losses.md": (slice(2), _network),
     "docs/monitoring.md": (slice(None), _nothing),

@@ -41,7 +41,10 @@ def refused(source: object, message: str):
 # --- what is no regular file
 
 
-@pytest.mark.parametrize("name", ["pipe.csv", "pipe.npz", "pipe.parquet", "pipe.safetensors"])
+PIPES = ["csv", "npz", "parquet", "safetensors", "jsonl", "h5", "arrow", "tsv", "feather"]
+
+
+@pytest.mark.parametrize("name", [f"pipe.{extension}" for extension in PIPES])
 def test_a_pipe_is_refused_at_once(name, tmp_path):
     path = tmp_path / name
     os.mkfifo(path)
@@ -269,3 +272,42 @@ def test_probabilities_passed_as_logits_are_warned_of_at_the_callers_line():
 @pytest.mark.parametrize("rows", [LOGITS, np.log(np.full((9, 3), 1 / 3)), np.eye(3), np.eye(3) * 5])
 def test_logits_are_not_warned_of(rows):
     Predictions.from_logits(rows, np.arange(len(rows)) % 3)
+
+
+# --- formats of rows
+
+
+def test_a_folder_of_arrow_files_can_not_lead_elsewhere(tmp_path):
+    pytest.importorskip("pyarrow")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    state = folder / "state.json"
+    for content, message in [
+        ('{"_data_files": [{"filename": "../../etc/passwd"}]}', "lists a file elsewhere"),
+        ('{"_data_files": [{"filename": "a.arrow"}]}', "there is no such file"),
+        ('{"_data_files": []}', "lists no files of rows"),
+        ('{"_data_files": 3}', "can't read the list of files"),
+        ("[]", "'state.json' must hold an object"),
+        ("{", "can't read 'state.json'"),
+    ]:
+        state.write_text(content)
+        with pytest.raises(PredictionsError, match=message) as found:
+            read_predictions(folder)
+        assert str(found.value).startswith(str(folder))
+    os.mkfifo(folder / "a.arrow")
+    state.write_text('{"_data_files": [{"filename": "a.arrow"}]}')
+    with pytest.raises(PredictionsError, match="only regular files are read"):
+        read_predictions(folder)
+
+
+def test_rows_of_json_take_bounded_memory(tmp_path):
+    path = tmp_path / "a.jsonl"
+    row = '{"label": 1, "logits": [' + ", ".join(["0.123456789"] * 50) + "]}\n"
+    path.write_text(row * 20_000)
+    tracemalloc.start()
+    try:
+        read_predictions(path)
+        # The array takes 8 MB, twice that while parts are joined; Python's floats would take 40.
+        assert tracemalloc.get_traced_memory()[1] < 3.5e7
+    finally:
+        tracemalloc.stop()

@@ -162,7 +162,7 @@ def test_columns_named_after_classes_keep_the_names(labels, separator, tmp_path)
     path.write_text(table_text(head, labels, PROBS, separator))
     same(read_predictions(path), PROBS, "probs", NAMES)
     path.write_text(table_text(["label", *NAMES], labels, PROBS, separator))
-    with refused(path, "there is no 'logits'"):
+    with refused(path, "there is no 'logits'.*named after classes and told by --class-columns"):
         read_predictions(path)
     told = read_predictions(path, kind="probs", class_columns=NAMES)
     same(told, PROBS, "probs", NAMES)
@@ -208,6 +208,20 @@ def test_names_of_classes_are_written_and_read_back(extension, tmp_path):
     path = tmp_path / f"a{extension}"
     write_predictions(cb.Predictions.from_probs(PROBS, LABELS, class_names=NAMES), path)
     same(read_predictions(path), PROBS, "probs", NAMES)
+
+
+def test_formats_of_numbers_only_or_of_one_array_a_file_take_named_classes_too(tmp_path):
+    rows = cb.Predictions.from_probs(PROBS, LABELS, class_names=NAMES)
+    write_predictions(rows, tmp_path / "a-probs.npy")
+    same(read_predictions(tmp_path / "a-probs.npy"), PROBS, "probs", NAMES)
+    write_predictions(rows, tmp_path / "a.safetensors")
+    same(read_predictions(tmp_path / "a.safetensors"), PROBS, "probs")
+
+
+def test_names_stay_through_calibration_and_selection():
+    rows = cb.Predictions.from_probs(PROBS, LABELS, class_names=NAMES)
+    after = cb.TemperatureScaling().fit_predictions(rows).apply_predictions(rows)
+    assert after.class_names == after.take(slice(9)).class_names == NAMES
 
 
 # --- separators, Arrow, HDF5

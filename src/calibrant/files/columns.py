@@ -17,7 +17,8 @@ STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 KEYS = {stem: key for key, stem in STEMS.items()}
 EXPECTED_COLUMNS = (
     "the columns label with logit_0, logit_1, ... or prob_0, prob_1, ..., label with prob or logit "
-    "of the positive class, or true_label, pred_label, confidence"
+    "of the positive class, or true_label, pred_label, confidence, or columns named after classes "
+    "and told by --class-columns"
 )
 
 

@@ -37,7 +37,7 @@ def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
     if isinstance(result, Comparison):
         name = options.pop("metric", result.rank_by)
         methods = {one.name: one.evaluation.results for one in result.methods}
-        return _intervals(methods, name, ax, [], **options)
+        return _intervals(methods, name, ax, list(methods), **options)
     raise InputError(f"there is no picture of a {type(result).__name__}")
 
 
@@ -49,7 +49,10 @@ def _intervals(
     *,
     color: str = AFTER,
 ) -> Axes:
-    """Draw a value with its interval and its floor for each name, the first on top."""
+    """Draw a value with its interval and its floor for each name, the first on top.
+
+    Points of names that aren't `marked` are hollow.
+    """
     import matplotlib.pyplot as plt
 
     missing = [name for name, found in results.items() if metric not in found]
@@ -64,11 +67,11 @@ def _intervals(
     for place, (name, found) in enumerate(results.items()):
         value = found[metric]
         ax.plot([scale * value.low, scale * value.high], [place, place], color=color, linewidth=1)
-        full = not marked or name in marked
-        ax.plot(scale * value.value, place, "o", color=color, mfc=color if full else "white", ms=5)
+        face = color if name in marked else "white"
+        ax.plot(scale * value.value, place, "o", color=color, mfc=face, ms=5)
         if value.floor_95 is not None:
             ax.plot(scale * value.floor_95, place, "|", color=QUIET, markersize=10)
     ax.set_yticks(range(len(results)), list(results))
-    ax.invert_yaxis()
+    ax.set_ylim(len(results) - 0.5, -0.5)
     ax.set_xlabel(f"{one.title}, %" if one.percent else one.title)
     return ax

@@ -24,6 +24,7 @@ from calibrant.cli.options import (
     read,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
+from calibrant.cli.shards import sampled_or_read
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.predictions.predictions import Predictions
@@ -39,7 +40,12 @@ def compare(
         ),
     ] = None,
     fit: Annotated[
-        Path | None, typer.Option(help="Predictions to fit on.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Predictions to fit on. Of a folder, glob or manifest of shards a uniform sample "
+            "of 100 000 rows is compared, and so it is of --test.",
+            show_default=False,
+        ),
     ] = None,
     test: Annotated[
         Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
@@ -155,7 +161,7 @@ def _two_sets(
     if file is not None and fit is None and test is None:
         return read(file, **options).split(fit_size, seed, stratify=stratify)
     if file is None and fit is not None and test is not None:
-        return read(fit, **options), read(test, **options)
+        return sampled_or_read(fit, seed, options), sampled_or_read(test, seed, options)
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
 
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.cli.options import read
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
+from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.scale.engines import Engine
     from calibrant.scale.running import Progress, Watcher
     from calibrant.scale.shards import Shards
+
+# Rows of a sample that methods are compared on.
+COMPARED_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -199,3 +204,27 @@ def fitted_text(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str
         if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
             text += f"\n\n{wrap(note[:1].upper() + note[1:])}"
     return text, document
+
+
+def sampled_or_read(path: Path, seed: int, options: dict[str, Any]) -> Predictions:
+    """Return the predictions in a file; of many shards a uniform sample of their rows.
+
+    Args:
+        path: a file, or a folder, glob or manifest of shards.
+        seed: of the sample.
+        options: how a file is read.
+    """
+    from calibrant.scale.locating import stands_for_many
+
+    if not stands_for_many([str(path)]):
+        return read(path, **options)
+    from calibrant.scale.engines import Engine
+    from calibrant.scale.sampling import sample
+
+    if options.get("cluster") is not None:
+        raise InputError("a sample of many files has no clusters; leave out --cluster")
+    many = Many([str(path)], options.get("kind"), positive=options.get("positive"))
+    shards = many.shards()
+    with watching("sampling", shards) as watch:
+        rows = sample(shards, COMPARED_ROWS, seed, Engine(), watch)
+    return replace(rows, source=f"{rows.n} of {shards.rows} rows of {shards.source}")

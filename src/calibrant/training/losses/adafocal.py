@@ -8,7 +8,7 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
 from calibrant.training.losses.collectives import world_size
 from calibrant.training.losses.focal import rest
 
@@ -35,6 +35,7 @@ class AdaFocal(CalibrationLoss):
         switch: magnitude below which gamma changes sign.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
 
     Attributes:
         edges: (bins + 1,) buffer. gammas: (bins,) buffer. Equal widths and 1 at first.
@@ -54,8 +55,11 @@ class AdaFocal(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.n_bins = whole("n_bins", n_bins, at_least=1)
         self.rate = number("rate", rate, at_least=0)
         self.gamma_min = number("gamma_min", gamma_min, at_most=0)

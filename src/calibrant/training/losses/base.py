@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, cast
@@ -13,10 +13,18 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.training.losses.arguments import choice
-from calibrant.training.losses.inputs import check_batch, check_features, check_range
+from calibrant.training.losses.inputs import (
+    as_table,
+    check_batch,
+    check_features,
+    check_range,
+    weights_of_classes,
+    weights_of_rows,
+)
 from calibrant.training.losses.recorder import Recorder
 
 Reduction = Literal["mean", "sum", "none"]
+ClassWeights = Sequence[float] | Tensor | None
 
 
 @dataclass
@@ -98,6 +106,11 @@ class CalibrationLoss(nn.Module):
     Args:
         reduction: "mean", "sum" or "none".
         ignore_index: target of rows to leave out.
+        class_weights: (K,) what a row counts by its target, in losses of rows; as in torch, "mean"
+            divides by the sum of these weights.
+
+    Raises:
+        InputError: class weights that aren't finite, below 0, or all 0.
 
     Attributes:
         per_sample: the loss of a row depends on no other row and no identity of the sample, so it
@@ -106,8 +119,7 @@ class CalibrationLoss(nn.Module):
             (positions in the data set), "mixed" (logits and targets of mixed inputs), "validation"
             (`update_from_validation` after each epoch), "epochs" (`start_epoch` before and
             `end_epoch` after each), "optimiser" (parameters of its own that must be learnt).
-            Adapters to other people's loops go by it.
-        accumulation_steps: batches that make one step of the optimiser; most losses don't care.
+            accumulation_steps: batches that make one step of the optimiser; most losses don't care.
         mixtures: how many mixtures of each input a loss that needs "mixed" is to be given.
         mixture_arguments: those of `Mixup` that make them, unless the caller says otherwise.
 
@@ -127,10 +139,19 @@ class CalibrationLoss(nn.Module):
     accumulation_steps: int = 1
     mixtures: int = 0
 
-    def __init__(self, *, reduction: Reduction = "mean", ignore_index: int = -100) -> None:
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
+    ) -> None:
         super().__init__()
         self.reduction: Reduction = choice("reduction", reduction, ("mean", "sum", "none"))
         self.ignore_index = ignore_index
+        self.register_buffer("class_weights", weights_of_classes(class_weights))
         self._held = False
         self._said: set[str] = set()
 
@@ -234,11 +255,11 @@ class CalibrationLoss(nn.Module):
             f"rows to leave out must hold ignore_index, which is {self.ignore_index}",
         )
         # Zeros instead of the ignored logits: infinities there would reach the gradient as 0 * inf.
-        table = _as_table(logits).masked_fill(~valid[:, None], 0)
+        table = as_table(logits).masked_fill(~valid[:, None], 0)
         kept = None
         if features is not None and "features" in self.needs:
             check_features(features, target)
-            kept = _as_table(features.detach()).masked_fill(~valid[:, None], 0)
+            kept = as_table(features.detach()).masked_fill(~valid[:, None], 0)
         return Rows(table, classes, valid, kept)
 
     def _row_losses(self, rows: Rows) -> Tensor:
@@ -249,13 +270,20 @@ class CalibrationLoss(nn.Module):
         return None
 
     def _reduce(self, rows: Rows, values: Tensor, shape: torch.Size) -> Tensor:
+        if self.class_weights is not None:
+            share = weights_of_rows(self.class_weights, rows.target, rows.logits) * rows.weight
+            rows.count = share.sum()
+            values = values * share
         values = values.masked_fill(~rows.valid, 0)
         term = self._batch_term(rows)
         if self.reduction == "none":
             shared = values if term is None else values + term * rows.weight
             return shared.reshape(shape)
         total = values.sum() if term is None else values.sum() + term * rows.count
-        return total if self.reduction == "sum" else total / rows.count.clamp_min(1)
+        # No row, or none with a weight, gives 0.
+        return (
+            total if self.reduction == "sum" else total / rows.count.masked_fill(rows.count == 0, 1)
+        )
 
 
 def own_loss(loss: object, purpose: str) -> CalibrationLoss:
@@ -270,10 +298,3 @@ def own_loss(loss: object, purpose: str) -> CalibrationLoss:
             f"{type(loss).__name__}"
         )
     return loss
-
-
-def _as_table(values: Tensor) -> Tensor:
-    """Return (M, K) rows of (N, K, ...), in at least float32."""
-    if values.ndim > 2:
-        values = values.movedim(1, -1).reshape(-1, values.shape[1])
-    return values if values.dtype == torch.float64 else values.float()

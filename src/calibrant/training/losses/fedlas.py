@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
 from calibrant.training.losses.collectives import moments_over_ranks
 from calibrant.training.losses.gate_recorder import GateRecorder
 from calibrant.training.losses.gate_state import GateState
@@ -76,6 +76,7 @@ class FeDLaS(CalibrationLoss):
         synchronise: take mean and deviation over all processes in training.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
 
     Attributes:
         gate_network: Linear(K, K // 2), LeakyReLU(0.01), Linear(K // 2, 2); None if not learnt.
@@ -106,8 +107,11 @@ class FeDLaS(CalibrationLoss):
         synchronise: bool = True,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.n_classes = whole("n_classes", n_classes, at_least=2)
         self.base: Literal["ls", "mbls"] = choice("base", base, tuple(_PUBLISHED))
         usual_alpha, usual_beta = _PUBLISHED[base]

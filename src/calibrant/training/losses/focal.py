@@ -9,7 +9,7 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
 
 # Below this 1 - p the derivative of (1 - p)^gamma with gamma < 1 would overflow.
 _SMALLEST_REST = 1e-12
@@ -33,6 +33,7 @@ class Focal(CalibrationLoss):
             schedule needs `start_epoch` to be called.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
 
     Attributes:
         gamma: the exponent in use.
@@ -44,8 +45,11 @@ class Focal(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         steps = gamma if isinstance(gamma, Mapping) else {0: gamma}
         if 0 not in steps:
             raise InputError("a schedule of gamma must say what holds from epoch 0")
@@ -90,6 +94,7 @@ class FLSD(CalibrationLoss):
         gammas: one more than boundaries. FLSD-53 is the default; FLSD-52 is (5, 3, 2).
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
@@ -99,8 +104,11 @@ class FLSD(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         for name, values in (("boundaries", boundaries), ("gammas", gammas)):
             if not isinstance(values, (list, tuple)):
                 raise InputError(f"{name} must be several numbers, not {values!r}")
@@ -130,12 +138,20 @@ class DualFocal(CalibrationLoss):
             and cross-validate elsewhere; the 0 that their code starts from is never meant.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
-        self, gamma: float = 5.0, *, reduction: Reduction = "mean", ignore_index: int = -100
+        self,
+        gamma: float = 5.0,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.gamma = number("gamma", gamma, at_least=0)
 
     def _row_losses(self, rows: Rows) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -86,3 +88,42 @@ def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
     if low < 0 or high >= size:
         wrong = low if low < 0 else high
         raise InputError(f"{what} must lie in 0 to {size - 1}, but one is {wrong}; {advice}")
+
+
+def weights_of_classes(weights: Sequence[float] | Tensor | None) -> Tensor | None:
+    """Return class weights as a float32 tensor of their own, checked; None stays None.
+
+    Raises:
+        InputError: they aren't at least two finite numbers from 0, one of them above.
+    """
+    if weights is None:
+        return None
+    table = torch.as_tensor(weights).detach().float().clone()
+    if table.ndim != 1 or len(table) < 2:
+        raise InputError(f"class_weights must be one number for each class, not {weights!r}")
+    if not table.isfinite().all() or table.min() < 0 or table.max() == 0:
+        raise InputError(
+            "class_weights must be finite, from 0, and not all 0, but lie "
+            f"between {float(table.min())} and {float(table.max())}"
+        )
+    return table
+
+
+def weights_of_rows(weights: Tensor, target: Tensor, logits: Tensor) -> Tensor:
+    """Return (M,) the class weight of each row's target (M,), as precise as logits (M, K).
+
+    Raises:
+        InputError: there are other than K weights.
+    """
+    if len(weights) != logits.shape[1]:
+        raise InputError(
+            f"class_weights are {len(weights)}, but logits have {logits.shape[1]} classes"
+        )
+    return weights.to(logits.dtype)[target]
+
+
+def as_table(values: Tensor) -> Tensor:
+    """Return (M, K) rows of (N, K, ...), in at least float32."""
+    if values.ndim > 2:
+        values = values.movedim(1, -1).reshape(-1, values.shape[1])
+    return values if values.dtype == torch.float64 else values.float()

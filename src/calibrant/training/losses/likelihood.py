@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from calibrant.training.losses.arguments import number
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
 
 
 class CrossEntropy(CalibrationLoss):
@@ -39,12 +39,20 @@ class LabelSmoothing(CalibrationLoss):
             papers, 0.1 for CIFAR-100 in FeDLaS.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
-        self, alpha: float = 0.05, *, reduction: Reduction = "mean", ignore_index: int = -100
+        self,
+        alpha: float = 0.05,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.alpha = number("alpha", alpha, at_least=0, at_most=1)
 
     def _row_losses(self, rows: Rows) -> Tensor:
@@ -61,6 +69,7 @@ class ConfidencePenalty(CalibrationLoss):
             copied code does: beta is K times weaker then. Off, since the paper sums.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
@@ -70,8 +79,11 @@ class ConfidencePenalty(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.beta = number("beta", beta, at_least=0)
         self.legacy_class_mean = legacy_class_mean
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from calibrant.training.losses.arguments import choice, number
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, pick
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows, pick
 from calibrant.training.losses.pairs import pair_sum
 
 ClassReduction = Literal["mean", "sum"]
@@ -34,6 +34,7 @@ class MbLS(CalibrationLoss):
             belong to, or "sum" as the formula is written elsewhere (divide alpha by K then).
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
@@ -44,8 +45,11 @@ class MbLS(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.alpha = number("alpha", alpha, at_least=0)
         self.margin = number("margin", margin, at_least=0)
         self.class_reduction: ClassReduction = choice(
@@ -77,6 +81,7 @@ class ACLS(CalibrationLoss):
             changes.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
@@ -89,8 +94,11 @@ class ACLS(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.alpha = number("alpha", alpha, at_least=0)
         self.positive = number("positive", positive, at_least=0)
         self.negative = number("negative", negative, at_least=0)
@@ -124,6 +132,7 @@ class CPC(CalibrationLoss):
         exclusion: weight of BEC; 1 in both.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
     """
 
     def __init__(
@@ -133,8 +142,11 @@ class CPC(CalibrationLoss):
         *,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
+        class_weights: ClassWeights = None,
     ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
         self.discrimination = number("discrimination", discrimination, at_least=0)
         self.exclusion = number("exclusion", exclusion, at_least=0)
 

@@ -350,6 +350,59 @@ def test_a_bad_cell_of_a_table_is_named(tmp_path: Path):
         cb.read_predictions(path)
 
 
+# --- what isn't of the form that it was said to be
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: cb.Predictions.from_probs([0.2, 0.7], [0, 1]), "is binary: Predictions.from_bi"),
+        (lambda: cb.Predictions.from_logits([[2.0], [1.0]], [0, 1]), "the key 'logit'"),
+        (lambda: cb.evaluate(np.array([0.2, 0.7]), [0, 1]), "is binary: Predictions.from_binary"),
+        (lambda: cb.TemperatureScaling().fit([0.2, 3.0], [0, 1]), "is binary: Predictions.from_b"),
+        (lambda: cb.Predictions.from_logits(np.zeros((2, 3, 4)), [0, 1]), "--kind tokens"),
+        (lambda: cb.Predictions.from_logits(np.eye(3), np.eye(3)), "--kind many-labels"),
+        (lambda: cb.Predictions.from_many_labels(np.eye(3), [0, 1, 2]), "scores of classes"),
+        (lambda: cb.Predictions.from_binary(np.eye(2), [0, 1]), r"from_probs.*many-labels"),
+    ],
+)
+def test_the_form_that_arrays_look_like_is_named(make, message):
+    with pytest.raises(PredictionsError, match=message) as refusal:
+        make()
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "message"),
+    [
+        ({"prob": [0.2, 0.7]}, "probs", "holds 'prob', which kind='prob' .--kind prob. reads"),
+        ({"logits": np.eye(2)}, "logit", "kind='logits' .--kind logits. reads"),
+        ({"probs": [0.2, 0.7]}, None, "in files the key 'prob'"),
+        ({"logits": np.zeros((2, 3, 4))}, None, "--kind tokens"),
+        ({"probs": np.eye(2), "labels": np.eye(2)}, None, "--kind many-labels"),
+        ({"prob": [2.0, -0.7]}, None, "name it 'logit'"),
+    ],
+)
+def test_the_form_that_a_file_looks_like_is_named(tmp_path: Path, held, asked, message):
+    path = tmp_path / "x.npz"
+    np.savez(path, **({"labels": [0, 1]} | held))
+    with pytest.raises(PredictionsError, match=message) as refusal:
+        cb.read_predictions(path, kind=asked)
+    assert str(refusal.value).startswith(str(path))
+
+
+def test_probabilities_under_a_key_of_logits_are_warned_of(tmp_path: Path):
+    probs = np.array([[0.2, 0.8], [0.6, 0.4]])
+    for key, scores in (("logits", probs), ("logit", probs[:, 1])):
+        np.savez(tmp_path / "x.npz", labels=[1, 0], **{key: scores})
+        with pytest.warns(LooksLikeProbabilitiesWarning):
+            cb.read_predictions(tmp_path / "x.npz")
+    with pytest.warns(LooksLikeProbabilitiesWarning):
+        cb.Predictions.from_many_labels(probs, [[1, 0], [0, 1]], kind="logit")
+    with pytest.warns(LooksLikeProbabilitiesWarning):
+        cb.Predictions.from_tokens(probs[None], [[1, 0]])
+
+
 # --- the command line, end to end
 
 

@@ -42,7 +42,7 @@ def check_scores(
     if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
         raise PredictionsError(
             f"{source}: '{kind}' must have shape (N, K) with N >= 1 rows and K >= 2 classes, "
-            f"not {shape}"
+            f"not {shape}{_other_form(shape, kind)}"
         )
     xp = namespace(scores)
     if not xp.isdtype(scores.dtype, ("real floating", "integral")):
@@ -59,6 +59,18 @@ def check_scores(
                 _check_simplex(scores[part], source, part.start)
 
     for_row_chunks(scores, check)
+
+
+def _other_form(shape: tuple[int, ...], kind: str) -> str:
+    """Return which form scores of a shape look like that isn't (N, K), and how to say so."""
+    if 0 in shape:
+        return ""
+    if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
+        one = kind.removesuffix("s")
+        return f"; one score a row is binary: Predictions.from_binary, in files the key '{one}'"
+    if len(shape) > 2:
+        return "; tokens and pixels: Predictions.from_tokens, for files --kind tokens"
+    return ""
 
 
 def _surely_usable(chunk: Array, kind: Literal["logits", "probs"]) -> bool:
@@ -191,6 +203,7 @@ def check_labels(
     if values.ndim != 1:
         raise PredictionsError(
             f"{source}: '{key}' must have shape (N,) with one class index a row, not {values.shape}"
+            f"{_many_labels(values)}"
         )
     if len(values) != rows:
         raise PredictionsError(
@@ -208,6 +221,16 @@ def check_labels(
             f"holds {values[row]}"
         )
     return whole
+
+
+def _many_labels(labels: NDArray[Any]) -> str:
+    """Return what labels of two dimensions look like, and how to say so."""
+    if labels.ndim != 2 or labels.size == 0 or not np.isin(labels, (0, 1)).all():
+        return ""
+    return (
+        "; 0 and 1 for each of several labels are many labels: Predictions.from_many_labels, for "
+        "files --kind many-labels"
+    )
 
 
 def check_features(features: Array, rows: int, source: str) -> None:

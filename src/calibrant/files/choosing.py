@@ -151,6 +151,14 @@ def _scores(
                 "choose by --logits-key or --probs-key, and --labels-key"
             )
         return "logits", TRAINER[0]
+    others = [(kind, key) for kind, key in SCORES.items() if key in {*names} - {*usual}]
+    if wanted.kind is not None and others and not any(key in names for key in usual):
+        missing = " or ".join(f"'{name}'" for name in usual)
+        kind, key = others[0]
+        raise PredictionsError(
+            f"{source}: there is no {missing}; the file holds '{key}', which kind='{kind}' "
+            f"(--kind {kind}) reads; {_listing(names)}"
+        )
     scores = first(usual)
     return next(kind for kind, key in SCORES.items() if key == scores), scores
 

@@ -392,3 +392,35 @@ def test_inspect_reads_every_format(extension, tmp_path):
     assert "would be read as logits of 40 rows and 3 classes, with labels" in " ".join(
         str(found).split()
     )
+
+
+# --- the top-label form
+
+
+@pytest.mark.parametrize("extension", [".csv", ".parquet", ".jsonl", ".npz"])
+def test_top_labels_may_be_names(extension, tmp_path):
+    path = tmp_path / f"a{extension}"
+    said, confidence = np.array(NAMES)[PROBS.argmax(axis=1)], PROBS.max(axis=1)
+    plain = cb.Predictions.from_confidence(confidence, PROBS.argmax(axis=1), LABELS)
+    if extension == ".csv":
+        rows = zip(WORDS, said, confidence.tolist(), strict=True)
+        lines = [f"{truth};{one};{sure}".replace(".", ",") for truth, one, sure in rows]
+        path.write_text("\n".join(["true_label;pred_label;confidence", *lines]))
+    else:
+        SAVERS[extension](path, true_label=WORDS, pred_label=said, confidence=confidence)
+    found = read_predictions(path)
+    assert found.class_names == NAMES
+    np.testing.assert_array_equal(found.labels, plain.labels)
+    np.testing.assert_array_equal(found.predicted, plain.predicted)
+    write_predictions(found, tmp_path / "b.csv")
+    again = read_predictions(tmp_path / "b.csv")
+    assert again.class_names == NAMES
+    np.testing.assert_array_equal(again.labels, plain.labels)
+    write_predictions(found, tmp_path / "b.safetensors")
+    groups = cb.evaluate_by(found, "predicted", resamples=20, min_rows=2).groups
+    assert set(groups) <= set(NAMES)
+
+
+def test_names_beside_numbers_are_refused():
+    with pytest.raises(PredictionsError, match="one holds names and the other one numbers"):
+        cb.Predictions.from_confidence([0.9, 0.8], ["cat", "dog"], [0, 1])

@@ -49,14 +49,16 @@ def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
             header = header_of(text, source, separator)
         keys, places = select_columns(header, wanted, source)
         worded = keys.positive is not None or keys.class_names is not None
-        named = keys.labels if worded else None
-        numbers = {key: columns for key, columns in places.items() if key != named}
+        named = {keys.labels} if worded else set[str | None]()
+        if keys.predicted is not None and _holds_text(path, places[keys.predicted][0], separator):
+            named = {keys.labels, keys.predicted}
+        numbers = {key: columns for key, columns in places.items() if key not in named}
         try:
             used = {i for columns in numbers.values() for i in columns}
             table = _table(path, len(header), used, separator)
 
             def get(key: str) -> NDArray[Any]:
-                if key == named:
+                if key in named:
                     return _words(path, places[key][0], separator)
                 return join(key, [table[f"f{i}"] for i in places[key]])
 
@@ -141,6 +143,17 @@ def _table(path: Path, width: int, used: set[int], separator: str) -> Any:
 def _with_point(cell: str) -> float:
     """Return a number with a decimal comma; one with points as well is refused."""
     return float(cell.replace(",", "."))
+
+
+def _holds_text(path: Path, position: int, separator: str) -> bool:
+    """Return whether a column of the first row holds text that is no number."""
+    with _opened(path) as text:
+        records = _records(text, separator)
+        next(records)
+        _, cells = next(records, (0, list[str]()))
+    return (
+        position < len(cells) and bool(cells[position].strip()) and _number(cells[position]) is None
+    )
 
 
 def _words(path: Path, position: int, separator: str) -> NDArray[np.str_]:

@@ -100,7 +100,7 @@ class Keys:
     @property
     def worded(self) -> bool:
         """Whether labels may be names of classes."""
-        return self.binary or self.class_names is not None
+        return self.binary or self.class_names is not None or self.kind == "toplabel"
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -168,7 +168,11 @@ def to_keys(predictions: Predictions, *, words: bool = True) -> Arrays:
     if p.grid is not None:
         return {key: native(array) for key, array in grid_keys(p).items() if array is not None}
     if p.kind == "toplabel":
-        arrays = {"true_label": p.known_labels, "pred_label": p.predicted, "confidence": p.scores}
+        said, truth = p.predicted, p.known_labels
+        if words and p.class_names is not None:
+            names = np.array(p.class_names)
+            said, truth = names[said], None if truth is None else names[truth]
+        arrays = {"true_label": truth, "pred_label": said, "confidence": p.scores}
     elif p.binary:
         labels = p.known_labels
         if words and p.class_names is not None and labels is not None:

@@ -41,7 +41,7 @@ def read_parquet(path: Path, wanted: Wanted, source: str) -> Predictions:
             names = [header[i] for i in places[key]]
             check_room(8 * file.metadata.num_rows * len(names), f"'{key}'", source)
             table = file.read(columns=names)
-            words = keys.worded and key == keys.labels
+            words = keys.worded and key in (keys.labels, keys.predicted)
             return join(key, [_values(table[name], name, source, words=words) for name in names])
 
         return assemble(keys, get, source)

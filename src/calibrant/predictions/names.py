@@ -98,6 +98,29 @@ def numbered(labels: Array, names: ClassNames | None, source: str, key: str = "l
     return np.array([known[name] for name in found.tolist()], dtype=np.int64)[place]
 
 
+def numbered_pair(
+    predicted: Array, labels: Array | None, source: str
+) -> tuple[Array, Array | None, ClassNames | None]:
+    """Return predicted and true labels as numbers, and the names that they were, in order.
+
+    Raises:
+        PredictionsError: one of them holds names and the other one numbers.
+    """
+    worded = [are_words(one) for one in (predicted, labels) if one is not None]
+    if not any(worded):
+        return predicted, labels, None
+    if not all(worded):
+        raise PredictionsError(
+            f"{source}: of predicted and true labels one holds names and the other one numbers"
+        )
+    texts = [to_numpy(as_array(one)) for one in (predicted, labels) if one is not None]
+    if not all(isinstance(word, str) for text in texts for word in text.tolist()):
+        return predicted, labels, None  # whatever they are, they are refused as no numbers
+    names = tuple(sorted({word for text in texts for word in text.tolist()}))
+    said = numbered(predicted, names, source, "predicted labels")
+    return said, None if labels is None else numbered(labels, names, source), names
+
+
 def without_digits(labels: Array, names: Sequence[str]) -> Array:
     """Return labels of a file as numbers, if they are digits and no names: a table holds text."""
     if not are_words(labels):

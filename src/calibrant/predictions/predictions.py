@@ -39,7 +39,7 @@ from calibrant.core.errors import PredictionsError
 from calibrant.predictions.forms import Forms
 from calibrant.predictions.held import ScoreKind
 from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
-from calibrant.predictions.names import check_names, names_of_columns, numbered
+from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
@@ -199,12 +199,13 @@ class Predictions(Forms):
     ) -> Predictions:
         """Wrap the top-label form: (N,) confidences in [0, 1], predicted and true labels.
 
-        For `sample_weight` and `clusters` see `from_logits`.
+        Labels are numbers, or names, numbered by the alphabet; for the rest see `from_logits`.
         """
         values = check_confidence(confidence, source)
+        predicted, labels, names = numbered_pair(predicted, labels, source)
         truth = None if labels is None else check_labels(labels, len(values), None, source)
         said = check_labels(predicted, len(values), None, source, key="predicted labels")
-        rows = cls("toplabel", values, truth, said, source=source)
+        rows = cls("toplabel", values, truth, said, source=source, class_names=names)
         return rows._weighing(sample_weight, clusters)
 
     @property

@@ -318,6 +318,14 @@ def test_files_hold_names_of_the_classes(tmp_path: Path, extension, drawn):
         cb.read_predictions(path, positive="egg")
 
 
+def test_torch_files_hold_them_too(tmp_path: Path, drawn):
+    torch.save(
+        {"logit": torch.as_tensor(drawn[0]), "labels": torch.as_tensor(drawn[1])},
+        tmp_path / "rows.pt",
+    )
+    np.testing.assert_array_equal(cb.read_predictions(tmp_path / "rows.pt").one_score, drawn[0])
+
+
 def test_arrays_of_npy_files_are_named_after_the_form(tmp_path: Path, drawn):
     made = cb.Predictions.from_binary(*drawn, kind="logit")
     cb.write_predictions(made, tmp_path / "val_logit.npy")
@@ -442,6 +450,20 @@ def test_comparisons_refuse_binary_predictions_beside_others(rows):
     two = cb.Predictions.from_logits(rows.scores, rows.labels)
     with pytest.raises(InputError, match="read both with kind='binary'"):
         cb.compare(["none"], fit=rows, test=two)
+
+
+def test_auto_asks_what_one_score_can_answer(drawn):
+    bent = drawn[0] + 0.3 * drawn[0] ** 2
+    rows = cb.Predictions.from_binary(bent, drawn[1], kind="logit")
+    auto = cb.AutoCalibrator().fit_predictions(rows)
+    candidates = {"temperature", "platt", "beta", "quadratic", "venn-abers"}
+    assert set(auto.averaged_) <= candidates
+    losses = {
+        method: cb.make_calibrator(method).fit_predictions(rows).fit_report_.value
+        for method in ("platt", "quadratic")
+    }
+    assert losses["quadratic"] < losses["platt"]
+    assert "temperature" not in auto.averaged_
 
 
 def test_what_was_fitted_comes_back_from_its_file(tmp_path: Path, rows):

@@ -188,7 +188,15 @@ def command(folder: Path, line: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "words", ["measure val.npz --resamples 20", "measure val.npz --json -", "--help", "fit --help"]
+    "words",
+    [
+        "",
+        "measure val.npz --resamples 20",
+        "measure val.npz --json -",
+        "methods",
+        "--help",
+        "fit --help",
+    ],
 )
 def test_a_closed_pipe_is_no_error(folder, words):
     assert command(folder, f"$calibrant {words} | true") == (0, "")

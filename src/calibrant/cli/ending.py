@@ -68,7 +68,7 @@ def _called(words: Sequence[str]) -> int:
     except SystemExit as ended:
         # The library's code for a closed pipe; a command that has more to do than talk did fail.
         unread = isinstance(ended.__context__, BrokenPipeError)
-        if unread and not HELP.isdisjoint(words):
+        if unread and (len(words) == 1 or not HELP.isdisjoint(words)):
             return 0
         raise
     except Exception as error:

@@ -11,12 +11,13 @@ from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
+    THREADED_ELEMENTS,
     Array,
+    for_each,
     is_numpy,
     like,
     namespace,
     row_chunks,
-    share_chunks,
     to_numpy,
     working_dtype,
 )
@@ -73,7 +74,9 @@ def apply_map(
         def work(part: slice) -> None:
             out[part] = mapped(part)
 
-        share_chunks(logits, chunks[1:], work)
+        # What a row takes on the way is work as well: few classes may have thousands of neighbours.
+        numbers = len(logits) * max(logits.shape[1], width)
+        for_each(chunks[1:], work, threaded=numbers >= THREADED_ELEMENTS)
         return out
 
 

@@ -23,6 +23,8 @@ Bank = NDArray[np.float32]
 # Numbers in each of the temporary arrays: 32 MiB of float64.
 BLOCK_ELEMENTS = 1 << 22
 NOT_IN_BANK = -1
+# So many rows at least should go through the reference rows together.
+ROWS_WORTH_A_PASS = 16
 
 
 def unit_rows(features: Array) -> Bank:
@@ -189,8 +191,11 @@ class NeighbourCalibrator(FeatureCalibrator):
         return super().map_arrays() | {"ranks": np.arange(self.neighbours_)}
 
     def widest(self) -> int:
-        """Return the distances to all reference rows, or the neighbours' features."""
-        return max(len(self.bank_), self.neighbours_ * self.width_)
+        """Return the distances to all reference rows, or the neighbours' features.
+
+        A chunk of rows goes through all reference rows once more, so it should be worth it.
+        """
+        return max(len(self.bank_) // ROWS_WORTH_A_PASS, self.neighbours_ * self.width_)
 
     def distances_of(
         self, xp: Any, features: Array, learnt: Mapping[str, Array], columns: slice

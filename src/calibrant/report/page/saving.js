@@ -41,7 +41,7 @@ function figureText(name) {
   let left = gap, content = "";
   for (const { copy, size, lines } of panels) {
     content += lines.map((words, i) => `<text x="${left}" y="${gap + 18 * i}" ${font}>${escapeText(words)}</text>`).join("");
-    for (const [key, value] of Object.entries({ x: left, y: gap + head - 10, width: size.width, height: size.height })) copy.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ x: left, y: gap + head - 10, width: size.width, height: size.height, overflow: "visible" })) copy.setAttribute(key, value);
     content += new XMLSerializer().serializeToString(copy);
     left += size.width + gap;
   }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Collection
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss, own_loss
+from calibrant.training.nets.tapped import logits_of
 
 TrainerLoss = Callable[..., Tensor]
 # What a callback of the user's can see to, and how.
@@ -93,7 +93,7 @@ def for_trainer(
     def compute_loss(
         outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        logits = _logits(outputs)
+        logits = logits_of(outputs)
         given = features.features if isinstance(features, PenultimateFeatures) else None
         if given is None and callable(features):
             given = features(outputs)
@@ -107,12 +107,3 @@ def for_trainer(
         return mean * ((labels != loss.ignore_index).sum() / num_items_in_batch)
 
     return compute_loss
-
-
-def _logits(outputs: Any) -> Tensor:
-    """Return the logits of a model output: by name, or the first of a tuple without a loss."""
-    if isinstance(outputs, torch.Tensor):
-        return outputs
-    if isinstance(outputs, Mapping):
-        return cast(Mapping[str, Tensor], outputs)["logits"]
-    return outputs.logits if hasattr(outputs, "logits") else outputs[0]

@@ -39,8 +39,9 @@ from calibrant.training.nets.resnet import (
     resnet110,
     wide_resnet_26_10,
 )
+from calibrant.training.nets.tapped import TappedNetwork
 
-__all__ = ["NETS", "ImageClassifier", "make_network"]
+__all__ = ["NETS", "ImageClassifier", "TappedNetwork", "make_network"]
 
 NETS: dict[str, Callable[[int], ImageClassifier]] = {
     "resnet8": resnet8,

@@ -9,6 +9,7 @@ Examples:
     2
 """
 
+from calibrant.training.run.examples import Examples, own_data
 from calibrant.training.run.folder import write_outputs
 from calibrant.training.run.observer import Announcer, Observer
 from calibrant.training.run.outcome import RunOutcome, evaluate_run
@@ -20,6 +21,7 @@ from calibrant.training.run.train import Trained, load_network, train
 __all__ = [
     "PROTOCOLS",
     "Announcer",
+    "Examples",
     "Observer",
     "Outputs",
     "Protocol",
@@ -28,6 +30,7 @@ __all__ = [
     "Trained",
     "evaluate_run",
     "load_network",
+    "own_data",
     "predict",
     "train",
     "write_outputs",

@@ -11,6 +11,8 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.training.data.augment import random_crop, random_flip
 from calibrant.training.data.images import Images, Normalisation, tensor
+from calibrant.training.run.examples import Examples
+from calibrant.training.run.seeding import seed_everything
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +20,7 @@ class Batch:
     """One step's share of images on one device.
 
     Attributes:
-        images: (B, 3, H, W) float32, normalised.
+        images: (B, 3, H, W) float32, normalised; or inputs of a network of your own.
         target: (B,) classes.
         index: (B,) positions in the training set.
     """
@@ -102,6 +104,9 @@ class TrainingBatches:
         # All devices take equally many; what a short last batch has beyond that is left out.
         even = len(index) - len(index) % self.world
         index = index[self.rank : even : self.world]
+        if isinstance(self.images, Examples):
+            # What the data set does at random follows from the place in the run, too.
+            seed_everything(self.step_seed(epoch, step))
         images = self.images.batch(index)
         if self.plain_from is None or epoch < self.plain_from:
             generator = torch.Generator().manual_seed(self.step_seed(epoch, step))

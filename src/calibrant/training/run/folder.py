@@ -6,12 +6,15 @@ import csv
 import json
 import math
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
+import torch
+from torch import nn
 
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import StrPath, replacing
-from calibrant.training.nets import ImageClassifier
+from calibrant.training.nets import ImageClassifier, TappedNetwork
 from calibrant.training.run.outputs import Outputs
 from calibrant.training.run.settings import RunSettings
 from calibrant.training.run.state import LAST, Progress
@@ -71,22 +74,40 @@ def write_history(folder: Path, progress: Progress) -> None:
         table.writerows(rows)
 
 
-def write_outputs(file: StrPath, outputs: Outputs, network: ImageClassifier) -> None:
+def write_outputs(
+    file: StrPath, outputs: Outputs, network: nn.Module | None = None, *, layer: str | None = None
+) -> None:
     """Write predictions that the rest of the package reads, with the last layer beside them.
 
-    The arrays are `logits` (N, K), `labels` (N,), `features` (N, D), `head_weight` (K, D) and
-    `head_bias` (K,); all float32 but the labels, which are int64.
+    The arrays are `logits` (N, K), `labels` (N,), `features` (N, D), and of a linear last layer
+    `head_weight` (K, D) and `head_bias` (K,); all float32 but the labels, which are int64.
+
+    Args:
+        file: an npz file.
+        outputs: what `predict` gave.
+        network: whose last layer to add, if it is linear; None leaves it out.
+        layer: as in `predict`, for a network of your own.
     """
-    head = {
-        "head_weight": network.fc.weight.detach().float().cpu().numpy(),
-        "head_bias": network.fc.bias.detach().float().cpu().numpy(),
+    arrays = {
+        "logits": outputs.logits.numpy(),
+        "labels": outputs.labels.numpy(),
+        "features": outputs.features.numpy(),
     }
+    head = _head(network, layer)
+    # A layer that saw more than one vector of each row makes no logits of its features.
+    if head is not None and head.in_features == outputs.features.shape[1]:
+        bias = torch.zeros(head.out_features) if head.bias is None else head.bias  # pyright: ignore
+        arrays["head_weight"] = head.weight.detach().float().cpu().numpy()
+        arrays["head_bias"] = bias.detach().float().cpu().numpy()
     with replacing(file) as temporary:
-        np.savez_compressed(
-            temporary,
-            logits=outputs.logits.numpy(),
-            labels=outputs.labels.numpy(),
-            features=outputs.features.numpy(),
-            head_weight=head["head_weight"],
-            head_bias=head["head_bias"],
-        )
+        np.savez_compressed(temporary, **cast(Any, arrays))
+
+
+def _head(network: nn.Module | None, layer: str | None) -> nn.Linear | None:
+    if network is None or isinstance(network, ImageClassifier):
+        return None if network is None else network.fc
+    if isinstance(network, TappedNetwork):
+        return network.head
+    tapped = TappedNetwork(network, layer)
+    tapped.close()
+    return tapped.head

@@ -14,6 +14,7 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images
 from calibrant.training.run.batches import TrainingBatches
+from calibrant.training.run.examples import moved
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.observer import Observer
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
@@ -139,7 +140,7 @@ class Loop:
         # Whatever else draws numbers, such as dropout, then follows from the place in the run too.
         seed_everything(seed)
         device = self.fabric.device
-        images = batch.images.to(device, memory_format=torch.channels_last)
+        images = moved(batch.images, device)
         target, index = batch.target.to(device), batch.index.to(device)
         loss, right = self._step(images, target, index, seed)
         # Gradients are averaged over devices: the sum over all of the batch is the mean of these.

@@ -14,7 +14,7 @@ from calibrant.training.decoupling import MIT
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses import CalibrationLoss
 from calibrant.training.mixing import Mixup, RegMixup, refuse_mixing
-from calibrant.training.nets import ImageClassifier
+from calibrant.training.nets import ImageClassifier, TappedNetwork
 
 MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {
     "mixup": Mixup,
@@ -45,7 +45,7 @@ class Objective(nn.Module):
 
     def __init__(
         self,
-        network: ImageClassifier,
+        network: ImageClassifier | TappedNetwork,
         loss: CalibrationLoss,
         mixing: str = "none",
         mixing_arguments: dict[str, Any] | None = None,
@@ -60,8 +60,9 @@ class Objective(nn.Module):
         if mixing != "none":
             refuse_mixing(loss, features=mixing in ("mixup", "regmixup"))
             self._mixer(0)
+            layer = f"network.{network.layer}" if isinstance(network, TappedNetwork) else "fc"
             if mixing == "regmixup" and "features" in loss.needs:
-                self._tap = PenultimateFeatures(network, "fc")
+                self._tap = PenultimateFeatures(network, layer)
         elif "mixed" in loss.needs:
             self._ranked(0)
         elif self.mixing_arguments:

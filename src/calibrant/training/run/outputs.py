@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
+from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images, Normalisation
-from calibrant.training.nets import ImageClassifier
+from calibrant.training.nets import ImageClassifier, TappedNetwork
+from calibrant.training.run.examples import AsItIs, Examples, moved, parted
 
 BATCH = 500
 
@@ -47,36 +51,74 @@ class Outputs:
 
 @torch.no_grad()
 def predict(
-    network: ImageClassifier,
-    images: Images,
-    normalise: Normalisation,
+    network: nn.Module,
+    images: Any,
+    normalise: Normalisation | None = None,
     index: Tensor | None = None,
+    *,
+    layer: str | None = None,
 ) -> Outputs:
-    """Return what a network says of images, on the device that it is on.
+    """Return what a network says of images or other rows, on the device that it is on.
 
     Args:
-        network: put into evaluation mode for this, and back.
-        images: any, also of another kind than it was trained on.
-        normalise: that of its training images, whatever these are.
-        index: positions of the images wanted; all by default.
+        network: put into evaluation mode for this, and back. Any module that gives logits, see
+            `TappedNetwork`, or one of this package's.
+        images: any, also of another kind than it was trained on; or a torch data set, see
+            `Examples`; or a `DataLoader`, whose batches are taken in its order.
+        normalise: for images, that of its training images, whatever these are; None gives the
+            network its inputs as they are.
+        index: positions of the images wanted; all by default. Not for a `DataLoader`.
+        layer: name of the last layer of a network of your own, whose inputs are the features; None
+            takes the last that was registered, and warns where several could be meant.
+
+    Raises:
+        InputError: there is no such layer, or a batch has another form.
     """
-    index = torch.arange(len(images)) if index is None else index
-    device = network.fc.weight.device
-    training = network.training
+    if isinstance(network, ImageClassifier | TappedNetwork):
+        return _predicted(network, images, normalise, index)
+    tapped = TappedNetwork(network, layer)
+    try:
+        return _predicted(tapped, images, normalise, index)
+    finally:
+        tapped.close()
+
+
+def _predicted(
+    network: nn.Module, images: Any, normalise: Normalisation | None, index: Tensor | None
+) -> Outputs:
+    device = next((part.device for part in network.parameters()), torch.device("cpu"))
+    # One by one: parts of a network of yours may be frozen in evaluation mode.
+    modes = [(module, module.training) for module in network.modules()]
     network.eval()
-    parts: list[tuple[Tensor, Tensor]] = []
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for inputs, labels in _batches(images, normalise or AsItIs(), index):
+        logits, features = network(moved(inputs, device), return_features=True)
+        parts.append((logits.float().cpu(), features.float().cpu(), labels.cpu()))
+    for module, training in modes:
+        module.training = training
+    if not parts:
+        raise InputError("there are no rows to predict")
+    logits, features, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Outputs(logits, features, labels.long())
+
+
+def _batches(
+    images: Any, normalise: Normalisation, index: Tensor | None
+) -> Iterator[tuple[Any, Tensor]]:
+    if isinstance(images, DataLoader):
+        if index is not None:
+            raise InputError("a DataLoader gives its batches in its own order; leave out index")
+        yield from (parted(batch) for batch in cast(Any, images))
+        return
+    rows: Images = images if hasattr(images, "batch") else Examples(images)
+    index = torch.arange(len(rows)) if index is None else index
     for start in range(0, len(index), BATCH):
-        batch = normalise(images.batch(index[start : start + BATCH]))
-        batch = batch.to(device, memory_format=torch.channels_last)
-        logits, features = network(batch, return_features=True)
-        parts.append((logits.float(), features.float()))
-    network.train(training)
-    logits, features = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
-    return Outputs(logits, features, images.labels[index])
+        part = index[start : start + BATCH]
+        yield normalise(rows.batch(part)), rows.labels[part]
 
 
 def predict_on_all_devices(
-    fabric: Any, network: ImageClassifier, images: Images, normalise: Normalisation
+    fabric: Any, network: nn.Module, images: Images, normalise: Normalisation
 ) -> Outputs:
     """Share the images between the devices; return the outputs in their order, the same on all.
 

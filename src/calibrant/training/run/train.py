@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
+from torch import nn
 
 from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.files.atomic import StrPath
@@ -23,8 +24,9 @@ from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.data.splits import shuffled_split, split_by_class
 from calibrant.training.losses import LOSSES, make_loss
-from calibrant.training.nets import ImageClassifier, make_network
+from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
 from calibrant.training.run.batches import TrainingBatches
+from calibrant.training.run.examples import AsItIs, Examples, normalisation_of
 from calibrant.training.run.folder import CONFIG, open_folder, write_history, write_outputs
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
@@ -44,7 +46,7 @@ class Trained:
     Attributes:
         folder: of the run.
         history: a row for every epoch.
-        network: on the CPU, with the weights that the protocol counts.
+        network: on the CPU, with the weights that the protocol counts; your own if there was one.
         normalise: the map from bytes to its inputs.
         validation: its predictions for the held-out images.
         test: its predictions for the test images.
@@ -52,7 +54,7 @@ class Trained:
 
     folder: Path
     history: list[dict[str, float]]
-    network: ImageClassifier
+    network: nn.Module
     normalise: Normalisation
     validation: Predictions
     test: Predictions
@@ -68,6 +70,8 @@ def train(
     checkpoint_every: int | None = None,
     cache: StrPath | None = None,
     data: DataSet | None = None,
+    network: nn.Module | None = None,
+    layer: str | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained | None:
     """Train a network, and write checkpoints, history and predictions to a folder.
@@ -84,7 +88,10 @@ def train(
         accelerator: "cpu", "cuda", "mps" or "auto".
         checkpoint_every: steps between checkpoints within an epoch. There is one after each epoch.
         cache: folder for decoded images of parquet files.
-        data: the data set, if it is read already; `settings.data` is then only its name.
+        data: the data set, if it is read already; `settings.data` is then only its name. Data of
+            your own, of any form, by `own_data`: they aren't augmented here.
+        network: a module of your own, trained where it is; `settings.net` is then only its name.
+        layer: name of its last layer, as in `predict`.
         observers: told of every step and epoch on the first device.
 
     Returns:
@@ -104,7 +111,7 @@ def train(
         )
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
-    objective = _objective(settings, data.n_classes, len(training))
+    objective = _objective(settings, data.n_classes, len(training), network, layer)
     fabric = _fabric(settings, devices, accelerator)
     # A process that was started for another device finds what the first has made.
     if "LOCAL_RANK" not in os.environ:
@@ -126,10 +133,20 @@ def train(
         return _finish(fabric, loop, data, folder, progress)
 
 
-def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]:
+@overload
+def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]: ...
+@overload
+def load_network(folder: StrPath, network: nn.Module) -> tuple[nn.Module, Normalisation]: ...
+def load_network(
+    folder: StrPath, network: nn.Module | None = None
+) -> tuple[nn.Module, Normalisation]:
     """Return the trained network of a finished run, in evaluation mode on the CPU.
 
     Its normalisation comes with it, since images from elsewhere must go through the same.
+
+    Args:
+        folder: of the run.
+        network: one of your own, made as for that run; its weights are loaded into it.
 
     Raises:
         InputError: the folder holds no run, or one without a checkpoint, or a damaged one.
@@ -149,10 +166,13 @@ def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]:
         if key.startswith(prefix)
     }
     with loading(place / name):
-        network = make_network(settings.net, len(weights["fc.bias"]))
+        if network is None:
+            network = make_network(settings.net, len(weights["fc.bias"]))
+        else:
+            weights = {key.removeprefix("network."): value for key, value in weights.items()}
         network.load_state_dict(weights)
     mean, std = content["normalisation"]
-    return network.eval(), Normalisation(mean, std)
+    return network.eval(), normalisation_of(mean, std)
 
 
 def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
@@ -178,9 +198,11 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
         raise InputError(f"can't train on {devices} x '{accelerator}': {reason}") from error
 
 
-def _objective(settings: RunSettings, n_classes: int, samples: int) -> Objective:
+def _objective(
+    settings: RunSettings, n_classes: int, samples: int, own: nn.Module | None, layer: str | None
+) -> Objective:
     seed_everything(settings.seed)
-    network = make_network(settings.net, n_classes)
+    network = make_network(settings.net, n_classes) if own is None else TappedNetwork(own, layer)
     arguments = dict(settings.loss_arguments)
     known = inspect.signature(LOSSES[settings.loss]).parameters if settings.loss in LOSSES else ()
     if "samples" in known:
@@ -190,6 +212,7 @@ def _objective(settings: RunSettings, n_classes: int, samples: int) -> Objective
 
 
 def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingBatches:
+    own = isinstance(training, Examples)
     return TrainingBatches(
         training,
         statistics_for(training),
@@ -198,7 +221,7 @@ def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingB
         settings.recipe.padding,
         settings.recipe.drop_last,
         world=devices,
-        plain_from=settings.total_epochs - settings.plain_epochs,
+        plain_from=0 if own else settings.total_epochs - settings.plain_epochs,
     )
 
 
@@ -219,6 +242,8 @@ def held_out(data: DataSet, settings: RunSettings) -> tuple[Images, Images]:
 
 def statistics_for(images: Images) -> Normalisation:
     """Return CIFAR-10's statistics for images of its size, as papers do, and ImageNet's above."""
+    if isinstance(images, Examples):
+        return AsItIs()
     # A few, so that images of several sizes are refused before anything is written.
     side = images.batch(torch.arange(min(16, len(images)))).shape[-1]
     return CIFAR10_STATISTICS if side <= 32 else IMAGENET_STATISTICS
@@ -243,11 +268,18 @@ def _finish(
     return Trained(
         folder,
         progress.history,
-        network.cpu().eval(),
+        _given(network.cpu().eval()),
         normalise,
         predictions["val"],
         predictions["test"],
     )
+
+
+def _given(network: ImageClassifier | TappedNetwork) -> nn.Module:
+    if isinstance(network, ImageClassifier):
+        return network
+    network.close()
+    return network.network
 
 
 @contextmanager

@@ -100,6 +100,8 @@ def run(*words: str) -> dict[str, float]:
 def narrow(folder: Path, files: int, rows: int) -> dict[str, Any]:
     """Time and weigh `measure` and `fit` on files of ten classes."""
     draw(folder / "many", files, rows, 10, "float32")
+    draw(folder / "tiny", 1, 1000, 10, "float32")
+    tiny = str(folder / "tiny" / "0.safetensors")
     few = [str(folder / "many" / f"{i}.safetensors") for i in range(files // 8)]
     many = [str(folder / "many")]
     out = str(folder / "t.safetensors")
@@ -110,13 +112,14 @@ def narrow(folder: Path, files: int, rows: int) -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     for name, words in verbs.items():
-        start = run(*words, few[0], "--workers", "1")
+        # What a run takes that has hardly any rows: to start, and to draw resamples.
+        start = run(*words, tiny, "--workers", "1")
         small = run(*words, *few, "--workers", "1")
         large = run(*words, *many, "--workers", "1")
-        of_work = [one["cpu_s"] - start["cpu_s"] * 0.0 for one in (small, large)]
+        of_work = [one["cpu_s"] - start["cpu_s"] for one in (small, large)]
         per_file = (large["cpu_s"] - small["cpu_s"]) / (files - files // 8)
         found[name] = {
-            "one": start,
+            "a thousand rows": start,
             f"{files // 8}": small,
             f"{files}": large,
             "ratio": of_work[1] / of_work[0],

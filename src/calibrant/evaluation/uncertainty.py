@@ -154,9 +154,9 @@ def _one_of_many_rows(
 def _values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Replicates:
     """Return the (R,) values of all curve metrics on R resamples.
 
-    Those that honest confidences make zero scatter around gaps drawn towards it.
+    Those made of many gaps scatter around gaps drawn towards 0.
     """
-    errors = [each for each in metrics if isinstance(each, CurveMetric) and each.has_floor]
+    errors = [each for each in metrics if isinstance(each, CurveMetric) and each.sums_gaps]
     others = [each for each in metrics if each not in errors]
     found = values_of_curves(others, curves)
     if errors:

@@ -113,12 +113,16 @@ class CurveMetric(Metric):
         grid: which cells to stream it on, see `calibrant.metrics.bins`.
         has_floor: whether honest confidences make it zero, in the limit and only there. It is then
             biased upwards, and has a floor.
+        sums_gaps: whether it is made of the sizes of many bins' gaps. Its resamples scatter around
+            gaps drawn towards 0 (`calibrant.metrics.likely_gaps`); what weighs all rows together
+            knows its one gap better than bins know theirs.
     """
 
     of_curves: Callable[[ResidualCurves], FloatArray]
     exact: Callable[[ResidualCurves], float] | None = None
     grid: Cells = "uniform"
     has_floor: bool = True
+    sums_gaps: bool = False
 
     def value(self, rows: TopLabel) -> float:
         """Return the value on sorted rows."""

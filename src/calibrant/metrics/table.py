@@ -58,6 +58,7 @@ METRICS: dict[str, Metric] = {
             title="ECE",
             definition="top label, 15 equal-width bins (lo, hi], L1",
             judges=True,
+            sums_gaps=True,
             of_curves=ece_of_curves,
         ),
         CurveMetric(
@@ -65,6 +66,7 @@ METRICS: dict[str, Metric] = {
             title="AdaECE",
             definition="top label, 15 equal-mass bins by rank, L1",
             judges=True,
+            sums_gaps=True,
             of_curves=adaece_of_curves,
             grid="logit",
         ),
@@ -117,12 +119,14 @@ METRICS: dict[str, Metric] = {
             name="average_ce",
             title="avg. CE",
             definition="top label, plain mean over non-empty bins of 15 equal-width ones",
+            sums_gaps=True,
             of_curves=_binned(average_gap),
         ),
         CurveMetric(
             name="rmsce",
             title="RMSCE",
             definition="top label, root mean square gap of 15 equal-width bins (lo, hi]",
+            sums_gaps=True,
             of_curves=_binned(lambda sums: np.sqrt(mean_square_gap(sums))),
         ),
         CurveMetric(
@@ -136,6 +140,7 @@ METRICS: dict[str, Metric] = {
             name="sweep",
             title="ECE-sweep",
             definition="top label, as many equal-mass bins as keep accuracies ascending, L1",
+            sums_gaps=True,
             of_curves=sweep_of_curves,
             grid="logit",
         ),

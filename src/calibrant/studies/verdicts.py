@@ -1,4 +1,4 @@
-"""How good is the verdict of `compare`, where the truth is known?
+"""Measure how good the verdict of `compare` is, where the truth is known.
 
     python -m calibrant.studies.verdicts --data cifar10=VAL.npz:TEST.npz --rows 2000 --sets 200
 

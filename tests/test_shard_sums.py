@@ -241,6 +241,12 @@ def test_progress_says_shards_rows_and_time(whole: cb.Predictions, tmp_path: Pat
     assert text == "500,000 rows a second, 6 s left"
 
 
+def test_hardly_any_wrong_row_is_said_to_leave_intervals_short(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1]] * 60, labels=[0] * 57 + [1] * 3)
+    found = cb.evaluate_shards(cb.Shards(tmp_path), resamples=20, engine=ONE)
+    assert "Fewer than 10 rows are wrong" in found.intervals
+
+
 def test_few_cells_hold_few_rows() -> None:
     sums = CellSums.of(np.array([0.0, 1.0, 1.0 + 1e-7]), np.array([False, True, False]))
     assert sums.n == 3

@@ -12,7 +12,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.evaluate import Evaluation, check_drawing
 from calibrant.evaluation.metric_result import result_of
-from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, Replicates
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.registry import metrics_named
@@ -38,6 +38,8 @@ NOT_CARRIED = {
 KINDS = {
     "cells": "Intervals: resamples drawn from counts of rows in fine cells of confidence.",
     "clusters": "Intervals: resamples of whole clusters",
+    "rare": f"Fewer than {ENOUGH} rows are wrong, or right: unlike those of one file, these "
+    "intervals don't reach as far as errors that can't be excluded.",
     "floors": "Floors: as if outcomes within a cluster were independent.",
 }
 
@@ -186,6 +188,8 @@ def evaluated(
         kind = f"{KINDS['clusters']}, {number}. {KINDS['floors']}"
     else:
         drawn = resampled(rows, others, resamples, seed)
+    if min(rows.right, rows.n - rows.right) < ENOUGH:
+        kind = f"{kind} {KINDS['rare']}"
     floors = honest(rows, others, resamples, seed)
     curve = rows.cells.cells().curve()
     values = values_of_curve(others, curve)

@@ -389,6 +389,7 @@ def test_the_form_that_arrays_look_like_is_named(make, message):
         ({"logits": np.zeros((2, 3, 4))}, None, "--kind tokens"),
         ({"probs": np.eye(2), "labels": np.eye(2)}, None, "--kind many-labels"),
         ({"prob": [2.0, -0.7]}, None, "name it 'logit'"),
+        ({"probs": np.full((2, 3), 0.9)}, None, "several labels may be true .*--kind many-labels"),
     ],
 )
 def test_the_form_that_a_file_looks_like_is_named(tmp_path: Path, held, asked, message):

@@ -182,7 +182,7 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
         raise PredictionsError(
             f"{source}: every row of 'probs' must sum to 1, but row {row_number(offset + row)} "
             f"sums to {float(xp.sum(wide[row, :])):.6g}; name the array 'logits' if these are "
-            "logits"
+            "logits, or say that several labels may be true (from_many_labels, --kind many-labels)"
         )
 
 

@@ -25,6 +25,7 @@ def for_trainer(
     features: PenultimateFeatures | Callable[[Any], Tensor] | None = None,
     *,
     served: Collection[str] = (),
+    given: Callable[[Tensor, Tensor], dict[str, Any]] | None = None,
 ) -> TrainerLoss:
     """Return `loss` as the `compute_loss_func` of the Hugging Face Trainer.
 
@@ -45,6 +46,8 @@ def for_trainer(
         served: of what the loss `needs`, what a `TrainerCallback` of yours sees to, since the
             Trainer tells a loss of neither: "epochs" (`on_epoch_begin` calls ``loss.start_epoch``),
             "validation" (`on_evaluate` calls ``loss.update_from_validation``).
+            `TrainerCalibration` sees to both.
+        given: a function of logits and labels that returns whatever else the loss is called with.
 
     Raises:
         InputError: a loss that needs other things, has another reduction, or leaves out other
@@ -71,11 +74,12 @@ def for_trainer(
     # The optimiser's part shows once training goes on, and the loss itself watches over it.
     lacking = sorted(loss.needs - {"features", "optimiser"} - set(served))
     out_of_reach = [need for need in lacking if need not in CALLS]
-    if out_of_reach:
+    if out_of_reach and given is None:
         raise InputError(
-            f"{name} needs {', '.join(out_of_reach)}, which the Trainer doesn't hand to a loss"
+            f"{name} needs {', '.join(out_of_reach)}, which the Trainer doesn't hand to a loss; "
+            "calibrant.training.TrainerCalibration does"
         )
-    for need in lacking:
+    for need in set(lacking) & CALLS.keys():
         raise InputError(
             f"{name} needs {need}, which the Trainer gives no loss: let a TrainerCallback's "
             f"{CALLS[need]}, and pass served=['{need}'] to say so"
@@ -90,18 +94,20 @@ def for_trainer(
     if "features" in loss.needs and features is None:
         raise InputError(f"{name} needs features=, such as PenultimateFeatures(model)")
 
+    call: Any = loss
+
     def compute_loss(
         outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         logits = logits_of(outputs)
-        given = features.features if isinstance(features, PenultimateFeatures) else None
-        if given is None and callable(features):
-            given = features(outputs)
+        seen = features.features if isinstance(features, PenultimateFeatures) else None
+        if seen is None and callable(features):
+            seen = features(outputs)
         if logits.ndim == 3 and labels.ndim == 2 and labels.shape == logits.shape[:2]:
             logits = logits.flatten(0, 1)
-            given = given.flatten(0, 1) if given is not None and given.ndim == 3 else given
+            seen = seen.flatten(0, 1) if seen is not None and seen.ndim == 3 else seen
             labels = labels.flatten()
-        mean = loss(logits, labels, given)
+        mean = call(logits, labels, seen, **({} if given is None else given(logits, labels)))
         if num_items_in_batch is None:
             return mean
         return mean * ((labels != loss.ignore_index).sum() / num_items_in_batch)

@@ -1,0 +1,199 @@
+"""What the losses of this package ask of a training loop, for the Trainer of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.core.errors import InputError, MissingDependencyError
+from calibrant.training.adapters import for_trainer
+from calibrant.training.features import PenultimateFeatures
+from calibrant.training.losses.base import CalibrationLoss
+from calibrant.training.losses.collectives import world_size
+from calibrant.training.mixing import Mixup
+from calibrant.training.nets.tapped import logits_of
+
+if TYPE_CHECKING:
+    TrainerCallback = object
+else:
+    try:
+        from transformers import TrainerCallback
+    except ImportError as error:
+        raise MissingDependencyError(
+            "TrainerCalibration needs transformers: pip install transformers accelerate"
+        ) from error
+
+LOSS = "calibration_loss"
+
+
+class TrainerCalibration(TrainerCallback):
+    """Serves the loss that a model of Hugging Face holds as `calibration_loss`.
+
+        model.calibration_loss = make_loss("adafocal", n_classes)
+        calibration = TrainerCalibration(model)
+        Trainer(model, ..., compute_loss_func=calibration.compute_loss, callbacks=[calibration])
+
+    - Features (FeDLaS) are what last went into `layer`; `accumulation_steps`, if left at 1, follows
+      `gradient_accumulation_steps`.
+    - Validation rows (AdaFocal) are those of each evaluation within training; set `eval_strategy`.
+    - Epochs (schedules, CRL) are told as they begin and end.
+    - Positions (CRL) are the column "index" of the training rows, taken out before the model sees
+      it; set `remove_unused_columns=False`.
+    - Mixtures (RankMixup) are made of the only input that holds floating-point numbers, or of the
+      embeddings of `input_ids`.
+
+    Being a part of the model, the loss is in its optimiser, checkpoints and train and eval modes.
+
+    Args:
+        model: with a loss of this package as `calibration_loss`.
+        layer: name of its last layer, as in `named_modules()`; None takes the last that was
+            registered. Needed only for losses that need features.
+
+    Raises:
+        InputError: the model holds no such loss, or one that `for_trainer` refuses.
+
+    Examples:
+        >>> import torch
+        >>> from calibrant.training import make_loss
+        >>> from calibrant.training.trainer_callback import TrainerCalibration
+        >>> model = torch.nn.Linear(2, 4)
+        >>> model.calibration_loss = make_loss("adafocal", n_classes=4)
+        >>> calibration = TrainerCalibration(model)
+        >>> outputs = {"logits": torch.zeros(2, 4)}
+        >>> calibration.compute_loss(outputs, torch.tensor([0, 3])).item() < 1.39  # a focal loss
+        True
+    """
+
+    def __init__(self, model: nn.Module, layer: str | None = None) -> None:
+        super().__init__()
+        loss = getattr(model, LOSS, None)
+        if not isinstance(loss, CalibrationLoss):
+            raise InputError(
+                f"{type(model).__name__} has no loss of calibrant; set model.{LOSS} = "
+                "make_loss(...) first"
+            )
+        self.loss, self._model = loss, model
+        self._tap = PenultimateFeatures(model, layer) if "features" in loss.needs else None
+        self._plain = for_trainer(
+            loss,
+            self._tap,
+            served=[need for need in ("epochs", "validation") if need in loss.needs],
+            given=self._given,
+        )
+        # What the model was last called with, and the rows' positions that were taken out of it.
+        self._inputs: dict[str, Any] = {}
+        self._index: Tensor | None = None
+        self._fitting = self._mixing = False
+        self._seen: list[tuple[Tensor, Tensor]] = []
+        model.register_forward_pre_hook(self._take, with_kwargs=True)
+
+    def compute_loss(
+        self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Return the loss of a batch; the `compute_loss_func` of the Trainer."""
+        if self._fitting and not self.loss.training and "validation" in self.loss.needs:
+            logits = logits_of(outputs).detach()
+            self._seen.append((logits.flatten(0, -2).float().cpu(), labels.flatten().cpu()))
+        return self._plain(outputs, labels, num_items_in_batch)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Check that evaluations come, and follow the accumulation of gradients.
+
+        Raises:
+            InputError: the loss learns from validation rows, and there are none.
+        """
+        if "validation" in self.loss.needs and str(args.eval_strategy.value) == "no":
+            raise InputError(
+                f"{type(self.loss).__name__} learns from validation rows: give the Trainer an "
+                "eval_dataset, and TrainingArguments eval_strategy='epoch'"
+            )
+        self._fitting = True
+        if self.loss.accumulation_steps == 1:
+            self.loss.accumulation_steps = args.gradient_accumulation_steps
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluations that follow teach the loss nothing."""
+        self._fitting = False
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tell the loss which epoch begins."""
+        # A run that goes on within an epoch begins at a fraction of it.
+        self.loss.start_epoch(int(state.epoch or 0))
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tell the loss that an epoch is over."""
+        self.loss.end_epoch()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the loss learn from the rows of the evaluation."""
+        seen, self._seen = self._seen, []
+        if not self._fitting or "validation" not in self.loss.needs:
+            return
+        if world_size() > 1:
+            parts: list[Any] = [None] * world_size()
+            cast(Any, torch.distributed).all_gather_object(parts, seen)
+            seen = [pair for part in parts for pair in part]
+        device = next(self._model.parameters()).device
+        logits, labels = (torch.cat(part).to(device) for part in zip(*seen, strict=True))
+        self.loss.update_from_validation(logits, labels)
+
+    def _take(self, model: nn.Module, given: Any, named: dict[str, Any]) -> Any:
+        if self._mixing:
+            return None
+        if "index" in self.loss.needs:
+            named = dict(named)
+            self._index = named.pop("index", None)
+        if "mixed" in self.loss.needs:
+            self._inputs = {name: value for name, value in named.items() if name != "labels"}
+        return given, named
+
+    def _given(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+        """Return what else the loss is called with, besides logits, labels and features."""
+        if "index" in self.loss.needs:
+            return {"index": self._index}
+        if "mixed" not in self.loss.needs or not self.loss.training:
+            return {}
+        name, inputs = self._mixable()
+        said: list[Tensor] = []
+        shares: list[Tensor] = []
+        self._mixing = True
+        try:
+            for _ in range(self.loss.mixtures):
+                mixture = Mixup(**self.loss.mixture_arguments)(inputs, labels)
+                said.append(logits_of(self._model(**self._with(name, mixture.inputs))))
+                shares.append(mixture.soft_target(logits.shape[1]))
+        finally:
+            self._mixing = False
+        return {"mixed_logits": torch.stack(said), "mixed_target": torch.stack(shares)}
+
+    def _mixable(self) -> tuple[str, Tensor]:
+        """Return the name and the values of the input that can be mixed."""
+        if "input_ids" in self._inputs:
+            embed: Any = cast(Any, self._model).get_input_embeddings()
+            words = embed(self._inputs["input_ids"])
+            mask = self._inputs.get("attention_mask")
+            # The mask goes along as one more number of each word: where either has one, it counts.
+            column = torch.ones_like(words[..., :1]) if mask is None else mask[..., None].to(words)
+            return "inputs_embeds", torch.cat((words, column), -1)
+        floats = {
+            name: value
+            for name, value in cast(Mapping[str, Any], self._inputs).items()
+            if isinstance(value, Tensor) and value.is_floating_point()
+        }
+        if len(floats) != 1:
+            raise InputError(
+                f"{type(self.loss).__name__} mixes the one input of floating-point numbers, or "
+                f"input_ids, but the model was given: {', '.join(self._inputs) or 'none by name'}"
+            )
+        return next(iter(floats.items()))
+
+    def _with(self, name: str, values: Tensor) -> dict[str, Any]:
+        others = dict(self._inputs)
+        if name != "inputs_embeds" or "input_ids" not in others:
+            return others | {name: values}
+        del others["input_ids"]
+        others["attention_mask"] = (values[..., -1] > 0).long()
+        return others | {name: values[..., :-1]}

@@ -1,0 +1,141 @@
+"""The callback for the Trainer of Hugging Face, with the real one and a tiny model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.core.errors import InputError
+from calibrant.training import make_loss
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+CLASSES = 3
+
+
+def a_model(loss: Any) -> Any:
+    torch.manual_seed(0)
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(vocab_size=50, hidden_size=8, num_labels=CLASSES, **sizes)
+    model = transformers.BertForSequenceClassification(config)
+    model.calibration_loss = loss
+    return model
+
+
+def rows(count: int = 24) -> list[dict[str, Any]]:
+    words = torch.randint(50, (count, 5), generator=torch.Generator().manual_seed(2))
+    return [
+        {"input_ids": row, "labels": row[0] % CLASSES, "index": number}
+        for number, row in enumerate(words)
+    ]
+
+
+def loss_named(name: str) -> Any:
+    torch.manual_seed(1)
+    extra: dict[str, Any] = {"crl": {"samples": 24}, "scheduled-focal": {"gamma": {0: 5.0, 1: 2.0}}}
+    return make_loss(name, CLASSES, **extra.get(name, {}))
+
+
+def a_trainer(loss: Any, folder: Any, data: Any = None, **arguments: Any) -> Any:
+    from calibrant.training import TrainerCalibration
+
+    model = a_model(loss)
+    calibration = TrainerCalibration(model)
+    data = rows() if data is None else data
+    if "index" not in loss.needs:
+        data = [{key: row[key] for key in ("input_ids", "labels")} for row in data]
+    settings = {
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "learning_rate": 0.01,
+        "eval_strategy": "epoch",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+        **arguments,
+    }
+    return transformers.Trainer(
+        model,
+        transformers.TrainingArguments(str(folder), **settings),
+        train_dataset=data,
+        eval_dataset=data[:16],
+        compute_loss_func=calibration.compute_loss,
+        callbacks=[calibration],
+    )
+
+
+NAMES = ["adafocal", "scheduled-focal", "crl", "rankmixup", "fedlas-ls"]
+
+
+def state(trainer: Any) -> dict[str, torch.Tensor]:
+    return {
+        name: value.clone() for name, value in trainer.model.calibration_loss.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_trainer_serves_every_loss_with_state(name, tmp_path):
+    loss = loss_named(name)
+    before = {key: value.clone() for key, value in loss.state_dict().items()}
+    trainer = a_trainer(loss, tmp_path, gradient_accumulation_steps=3)
+    trainer.train()
+    after = state(trainer)
+    if name == "scheduled-focal":
+        assert loss.gamma == 2.0
+    elif name != "rankmixup":  # it has none
+        assert all((after[key] != value).any() for key, value in before.items())
+    if name == "crl":
+        assert loss.epochs == 2
+        assert loss.times_right.sum() > 0
+    if name == "fedlas-ls":
+        assert loss.accumulation_steps == 3
+    # What comes after training teaches nothing.
+    trainer.evaluate()
+    assert all(torch.equal(value, after[key]) for key, value in state(trainer).items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_goes_on_from_a_checkpoint_ends_with_the_same_state(name, tmp_path):
+    whole = a_trainer(loss_named(name), tmp_path / "whole", save_strategy="epoch")
+    whole.train()
+    resumed = a_trainer(loss_named(name), tmp_path / "again", save_strategy="epoch")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    for key, value in whole.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[key], value, rtol=0, atol=0)
+
+
+def test_adafocal_learns_from_what_the_evaluation_saw(tmp_path):
+    loss = loss_named("adafocal")
+    trainer = a_trainer(loss, tmp_path, num_train_epochs=1)
+    trainer.train()
+    expected = loss_named("adafocal")
+    data = rows()[:16]
+    words = torch.stack([row["input_ids"] for row in data])
+    with torch.no_grad():
+        logits = trainer.model.eval()(words)["logits"]
+    expected.update_from_validation(logits, words[:, 0] % CLASSES)
+    torch.testing.assert_close(loss.gammas, expected.gammas)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    from calibrant.training import TrainerCalibration
+
+    with pytest.raises(InputError, match=r"set model\.calibration_loss = make_loss"):
+        TrainerCalibration(nn.Linear(2, 3))
+    with pytest.raises(InputError, match="eval_strategy='epoch'"):
+        a_trainer(loss_named("adafocal"), tmp_path, eval_strategy="no").train()
+    data = [{key: row[key] for key in ("input_ids", "labels")} for row in rows()]
+    trainer = a_trainer(loss_named("rankmixup"), tmp_path, data)
+    trainer.model.calibration_loss = loss_named("crl")
+    with pytest.raises(InputError, match="CRL needs index="):
+        TrainerCalibration(trainer.model).compute_loss(
+            {"logits": torch.zeros(2, 3)}, torch.tensor([0, 1])
+        )

@@ -286,8 +286,10 @@ def test_paper_holds_every_column_and_no_half_empty_page(
         "Fit",
     ):
         assert title in numbers
-    pages = text.split("\f")
-    lines = [
-        sum(bool(line.strip()) for line in page.splitlines()) for page in pages if page.strip()
-    ]
-    assert min(lines[:-1]) > 15
+    boxes = subprocess.run(
+        ["pdftotext", "-bbox", str(pdf), "-"], capture_output=True, text=True, check=True
+    ).stdout
+    for sheet in boxes.split("<page ")[1:-1]:
+        height = float(re.search(r'height="([\d.]+)"', sheet)[1])  # type: ignore[index]
+        lowest = max(float(end) for end in re.findall(r'yMax="([\d.]+)"', sheet))
+        assert lowest > 0.6 * height

@@ -77,6 +77,7 @@ FRESH: dict[str, Callable[[int, int], Rows]] = {
     "four classes": _made(
         "make_classification",
         n_features=12,
+        n_redundant=0,
         n_informative=6,
         n_classes=4,
         n_clusters_per_class=1,

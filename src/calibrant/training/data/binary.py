@@ -17,6 +17,7 @@ from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.files.keys import readable
 from calibrant.training.data.images import ByteArray, ImageSet
+from calibrant.training.data.pickled import images_of, names_of, unpickled
 
 SIDE = 32
 SEVERITIES = 5
@@ -30,6 +31,8 @@ class _Layout:
     test: tuple[str, ...]
     names: str
     label_bytes: int
+    # Of the version for Python: the names of labels and of class names; None for the binary one.
+    keys: tuple[str, str] | None = None
 
 
 CIFAR10 = _Layout(
@@ -41,9 +44,18 @@ CIFAR10 = _Layout(
 # The first of its two labels is the coarse one.
 CIFAR100 = _Layout(("train.bin",), ("test.bin",), "fine_label_names.txt", 2)
 
+PICKLED10 = _Layout(
+    tuple(f"data_batch_{number}" for number in range(1, 6)),
+    ("test_batch",),
+    "batches.meta",
+    0,
+    ("labels", "label_names"),
+)
+PICKLED100 = _Layout(("train",), ("test",), "meta", 0, ("fine_labels", "fine_label_names"))
+
 
 def is_cifar(path: Path) -> bool:
-    """Whether a folder or a tar archive is one of CIFAR's binary versions."""
+    """Whether a folder or a tar archive is CIFAR, in the binary version or that for Python."""
     return _layout(path) is not None
 
 
@@ -58,8 +70,10 @@ def read_cifar(path: Path) -> tuple[ImageSet, ImageSet, tuple[str, ...] | None]:
     """
     layout = _layout(path)
     if layout is None:
-        raise InputError(f"{path}: holds neither CIFAR-10 nor CIFAR-100 in the binary version")
+        raise InputError(f"{path}: holds neither CIFAR-10 nor CIFAR-100")
     contents = _contents(path, (*layout.train, *layout.test, layout.names))
+    if layout.keys is not None:
+        return _from_pickles(contents, layout, layout.keys, path)
     train, test = (
         _cifar_rows([_member(contents, name, path) for name in names], layout, path)
         for names in (layout.train, layout.test)
@@ -71,12 +85,28 @@ def read_cifar(path: Path) -> tuple[ImageSet, ImageSet, tuple[str, ...] | None]:
 
 def _layout(path: Path) -> _Layout | None:
     present = _names_in(path)
-    if present >= {"batches.meta", "test_batch"} or present >= {"meta", "train", "test"}:
-        raise InputError(
-            f"{path}: holds CIFAR's version for Python, whose pickles could run any code; take the "
-            "binary version"
+    for layout in (CIFAR10, CIFAR100):
+        if layout.test[0] in present:
+            return layout
+    # A name such as "test" says little alone.
+    pickled = (PICKLED10, PICKLED100)
+    return next((one for one in pickled if present >= {one.test[0], one.names}), None)
+
+
+def _from_pickles(
+    contents: dict[str, bytes], layout: _Layout, keys: tuple[str, str], path: Path
+) -> tuple[ImageSet, ImageSet, tuple[str, ...] | None]:
+    label, names = keys
+    train, test = (
+        images_of(
+            [unpickled(_member(contents, name, path), f"{path}, {name}") for name in files],
+            label,
+            str(path),
         )
-    return next((layout for layout in (CIFAR10, CIFAR100) if layout.test[0] in present), None)
+        for files in (layout.train, layout.test)
+    )
+    meta = unpickled(_member(contents, layout.names, path), f"{path}, {layout.names}")
+    return train, test, names_of(meta, names)
 
 
 def _names_in(path: Path) -> set[str]:

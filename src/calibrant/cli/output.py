@@ -97,6 +97,7 @@ def progress(
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         Task,
         TextColumn,
         TimeElapsedColumn,
@@ -110,9 +111,16 @@ def progress(
         def render(self, task: Task) -> Text:
             return Text() if task.total is None else super().render(task)
 
-    columns = [TextColumn(what), BarColumn(), Steps(), TimeElapsedColumn()]
+    class Left(TimeRemainingColumn):
+        """The time that is left, with its name; nothing where it isn't known."""
+
+        def render(self, task: Task) -> Text:
+            known = task.total is not None and task.time_remaining is not None
+            return Text.assemble("left ", super().render(task)) if known else Text()
+
+    columns: list[ProgressColumn] = [TextColumn(what), BarColumn(), Steps(), TimeElapsedColumn()]
     if remaining:
-        columns += [TextColumn("left"), TimeRemainingColumn()]
+        columns.append(Left())
     bar = Progress(
         *columns, TextColumn("{task.fields[step]}"), console=Console(stderr=True), transient=True
     )

@@ -45,9 +45,15 @@ class Announcer(Observer):
         self._steps = steps_per_epoch
 
     def on_step(self, progress: Progress) -> None:
-        """Name the next step."""
+        """Name the next step, and what the last whole epoch came to, if there is one."""
         step = min(progress.step + 1, self._steps)
         words = f"epoch {progress.epoch + 1} of {self.epochs}, step {step} of {self._steps}"
+        if progress.history:
+            last = progress.history[-1]
+            words += (
+                f"; epoch {int(last['epoch'])}: training loss {last['train_loss']:.3f}, "
+                f"validation accuracy {last['validation_accuracy']:.1%}"
+            )
         self.say(words, progress.epoch * self._steps + progress.step, self.epochs * self._steps)
 
 

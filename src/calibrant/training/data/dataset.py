@@ -13,14 +13,15 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import StrPath, replacing
+from calibrant.training.data.arrays import is_arrays, read_arrays
 from calibrant.training.data.binary import is_cifar, is_idx, read_cifar, read_idx_folder
 from calibrant.training.data.folders import read_aircraft, read_class_folders, read_cub
 from calibrant.training.data.images import Images, ImageSet, tensor
 from calibrant.training.data.parquet import ParquetImages, find_parquet, read_parquet_images
 
 LAYOUTS = (
-    "train-*.parquet and test-*.parquet, CIFAR's binary files or archive, IDX files, CUB-200-2011, "
-    "FGVC-Aircraft, or folders train/CLASS/ and test/CLASS/"
+    "train-*.parquet and test-*.parquet, CIFAR's files or archive, train.npz and test.npz, IDX "
+    "files, CUB-200-2011, FGVC-Aircraft, or folders train/CLASS/ and test/CLASS/"
 )
 
 # The images of each split, and the names of the classes if the files say.
@@ -110,6 +111,8 @@ def _reader_into_memory(folder: Path, cache: Path | None) -> Callable[[], _Conte
     files = find_parquet(folder)
     if files:
         return lambda: _parquet(files, cache)
+    if is_arrays(folder):
+        return lambda: (dict(read_arrays(folder)), None)
     return (lambda: _idx(folder)) if is_idx(folder) else None
 
 

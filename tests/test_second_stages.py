@@ -620,7 +620,7 @@ def test_bad_input_is_refused_in_a_sentence(rows):
     single = [(torch.zeros(1, 12), torch.tensor([0])), (torch.ones(1, 12), torch.tensor([1]))]
     with pytest.raises(InputError, match="batches of at least two rows"):
         BalCAL(epochs=1).fit_network(network_of(12, 5), single)
-    with pytest.raises(InputError, match="no second stage 'dropout'"):
+    with pytest.raises(InputError, match="no second stage is called 'dropout'"):
         make_second_stage("dropout")
     with pytest.raises(InputError, match="trains the whole network"):
         make_second_stage("plp")

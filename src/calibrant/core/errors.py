@@ -40,7 +40,7 @@ class PredictionsError(InputError):
         Traceback (most recent call last):
             ...
         calibrant.core.errors.PredictionsError: probs: every row of 'probs' must sum to 1, but
-        row 0 sums to 0.9; name the array 'logits' if these are logits
+        row 0 sums to 0.9; name the array 'logits' if these are logits, ...
     """
 
 

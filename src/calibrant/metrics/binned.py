@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.core.weights import total
 from calibrant.metrics.bins import (
     DEFAULT_BINS,
     BinSums,
@@ -18,7 +19,7 @@ from calibrant.metrics.bins import (
     mass_cuts,
     unknown_edges,
 )
-from calibrant.metrics.pairs import PairKind, confidence_and_correct, top_label
+from calibrant.metrics.pairs import PairKind, checked_weight, confidence_and_correct, top_label
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 __all__ = [
@@ -40,6 +41,7 @@ def expected_calibration_error(
     convention: EdgeConvention = "right-closed",
     *,
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the ECE, sum_b (n_b / N) |mean confidence - accuracy|, a fraction.
 
@@ -56,6 +58,7 @@ def expected_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         convention: see above.
 
@@ -73,14 +76,17 @@ def expected_calibration_error(
         0.15
     """
     confidence, correct = confidence_and_correct(scores, labels, kind)
+    weight = checked_weight(sample_weight, len(confidence))
     if convention == "right-closed":  # sums over bins need no sorted rows
         index = bin_index(confidence, bin_edges(n_bins))
-        residual = np.bincount(index, np.minimum(confidence, 1.0) - correct)
-        return float(np.abs(residual).sum() / len(confidence))
-    rows = TopLabel.sort(confidence, correct)
-    return float(
-        np.abs(rows.curves().between(_left_closed_cuts(rows, n_bins, convention))).sum() / rows.n
-    )
+        residual = np.minimum(confidence, 1.0) - correct
+        if weight is not None:
+            residual *= weight
+        sums = np.bincount(index, residual)
+        return float(np.abs(sums).sum() / total(len(confidence), weight))
+    rows = TopLabel.sort(confidence, correct, weight)
+    cuts = _left_closed_cuts(rows, n_bins, convention)
+    return float(np.abs(rows.curves().between(cuts)).sum() / rows.total)
 
 
 def _left_closed_cuts(rows: TopLabel, n_bins: int, convention: str) -> IntArray:
@@ -105,6 +111,7 @@ def adaptive_calibration_error(
     convention: Literal["ranks", "focal"] = "ranks",
     *,
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return AdaECE, the ECE over bins that hold equally many rows, a fraction.
 
@@ -122,6 +129,7 @@ def adaptive_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         convention: see above.
 
@@ -141,8 +149,10 @@ def adaptive_calibration_error(
         >>> round(cb.expected_calibration_error(c, a, 2, kind="confidence"), 3)  # |.85 - .75|
         0.1
     """
-    rows = top_label(scores, labels, kind)
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     if convention == "focal":
+        if rows.weight is not None:
+            raise InputError("convention='focal' repeats code that knows no weights")
         return _focal_adaptive_calibration_error(rows, n_bins)
     if convention != "ranks":
         raise InputError(f"convention must be 'ranks' or 'focal', not '{convention}'")

@@ -31,7 +31,11 @@ class CoxFit(NamedTuple):
 
 
 def calibration_slope_intercept(
-    scores: Array, labels: Array, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> CoxFit:
     """Return slope and intercept of the logistic regression of correctness on logit confidence.
 
@@ -47,6 +51,7 @@ def calibration_slope_intercept(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -61,13 +66,17 @@ def calibration_slope_intercept(
         >>> round(slope, 1)  # log odds that go twice too far
         0.5
     """
-    rows = top_label(scores, labels, kind)
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     _warn_of_no_optimum(rows)
     return fit_of_curve(rows.curves())
 
 
 def calibration_in_the_large(
-    scores: Array, labels: Array, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the intercept of the same regression with the slope held at 1; 0 is ideal.
 
@@ -76,6 +85,7 @@ def calibration_in_the_large(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -86,7 +96,7 @@ def calibration_in_the_large(
         >>> round(value, 3)  # log odds should be log 3 instead of log 9
         -1.099
     """
-    rows = top_label(scores, labels, kind)
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     if rows.correct.min() == rows.correct.max():
         warnings.warn("all predictions are alike right or wrong", BoundaryWarning, stacklevel=2)
     return in_the_large_of_curve(rows.curves())

@@ -9,7 +9,13 @@ from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves
 
 
-def ks_error(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def ks_error(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> float:
     """Return max_t |(1/N) sum over c_i <= t of (c_i - a_i)|, a fraction.
 
     There are no bins. Where all residuals have one sign the value is |mean confidence - accuracy|.
@@ -20,6 +26,7 @@ def ks_error(scores: Array, labels: Array, *, kind: PairKind | None = None) -> f
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -33,7 +40,9 @@ def ks_error(scores: Array, labels: Array, *, kind: PairKind | None = None) -> f
         >>> round(value, 3)  # up to .6 there are two rows, each said .4 too little: 2 * .4 / 4
         0.2
     """
-    return float(ks_of_curves(top_label(scores, labels, kind).curves())[0])
+    return float(
+        ks_of_curves(top_label(scores, labels, kind, sample_weight=sample_weight).curves())[0]
+    )
 
 
 def ks_of_curves(curves: ResidualCurves) -> FloatArray:

@@ -7,7 +7,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
 from calibrant.metrics.gaps import gaps_of, sums_of
-from calibrant.metrics.pairs import PairKind
+from calibrant.metrics.pairs import PairKind, refuse_fractions
 
 
 def debiased_rms_calibration_error(
@@ -17,6 +17,7 @@ def debiased_rms_calibration_error(
     *,
     strategy: Strategy = "uniform",
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the RMS calibration error with the noise of the bin accuracies taken off, a fraction.
 
@@ -31,6 +32,7 @@ def debiased_rms_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) whole numbers, how often each row counts; by default once.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -50,7 +52,10 @@ def debiased_rms_calibration_error(
         >>> cb.debiased_rms_calibration_error(c, a, kind="confidence")  # noise shows more
         0.0
     """
-    square = debiased_mean_square_gap(sums_of(scores, labels, n_bins, strategy, kind))
+    refuse_fractions(sample_weight)
+    square = debiased_mean_square_gap(
+        sums_of(scores, labels, n_bins, strategy, kind, sample_weight)
+    )
     return float(np.sqrt(np.maximum(square, 0.0)))
 
 
@@ -76,6 +81,7 @@ def debiased_expected_calibration_error(
     *,
     strategy: Strategy = "uniform",
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the ECE less an estimate of its own bias, max(0, 2 ECE - E ECE*), a fraction.
 
@@ -88,6 +94,7 @@ def debiased_expected_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) whole numbers, how often each row counts; by default once.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -106,7 +113,8 @@ def debiased_expected_calibration_error(
         >>> round(cb.debiased_expected_calibration_error(c * 100, a * 100, kind="confidence"), 2)
         0.15
     """
-    return float(debiased_mean_gap(sums_of(scores, labels, n_bins, strategy, kind)))
+    refuse_fractions(sample_weight)
+    return float(debiased_mean_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
 
 
 def debiased_mean_gap(sums: BinSums) -> FloatArray:

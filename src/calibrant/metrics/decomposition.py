@@ -58,7 +58,12 @@ class ScoreDecomposition:
 
 
 def corp_decomposition(
-    scores: Array, labels: Array, score: Score = "brier", *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    score: Score = "brier",
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> ScoreDecomposition:
     """Split the top-label Brier score or log score by isotonic recalibration on the same rows.
 
@@ -71,6 +76,7 @@ def corp_decomposition(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         score: ``"brier"`` or ``"log"`` (nats; probabilities below 1.2e-38 are raised to it).
 
     Raises:
@@ -90,13 +96,13 @@ def corp_decomposition(
     """
     if score not in ("brier", "log"):
         raise InputError(f"score must be 'brier' or 'log', not '{score}'")
-    rows = top_label(scores, labels, kind)
+    rows = top_label(scores, labels, kind, sample_weight=sample_weight)
     position, count, correct = _runs(rows.curves())
-    total = float(_score(position, count, correct, score).sum() / rows.n)
-    refined = _isotonic_score(count[0], correct[0], score) / rows.n
-    base = np.array([rows.correct.mean()])
+    total = float(_score(position, count, correct, score).sum() / rows.total)
+    refined = _isotonic_score(count[0], correct[0], score) / rows.total
+    base = np.array([rows.accuracy])
     constant = float(
-        _score(base, np.array([float(rows.n)]), correct.sum(axis=1), score)[0] / rows.n
+        _score(base, np.array([rows.total]), correct.sum(axis=1), score)[0] / rows.total
     )
     return ScoreDecomposition(
         total, max(total - refined, 0.0), max(constant - refined, 0.0), constant
@@ -104,7 +110,12 @@ def corp_decomposition(
 
 
 def murphy_decomposition(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    n_bins: int = DEFAULT_BINS,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> ScoreDecomposition:
     """Split the top-label Brier score, with each confidence replaced by its bin's mean.
 
@@ -117,6 +128,7 @@ def murphy_decomposition(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of equal-width bins (lo, hi].
 
     Raises:
@@ -134,7 +146,9 @@ def murphy_decomposition(
         >>> round(parts.discrimination, 4), round(parts.uncertainty, 4)  # bins tell all
         (0.25, 0.25)
     """
-    return murphy_of_sums(BinSums.of(top_label(scores, labels, kind), n_bins))
+    return murphy_of_sums(
+        BinSums.of(top_label(scores, labels, kind, sample_weight=sample_weight), n_bins)
+    )
 
 
 def murphy_of_sums(sums: BinSums) -> ScoreDecomposition:

@@ -21,6 +21,7 @@ def kde_ece(
     norm: int = 1,
     *,
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return KDE-ECE, int |t - acc(t)|^p density(t) dt, a fraction (for p = 1).
 
@@ -39,6 +40,7 @@ def kde_ece(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         bandwidth: see above.
         norm: p, at least 1.
 
@@ -62,7 +64,7 @@ def kde_ece(
         raise InputError(f"bandwidth must not be negative, but is {bandwidth}")
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")
-    curves = top_label(scores, labels, kind).curves()
+    curves = top_label(scores, labels, kind, sample_weight=sample_weight).curves()
     return float(kde_of_curves(curves, CELLS, bandwidth, norm)[0])
 
 

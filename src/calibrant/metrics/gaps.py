@@ -27,10 +27,17 @@ def sums_of_curves(curves: ResidualCurves, n_bins: int, strategy: Strategy) -> B
 
 
 def sums_of(
-    scores: Array, labels: Array, n_bins: int, strategy: Strategy, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    n_bins: int,
+    strategy: Strategy,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> BinSums:
     """Return the (B,) sums over bins of (N, K) scores with (N,) labels."""
-    sums = sums_of_curves(top_label(scores, labels, kind).curves(), n_bins, strategy)
+    sums = sums_of_curves(
+        top_label(scores, labels, kind, sample_weight=sample_weight).curves(), n_bins, strategy
+    )
     return BinSums(sums.count[0], sums.confidence[0], sums.correct[0], sums.strategy)
 
 
@@ -49,6 +56,7 @@ def maximum_calibration_error(
     n_min: int = 1,
     convention: Literal["plain", "procal"] = "plain",
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the MCE, the largest |mean confidence - accuracy| of a bin, a fraction.
 
@@ -62,6 +70,7 @@ def maximum_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
         n_min: fewest rows of a bin that counts.
@@ -82,7 +91,7 @@ def maximum_calibration_error(
         >>> round(cb.maximum_calibration_error(c, a, n_min=2, kind="confidence"), 3)
         0.2
     """
-    sums = sums_of(scores, labels, n_bins, strategy, kind)
+    sums = sums_of(scores, labels, n_bins, strategy, kind, sample_weight)
     if convention == "procal":
         return float(np.abs(sums.residual).max() / sums.total)
     if convention != "plain":
@@ -102,6 +111,7 @@ def average_calibration_error(
     *,
     strategy: Strategy = "uniform",
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the average calibration error, the plain mean of |gap| over non-empty bins.
 
@@ -114,6 +124,7 @@ def average_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -132,7 +143,7 @@ def average_calibration_error(
         >>> round(cb.expected_calibration_error(c, a, kind="confidence"), 3)  # .9 * .2 + .1 * .3
         0.21
     """
-    return float(average_gap(sums_of(scores, labels, n_bins, strategy, kind)))
+    return float(average_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
 
 
 def average_gap(sums: BinSums) -> FloatArray:
@@ -147,6 +158,7 @@ def rms_calibration_error(
     *,
     strategy: Strategy = "uniform",
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the root of sum_b (n_b / N) gap_b^2, a fraction; never below the ECE.
 
@@ -158,6 +170,7 @@ def rms_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of bins.
         strategy: ``"uniform"`` for bins of equal width, ``"quantile"`` for equal mass.
 
@@ -176,7 +189,9 @@ def rms_calibration_error(
         >>> round(cb.expected_calibration_error(c, a, kind="confidence"), 3)  # (.4 + .1) / 2
         0.25
     """
-    return float(np.sqrt(mean_square_gap(sums_of(scores, labels, n_bins, strategy, kind))))
+    return float(
+        np.sqrt(mean_square_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
+    )
 
 
 def mean_square_gap(sums: BinSums) -> FloatArray:
@@ -191,6 +206,7 @@ def overconfidence_error(
     *,
     convention: Literal["plain", "thulasidasan"] = "plain",
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the part of the ECE from bins that say too much, sum_b (n_b / N) max(gap_b, 0).
 
@@ -204,6 +220,7 @@ def overconfidence_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of equal-width bins (lo, hi].
         convention: see above.
 
@@ -222,7 +239,7 @@ def overconfidence_error(
         >>> round(cb.underconfidence_error(c, a, kind="confidence"), 3)  # half of 1 - .6
         0.2
     """
-    sums = sums_of(scores, labels, n_bins, "uniform", kind)
+    sums = sums_of(scores, labels, n_bins, "uniform", kind, sample_weight)
     if convention == "thulasidasan":
         weight = np.nan_to_num(sums.mean_confidence)
         return float((weight * np.maximum(sums.residual, 0.0)).sum() / sums.total)
@@ -237,7 +254,12 @@ def over_gap(sums: BinSums) -> FloatArray:
 
 
 def underconfidence_error(
-    scores: Array, labels: Array, n_bins: int = DEFAULT_BINS, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    n_bins: int = DEFAULT_BINS,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the part of the ECE from bins that say too little, sum_b (n_b / N) max(-gap_b, 0).
 
@@ -248,6 +270,7 @@ def underconfidence_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         n_bins: number of equal-width bins (lo, hi].
 
     Raises:
@@ -259,7 +282,7 @@ def underconfidence_error(
         >>> round(cb.underconfidence_error([0.7] * 4, [1] * 4, kind="confidence"), 3)
         0.3
     """
-    return float(under_gap(sums_of(scores, labels, n_bins, "uniform", kind)))
+    return float(under_gap(sums_of(scores, labels, n_bins, "uniform", kind, sample_weight)))
 
 
 def under_gap(sums: BinSums) -> FloatArray:

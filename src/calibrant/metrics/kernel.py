@@ -18,7 +18,13 @@ STEPS, RESAMPLING_STEPS = 16, 5
 TINY = float(np.finfo(np.float64).tiny)
 
 
-def smooth_ece(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def smooth_ece(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> float:
     """Return smECE: int |r_s(t)| dt at the bandwidth s that equals its own value, a fraction.
 
     r_s is the residual density (1/N) sum_i (c_i - a_i) K_s(c_i, t) under a Gaussian kernel
@@ -32,6 +38,7 @@ def smooth_ece(scores: Array, labels: Array, *, kind: PairKind | None = None) ->
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     References:
         Blasiok & Nakkiran: Smooth ECE. ICLR 2024.
@@ -45,7 +52,7 @@ def smooth_ece(scores: Array, labels: Array, *, kind: PairKind | None = None) ->
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """
-    return smece_of_rows(top_label(scores, labels, kind))
+    return smece_of_rows(top_label(scores, labels, kind, sample_weight=sample_weight))
 
 
 def smece_of_rows(rows: TopLabel) -> float:

@@ -22,6 +22,7 @@ def mmce(
     *,
     squared: bool = False,
     kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the MMCE, sqrt((1/N^2) sum_ij e_i e_j exp(-|c_i - c_j| / width)), e = a - c.
 
@@ -35,6 +36,7 @@ def mmce(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         width: of the kernel, at least 0.002.
         squared: return the square.
 
@@ -53,7 +55,9 @@ def mmce(
         >>> round(cb.mmce(c, a, squared=True, kind="confidence"), 4)
         0.0225
     """
-    square = squared_mmce_of_curves(top_label(scores, labels, kind).curves(), width)[0]
+    square = squared_mmce_of_curves(
+        top_label(scores, labels, kind, sample_weight=sample_weight).curves(), width
+    )[0]
     return float(square if squared else np.sqrt(square))
 
 

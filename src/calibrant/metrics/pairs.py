@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.weights import check_weights
 from calibrant.metrics.top_label import TopLabel
 
 PairKind = Literal["confidence", "prob"]
@@ -21,7 +22,12 @@ PairKind = Literal["confidence", "prob"]
 
 
 def top_label(
-    scores: Array, labels: Array, kind: PairKind | None = None, *, top: bool = False
+    scores: Array,
+    labels: Array,
+    kind: PairKind | None = None,
+    *,
+    top: bool = False,
+    sample_weight: Array | None = None,
 ) -> TopLabel:
     """Return a metric's arguments as sorted rows of what was said and what came true.
 
@@ -32,12 +38,36 @@ def top_label(
             0 and 1).
         kind: what (N,) scores are; None of (N, K).
         top: take the more probable of both classes for what ``"prob"`` predicts.
+        sample_weight: (N,) how much each row counts; None where all count alike.
 
     Raises:
-        PredictionsError: other shapes, values outside [0, 1], an empty set, or (N,) scores of no
-            named kind.
+        PredictionsError: other shapes, values outside [0, 1], an empty set, (N,) scores of no named
+            kind, or weights that are negative, not finite or all 0.
     """
-    return TopLabel.sort(*confidence_and_correct(scores, labels, kind, top=top))
+    said, true = confidence_and_correct(scores, labels, kind, top=top)
+    weight = checked_weight(sample_weight, len(said))
+    return TopLabel.sort(said, true, weight)
+
+
+def checked_weight(sample_weight: Array | None, rows: int) -> FloatArray | None:
+    """Return (N,) weights of so many rows, checked; None where all count alike."""
+    if sample_weight is None:
+        return None
+    return check_weights(sample_weight, rows, "sample_weight", "sample_weight")
+
+
+def refuse_fractions(sample_weight: Array | None) -> None:
+    """Refuse weights that don't count rows, for what counts rows."""
+    if sample_weight is None:
+        return
+    values = to_numpy(as_array(sample_weight))
+    odd = values != np.round(values)
+    if odd.any():
+        row = int(odd.argmax())
+        raise PredictionsError(
+            "sample_weight: this counts rows, so weights must be whole numbers, but row "
+            f"{row} holds {values[row]}"
+        )
 
 
 def confidence_and_correct(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import PredictionsError
-from calibrant.metrics.pairs import PairKind, check_kind
+from calibrant.core.weights import mean
+from calibrant.metrics.pairs import PairKind, check_kind, checked_weight
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
 
 
-def negative_log_likelihood(probs: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def negative_log_likelihood(
+    probs: Array, labels: Array, *, kind: PairKind | None = None, sample_weight: Array | None = None
+) -> float:
     """Return the mean of -log p_y, in nats.
 
     Args:
@@ -17,6 +22,7 @@ def negative_log_likelihood(probs: Array, labels: Array, *, kind: PairKind | Non
             it.
         labels: (N,) true classes.
         kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Examples:
         >>> import calibrant as cb
@@ -24,10 +30,12 @@ def negative_log_likelihood(probs: Array, labels: Array, *, kind: PairKind | Non
         >>> round(value, 3)  # (log 2 + log 4) / 2
         1.04
     """
-    return float(_scores(probs, labels, kind).nll.mean())
+    return mean(_scores(probs, labels, kind).nll, checked_weight(sample_weight, len(labels)))
 
 
-def brier_score(probs: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def brier_score(
+    probs: Array, labels: Array, *, kind: PairKind | None = None, sample_weight: Array | None = None
+) -> float:
     """Return the mean of sum_k (p_k - onehot_k)^2, in [0, 2] (Brier's sum convention).
 
     Of (N,) probabilities of the positive class it is the mean of (p - label)^2, half of that sum,
@@ -38,6 +46,7 @@ def brier_score(probs: Array, labels: Array, *, kind: PairKind | None = None) ->
         probs: (N, K) probabilities.
         labels: (N,) true classes.
         kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Examples:
         >>> import calibrant as cb
@@ -45,17 +54,21 @@ def brier_score(probs: Array, labels: Array, *, kind: PairKind | None = None) ->
         >>> round(value, 3)  # (.2^2 + .2^2 + .5^2 + .5^2) / 2
         0.29
     """
-    total = float(_scores(probs, labels, kind).brier.mean())
+    weight = checked_weight(sample_weight, len(labels))
+    total = mean(_scores(probs, labels, kind).brier, weight)
     return total if kind is None else total / 2
 
 
-def accuracy(probs: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def accuracy(
+    probs: Array, labels: Array, *, kind: PairKind | None = None, sample_weight: Array | None = None
+) -> float:
     """Return the share of rows whose largest probability (the first if tied) is the true class's.
 
     Args:
         probs: (N, K) probabilities.
         labels: (N,) true classes.
         kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Examples:
         >>> import calibrant as cb
@@ -63,7 +76,8 @@ def accuracy(probs: Array, labels: Array, *, kind: PairKind | None = None) -> fl
         >>> round(value, 3)  # right, wrong, and a tie that goes to the first class
         0.667
     """
-    return float(score_top(_predictions(probs, labels, kind)).correct.mean())
+    right = score_top(_predictions(probs, labels, kind)).correct.astype(np.float64)
+    return mean(right, checked_weight(sample_weight, len(labels)))
 
 
 def _scores(probs: Array, labels: Array, kind: PairKind | None) -> RowScores:

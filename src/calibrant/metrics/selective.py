@@ -44,7 +44,13 @@ class RiskCoverage:
     risk: FloatArray
 
 
-def risk_coverage(scores: Array, labels: Array, *, kind: PairKind | None = None) -> RiskCoverage:
+def risk_coverage(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> RiskCoverage:
     """Return risk and coverage at every threshold.
 
     Args:
@@ -52,6 +58,7 @@ def risk_coverage(scores: Array, labels: Array, *, kind: PairKind | None = None)
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -62,13 +69,21 @@ def risk_coverage(scores: Array, labels: Array, *, kind: PairKind | None = None)
         >>> curve.threshold[curve.risk == 0]  # answer from .8 up: no error
         array([0.9, 0.8])
     """
-    curve = top_label(scores, labels, kind, top=True).curves()
+    curve = top_label(scores, labels, kind, sample_weight=sample_weight, top=True).curves()
     counted, errors = (sums[0, 1:] for sums in _from_the_top(curve))
     threshold = curve.rows.confidence[curve.rows.tie_starts[:-1]][::-1]
-    return RiskCoverage(threshold, counted / curve.total[0], errors / counted)
+    some = counted > 0  # rows of weight 0 answer nothing
+    counted, errors = counted[some], errors[some]
+    return RiskCoverage(threshold[some], counted / curve.total[0], errors / counted)
 
 
-def aurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def aurc(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> float:
     """Return the AURC, (1/N) sum_k (errors among the k most confident) / k, a fraction.
 
     Often printed times 1 000. Other code integrates by trapezoids, or over distinct confidences
@@ -79,6 +94,7 @@ def aurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -95,10 +111,20 @@ def aurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float
         >>> round(cb.aurc(c, [0, 0, 1, 1], kind="confidence"), 3)  # surest of its errors
         0.792
     """
-    return float(aurc_of_curves(top_label(scores, labels, kind, top=True).curves())[0])
+    return float(
+        aurc_of_curves(
+            top_label(scores, labels, kind, sample_weight=sample_weight, top=True).curves()
+        )[0]
+    )
 
 
-def eaurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> float:
+def eaurc(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> float:
     """Return the E-AURC: the AURC less that of a ranking with every error at the end, a fraction.
 
     The AURC of that ranking is computed exactly, (1/N) sum_k max(0, k - (N - E)) / k for E errors,
@@ -109,6 +135,7 @@ def eaurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> floa
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     Raises:
         PredictionsError: unusable arrays.
@@ -124,11 +151,20 @@ def eaurc(scores: Array, labels: Array, *, kind: PairKind | None = None) -> floa
         >>> round(cb.eaurc(c, [0, 0, 1, 1], kind="confidence"), 3)
         0.583
     """
-    return float(excess_aurc_of_curves(top_label(scores, labels, kind, top=True).curves())[0])
+    return float(
+        excess_aurc_of_curves(
+            top_label(scores, labels, kind, sample_weight=sample_weight, top=True).curves()
+        )[0]
+    )
 
 
 def risk_at_coverage(
-    scores: Array, labels: Array, coverage: float, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    coverage: float,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the share of errors among the ceil(coverage N) most confident rows.
 
@@ -137,6 +173,7 @@ def risk_at_coverage(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         coverage: share of rows to answer, in (0, 1].
 
     Raises:
@@ -153,7 +190,7 @@ def risk_at_coverage(
     """
     if not 0 < coverage <= 1:
         raise InputError(f"coverage must lie in (0, 1], not {coverage}")
-    curve = top_label(scores, labels, kind, top=True).curves()
+    curve = top_label(scores, labels, kind, sample_weight=sample_weight, top=True).curves()
     # Less a rounding error, so that 0.07 of 100 rows are 7 of them.
     answered = math.ceil(coverage * float(curve.total[0]) * (1 - 1e-12))
     counted, errors = _from_the_top(curve)
@@ -164,7 +201,12 @@ def risk_at_coverage(
 
 
 def coverage_at_risk(
-    scores: Array, labels: Array, risk: float, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    risk: float,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return the largest coverage of a threshold whose risk is at most `risk`; 0 if there is none.
 
@@ -175,6 +217,7 @@ def coverage_at_risk(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         risk: share of errors to tolerate, in [0, 1].
 
     Raises:
@@ -191,7 +234,7 @@ def coverage_at_risk(
     """
     if not 0 <= risk <= 1:
         raise InputError(f"risk must lie in [0, 1], not {risk}")
-    curve = risk_coverage(scores, labels, kind=kind)
+    curve = risk_coverage(scores, labels, kind=kind, sample_weight=sample_weight)
     within = curve.coverage[curve.risk <= risk + 1e-12]
     return float(within.max(initial=0.0))
 

@@ -17,7 +17,11 @@ MOST_EXACT_ROWS, LARGE_CELLS = 50_000, 1 << 15
 
 
 def smooth_calibration_error(
-    scores: Array, labels: Array, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return smCE = max over w of (1/N) sum_i (a_i - c_i) w(c_i), a fraction.
 
@@ -33,6 +37,7 @@ def smooth_calibration_error(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
 
     References:
         Kakade & Foster, J. Comput. Syst. Sci. 2008. Blasiok, Gopalan, Hu, Nakkiran, STOC 2023.
@@ -45,7 +50,7 @@ def smooth_calibration_error(
         >>> round(cb.smooth_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence"), 3)
         0.15
     """
-    return smce_of_rows(top_label(scores, labels, kind))
+    return smce_of_rows(top_label(scores, labels, kind, sample_weight=sample_weight))
 
 
 def smce_of_rows(rows: TopLabel) -> float:

@@ -17,7 +17,12 @@ MOST_BINS = 1024
 
 
 def ece_sweep(
-    scores: Array, labels: Array, norm: int = 1, *, kind: PairKind | None = None
+    scores: Array,
+    labels: Array,
+    norm: int = 1,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
 ) -> float:
     """Return ECE-sweep, a fraction.
 
@@ -31,6 +36,7 @@ def ece_sweep(
         labels: (N,) true classes, or (N,) correctness.
         kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
             and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
         norm: p of (sum_b (n_b / N) |gap_b|^p)^(1/p), at least 1.
 
     Raises:
@@ -50,7 +56,11 @@ def ece_sweep(
     """
     if norm < 1:
         raise InputError(f"norm must be at least 1, not {norm}")
-    return float(sweep_of_curves(top_label(scores, labels, kind).curves(), norm)[0])
+    return float(
+        sweep_of_curves(
+            top_label(scores, labels, kind, sample_weight=sample_weight).curves(), norm
+        )[0]
+    )
 
 
 def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:

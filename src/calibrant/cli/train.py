@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,12 +122,15 @@ def train(
             cache=out.resolve().parent / "image-cache" if cache is None else cache,
             observers=(run.Announcer(chosen.total_epochs, say),),
         )
-    # The processes of the other devices end here.
-    if trained is not None:
-        outcome = run.evaluate_run(chosen, trained)
-        document = outcome.as_dict()
-        write_text(trained.folder / "evaluation.json", as_json(document) + "\n")
-        emit(str(outcome), document, json)
+    if trained is None:
+        # A process of another device, whose work is done. Threads of its process group may outlive
+        # what they stand on while the interpreter ends, and abort with a message.
+        sys.stderr.flush()
+        os._exit(0)
+    outcome = run.evaluate_run(chosen, trained)
+    document = outcome.as_dict()
+    write_text(trained.folder / "evaluation.json", as_json(document) + "\n")
+    emit(str(outcome), document, json)
 
 
 def _run_functions() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 from calibrant.core.errors import InputError
 
@@ -76,5 +76,5 @@ def _like(text: str, default: Any) -> Any:
         return type(default)(text)
     value = _value(text)
     if isinstance(default, str):
-        return cast(Any, value) if text[:1] in "[(" and not isinstance(value, str) else text
+        return value if text[:1] in "[(" and not isinstance(value, str) else text
     return value

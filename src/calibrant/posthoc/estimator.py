@@ -29,7 +29,7 @@ class ClassifierOfLogits:
     method: ClassVar[str]
     n_classes_: int
     # What the classes are called, if `fit` was told the truth by names.
-    called: tuple[str, ...] | None = None
+    called_: tuple[str, ...] | None = None
 
     @abstractmethod
     def predict_confidence(

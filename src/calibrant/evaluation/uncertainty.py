@@ -41,9 +41,9 @@ DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
 # Of many honest groups together, how often any may be called miscalibrated.
 FAMILY_LEVEL = 0.05
-# Resamples are worked on in batches of about this many rows in all: half a MB an array, so that
-# all arrays of a batch stay in the cache.
-BATCH_ROWS = 1 << 16
+# Resamples are worked on in batches of about this many rows in all, 2 MB an array: smaller ones
+# would leave the threads waiting for one another in Python.
+BATCH_ROWS = 1 << 18
 ROUNDING = 1e-9
 
 INDEPENDENT = HonestDraws(None, 0.0)

@@ -1,4 +1,4 @@
-"""The command line: `calibrant measure | fit | apply | compare | train | head | demo`."""
+"""The command line; `calibrant` alone lists its verbs."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 People compare methods to decide. The rule, in the order in which it asks:
 
 1. Likelihood first. Keep the methods that may be the best in NLL (95 % set, multiple comparisons
-   with the best); without class probabilities, in the top label's Brier score, and without any
-   proper score, all.
+   with the best). The top-label form has no NLL: there all are kept.
 2. Of these, keep those that may be the best in ECE.
 3. Of these, keep those that leave every predicted class as it is, if there are any.
 4. Of these, take the one with the fewest parameters, and of equally many the one with the lowest

@@ -1,20 +1,21 @@
 """How sure a number is: bootstrap intervals, and the floor that noise alone would show.
 
 **Interval.** Rows are resampled with replacement, with their weights, and clusters as wholes
-(`calibrant.metrics.resampling`). For a mean the percentile interval is right. A
-calibration error is biased upwards, and on a resample it is biased once more, so the percentiles of
-the resamples lie too high; they are moved down by that second bias (mean of the resamples minus the
-value). The interval then covers the *expected measured value at this N*: the very quantity that the
-floor states for a perfectly calibrated model, so the two may be compared.
+(`calibrant.metrics.resampling`). For a mean the percentile interval is right. A calibration error
+is biased upwards, and on a resample it is biased once more, so the percentiles of the resamples lie
+too high; they are moved down by that second bias (mean of the resamples minus the value). The
+interval then covers the *expected measured value at this N*: the very quantity that the floor
+states for a perfectly calibrated model, so the two may be compared.
 
-Near the floor it is on the safe side: wider than need be for honest confidences. Where hardly any
-row is wrong, or right, resamples know too little, and `rare_outcomes` stretches it.
+Errors that add up the gaps of bins are resampled around gaps drawn towards 0
+(`calibrant.metrics.likely_gaps`): small gaps are mostly noise. Near the floor the interval is still
+on the safe side. Where hardly any row is wrong, or right, resamples know too little, and
+`rare_outcomes` stretches it.
 
 **Floor.** If the confidences were perfectly honest, each row would be right with probability c.
 Drawing outcomes that way, those of a cluster as dependent as they are, and measuring again gives
-the distribution of the metric under perfect calibration: its mean is the floor, and a value
-below its 95 % quantile can't be told from perfect
-at this N.
+the distribution of the metric under perfect calibration: its mean is the floor, and a value below
+its 95 % quantile can't be told from perfect at this N.
 """
 
 from __future__ import annotations

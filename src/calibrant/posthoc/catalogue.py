@@ -201,7 +201,7 @@ class Described:
         formula: what it computes, in one line.
         text: the rest of its description, paragraphs.
         arguments: name to default and meaning.
-        keeps: whether it keeps every predicted class; None: that depends on arguments or steps.
+        keeps: whether it keeps every predicted class with its default arguments.
         needs: what it needs besides logits.
         facts: cost and failures; None for methods that the package doesn't know.
         sources: papers, a line each.

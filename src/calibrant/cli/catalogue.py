@@ -9,6 +9,7 @@ import typer
 from calibrant.cli.completion import complete_method, complete_metric
 from calibrant.cli.options import Json
 from calibrant.cli.output import emit
+from calibrant.core.docstrings import Argument
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.findings import sentence
 
@@ -118,7 +119,7 @@ def _paragraph(text: str) -> str:
     return text if "\n" in text else wrap(text)
 
 
-def _arguments(arguments: dict[str, tuple[Any, str]], how: str) -> list[str]:
+def _arguments(arguments: dict[str, Argument], how: str) -> list[str]:
     if not arguments:
         return []
     entries = [

@@ -7,31 +7,38 @@ from typing import Any
 from typer.core import TyperCommand
 
 
-class NamesMethods(TyperCommand):
-    """A command that ends its help with the names of all methods."""
+class _EndsWithNames(TyperCommand):
+    """A command whose help ends with a paragraph that is made when it is asked for."""
+
+    def names(self) -> str:
+        """Return the paragraph."""
+        raise NotImplementedError
 
     @property
     def epilog(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The names, in one paragraph."""
-        from calibrant.posthoc.registry import METHODS
-
-        return f"Methods: {', '.join(METHODS)}; chains as svs+top-rest."
+        """The paragraph, by the library's name for it."""
+        return self.names()
 
     @epilog.setter
     def epilog(self, value: Any) -> None:
         pass  # the library sets what the decorator was given
 
 
-class NamesMetrics(TyperCommand):
+class NamesMethods(_EndsWithNames):
+    """A command that ends its help with the names of all methods."""
+
+    def names(self) -> str:
+        """Return the names of all methods."""
+        from calibrant.posthoc.registry import METHODS
+
+        return f"Methods: {', '.join(METHODS)}; chains as svs+top-rest."
+
+
+class NamesMetrics(_EndsWithNames):
     """A command that ends its help with the names of all metrics."""
 
-    @property
-    def epilog(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The names, in one paragraph."""
+    def names(self) -> str:
+        """Return the names of all metrics."""
         from calibrant.metrics.registry import METRICS
 
         return f"Metrics: {', '.join(METRICS)}."
-
-    @epilog.setter
-    def epilog(self, value: Any) -> None:
-        pass

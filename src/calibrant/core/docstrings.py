@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|References|Examples|Yields):$")
 _ITEM = re.compile(r"^    (\*{0,2}\w+(?:, \w+)*): (.*)$")
+
+
+class Argument(NamedTuple):
+    """An argument's default and what its docstring says it is."""
+
+    default: Any
+    meaning: str
+
+
+def as_json(arguments: Mapping[str, Argument]) -> dict[str, dict[str, Any]]:
+    """Return arguments by name as JSON takes them."""
+    return {name: each._asdict() for name, each in arguments.items()}
 
 
 @dataclass(frozen=True)

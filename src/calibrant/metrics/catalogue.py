@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calibrant.core.docstrings import Docstring
+from calibrant.core.docstrings import Argument, Docstring, as_json
 from calibrant.metrics import (
     binned,
     canonical,
@@ -186,7 +186,7 @@ class Described:
     metric: Metric
     formula: str
     text: tuple[str, ...]
-    arguments: dict[str, tuple[Any, str]]
+    arguments: dict[str, Argument]
     facts: Facts | None
     sources: tuple[str, ...]
 
@@ -202,10 +202,7 @@ class Described:
             "fails": self.facts.fails if self.facts else None,
             "lower_is_better": self.metric.lower_is_better,
             "percent": self.metric.percent,
-            "arguments": {
-                name: {"default": default, "meaning": meaning}
-                for name, (default, meaning) in self.arguments.items()
-            },
+            "arguments": as_json(self.arguments),
             "sources": list(self.sources),
         }
 
@@ -228,8 +225,8 @@ def described(name: str) -> Described:
     text = Docstring.of(facts.function)
     meanings = text.items("Args")
     parameters = inspect.signature(facts.function).parameters.values()
-    given = {p.name: (p.default, meanings.get(p.name, "")) for p in parameters}
-    options = {n: v for n, v in given.items() if v[0] is not inspect.Parameter.empty}
+    given = {p.name: Argument(p.default, meanings.get(p.name, "")) for p in parameters}
+    options = {n: v for n, v in given.items() if v.default is not inspect.Parameter.empty}
     return Described(
         metric, text.summary, text.paragraphs, options, facts, tuple(text.sentences("References"))
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from calibrant.core.docstrings import Docstring
+from calibrant.core.docstrings import Argument, Docstring, as_json
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS
 
@@ -210,7 +210,7 @@ class Described:
     method: str
     formula: str
     text: tuple[str, ...]
-    arguments: dict[str, tuple[Any, str]]
+    arguments: dict[str, Argument]
     keeps: bool
     needs: tuple[str, ...]
     facts: Facts | None
@@ -225,10 +225,7 @@ class Described:
             **facts,
             "keeps_prediction": self.keeps,
             "needs": list(self.needs),
-            "arguments": {
-                name: {"default": default, "meaning": meaning}
-                for name, (default, meaning) in self.arguments.items()
-            },
+            "arguments": as_json(self.arguments),
             "sources": list(self.sources),
         }
 
@@ -254,7 +251,7 @@ def described(method: str) -> Described:
         method,
         text.summary,
         text.paragraphs,
-        {name: (default, meanings.get(name, "")) for name, default in defaults.items()},
+        {name: Argument(default, meanings[name]) for name, default in defaults.items()},
         kind.keeps_prediction,
         tuple(kind.needs),
         FACTS.get(method),

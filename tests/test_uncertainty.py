@@ -268,3 +268,22 @@ def test_what_evaluate_refuses():
         evaluate(np.full((2, 2), 0.5), [0, 1], metrics=["luck"])
     with pytest.raises(InputError, match="sum to 1"):
         evaluate(np.array([[2.0, -1.0], [0.0, 3.0]]) ** 2, [0, 1])
+
+
+def test_the_scatter_of_a_gap_is_right_within_what_the_documents_say():
+    # In standard errors: what is seen of a gap is normal around it. The variance of |gap| around
+    # what is then taken for the truth, averaged over what may be seen, is held to the true one.
+    from scipy.stats import norm
+
+    def variance(truth):
+        mean = truth * (2 * norm.cdf(truth) - 1) + 2 * norm.pdf(truth)
+        return truth**2 + 1 - mean**2
+
+    seen = np.linspace(-8, 13, 4001)
+    likely = np.abs(seen) ** 3 / (seen**2 + 0.5)
+    truths = np.linspace(0, 5, 51)
+    chance = norm.pdf(seen - truths[:, None])
+    chance /= chance.sum(axis=1, keepdims=True)
+    drawn, plain = (np.sqrt(chance @ variance(at) / variance(truths)) for at in (likely, abs(seen)))
+    assert (round(drawn.min(), 2), round(drawn.max(), 2)) == (0.92, 1.16)
+    assert (round(plain.min(), 2), round(plain.max(), 2)) == (0.95, 1.25)

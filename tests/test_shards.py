@@ -245,3 +245,78 @@ def test_bfloat16_and_columns_in_fortran_order_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "b-labels.npy", np.array([0, 1]))
     for batch in cb.Shards(tmp_path).batches():
         np.testing.assert_array_equal(batch.scores, wide.float().numpy())
+
+
+# --- binary predictions
+
+
+@pytest.fixture(scope="module")
+def binary_shards(tmp_path_factory: pytest.TempPathFactory):
+    """Three files of log odds that are too large and too high, with ten rows a patient."""
+    rng = np.random.default_rng(3)
+    honest = rng.normal(scale=1.5, size=6000)
+    labels = (rng.random(6000) < 1 / (1 + np.exp(-honest))).astype(int)
+    scores, patient = 1.7 * honest + 0.8, np.arange(6000) // 10
+    folder = tmp_path_factory.mktemp("binary")
+    for i in range(3):
+        part = slice(2000 * i, 2000 * (i + 1))
+        np.savez(
+            folder / f"part-{i}.npz", logit=scores[part], labels=labels[part], patient=patient[part]
+        )
+    return folder, cb.Predictions.from_binary(scores, labels, kind="logit", clusters=patient)
+
+
+def test_binary_shards_show_the_positive_class_as_one_file_does(binary_shards):
+    folder, rows = binary_shards
+    whole = cb.evaluate(rows.with_clusters(None), resamples=400)
+    found = cb.evaluate_shards(cb.Shards(folder), engine=cb.Engine(workers=1), resamples=400)
+    assert list(found.results) == list(whole.results)
+    for name, result in whole.results.items():
+        other, width = found[name], result.high - result.low
+        assert other.value == pytest.approx(result.value, abs=2e-4), name
+        assert abs(other.low - result.low) + abs(other.high - result.high) < 0.4 * width, name
+        assert (other.floor is None) == (result.floor is None)
+        if result.floor is not None:
+            assert other.floor == pytest.approx(result.floor, rel=0.2), name
+    assert found.mean_probability == pytest.approx(whole.mean_probability, abs=1e-12)
+    assert found.positive_share == whole.positive_share
+    assert found.positive_gap == pytest.approx(whole.positive_gap, abs=1e-9)
+    assert found.as_dict()["positive"]["finding"] == whole.as_dict()["positive"]["finding"]
+    assert "the positive class has a mean probability" in str(found).lower()
+
+
+def test_binary_shards_resample_clusters_and_make_groups_by_the_positive_class(binary_shards):
+    folder, rows = binary_shards
+    names, one = ["ece_positive", "log_loss", "slope_positive"], cb.Engine(workers=1)
+    found = cb.evaluate_shards(
+        cb.Shards(folder), metrics=names, cluster="patient", engine=one, resamples=300
+    )
+    whole = cb.evaluate(rows, metrics=names, resamples=300)
+    for name in names:
+        width = whole[name].high - whole[name].low
+        assert found[name].value == pytest.approx(whole[name].value, abs=2e-4)
+        assert found[name].high - found[name].low == pytest.approx(width, rel=0.3)
+    grouped = cb.evaluate_shards_by(
+        cb.Shards(folder), "predicted", metrics=names, engine=one, resamples=99
+    )
+    apart = cb.evaluate_by(rows.with_clusters(None), "predicted", metrics=names, resamples=99)
+    assert grouped.miscalibrated == apart.miscalibrated == ["0", "1"]
+    for name, group in apart.groups.items():
+        assert grouped[name]["ece_positive"].value == pytest.approx(
+            group["ece_positive"].value, abs=1e-3
+        )
+        assert grouped[name].mean_probability == pytest.approx(group.mean_probability, abs=1e-12)
+    assert "probability" in str(grouped).splitlines()[2]
+
+
+def test_shards_of_several_classes_have_no_positive_class(tmp_path: Path):
+    np.savez(tmp_path / "a.npz", probs=[[0.75, 0.25]] * 20, labels=[0] * 15 + [1] * 5)
+    one = cb.Engine(workers=1)
+    found = cb.evaluate_shards(
+        cb.Shards(tmp_path), metrics=["ece", "ece_positive"], engine=one, resamples=20
+    )
+    assert list(found.results) == ["ece"]
+    assert "have to be declared" in found.skipped["ece_positive"]
+    declared = cb.Shards(tmp_path, kind="binary")
+    found = cb.evaluate_shards(declared, metrics=["ece_positive"], engine=one, resamples=20)
+    assert found["ece_positive"].value == pytest.approx(0.0, abs=1e-12)

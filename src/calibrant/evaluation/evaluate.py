@@ -133,6 +133,16 @@ class Evaluation(EvaluationTables):
         return Gap.of(self.top, self.level, self.honest.clusters)
 
     @property
+    def mean_probability(self) -> float | None:
+        """Mean probability of the positive class; None unless it is binary."""
+        return None if self.positive is None else self.positive.mean_confidence
+
+    @property
+    def positive_share(self) -> float | None:
+        """Share of rows of the positive class; None unless it is binary."""
+        return None if self.positive is None else self.positive.accuracy
+
+    @property
     def positive_gap(self) -> Gap | None:
         """Mean probability of the positive class less its share; None unless it is binary."""
         if self.positive is None:

@@ -118,13 +118,17 @@ def headline(evaluation: Evaluation) -> str:
 
 def of_positive(evaluation: Evaluation) -> str:
     """Return what binary predictions say of the positive class, as a sentence, or nothing."""
-    rows, gap = evaluation.positive, evaluation.positive_gap
-    if rows is None or gap is None:
+    mean, share, gap = (
+        evaluation.mean_probability,
+        evaluation.positive_share,
+        evaluation.positive_gap,
+    )
+    if mean is None or share is None or gap is None:
         return ""
     interval = f"{interval_of(evaluation.level)} {percent(gap.low)} to {percent(gap.high)}"
     text = (
-        f"the positive class has a mean probability of {percent(rows.mean_confidence)} % and a "
-        f"share of {percent(rows.accuracy)} % (difference {percent(gap.value)} points, {interval})"
+        f"the positive class has a mean probability of {percent(mean)} % and a share of "
+        f"{percent(share)} % (difference {percent(gap.value)} points, {interval})"
     )
     result = evaluation.results.get("ece_positive")
     if result is None:
@@ -138,12 +142,16 @@ def of_positive(evaluation: Evaluation) -> str:
 
 def positive_numbers(evaluation: Evaluation) -> dict[str, float | str] | None:
     """Return the numbers of that sentence as JSON takes them, and the sentence."""
-    rows, gap = evaluation.positive, evaluation.positive_gap
-    if rows is None or gap is None:
+    mean, share, gap = (
+        evaluation.mean_probability,
+        evaluation.positive_share,
+        evaluation.positive_gap,
+    )
+    if mean is None or share is None or gap is None:
         return None
     return {
-        "mean_probability": rows.mean_confidence,
-        "share": rows.accuracy,
+        "mean_probability": mean,
+        "share": share,
         "gap": gap.value,
         "gap_low": gap.low,
         "gap_high": gap.high,

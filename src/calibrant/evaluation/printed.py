@@ -151,12 +151,14 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
 
 def _group_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
     metric = result.metric
-    rows = group.positive if metric.of_positive and group.positive is not None else group.top
+    mean, share = group.mean_confidence, group.accuracy
+    if metric.of_positive and group.mean_probability is not None:
+        mean, share = group.mean_probability, group.positive_share or 0.0
     return [
         name,
         str(group.n),
-        percent(rows.mean_confidence),
-        percent(rows.accuracy),
+        percent(mean),
+        percent(share),
         show(metric, result.value) + ("*" if marked else ""),
         f"{show(metric, result.low)} .. {show(metric, result.high)}",
         show(metric, result.floor_95),

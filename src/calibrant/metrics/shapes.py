@@ -17,6 +17,12 @@ from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores
 
+NOT_BINARY = (
+    "it is about the positive class of binary predictions, which have to be declared "
+    "(Predictions.from_binary, --kind binary)"
+)
+NO_CLASSES = "it needs a score for every class"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -63,12 +69,9 @@ class Metric:
     def refusal(self, predictions: Predictions) -> str | None:
         """Return why it can't be computed of these rows, as a clause, or None."""
         if self.of_positive and not predictions.binary:
-            return (
-                "it is about the positive class of binary predictions, which have to be declared "
-                "(Predictions.from_binary, --kind binary)"
-            )
+            return NOT_BINARY
         if self.needs_rows and predictions.kind == "toplabel":
-            return "it needs a score for every class"
+            return NO_CLASSES
         if predictions.n < self.fewest_rows:
             return f"it needs at least {self.fewest_rows} rows"
         if self.weighs == "none" and predictions.weights is not None:

@@ -158,9 +158,10 @@ def evaluate_shards_by(
         if kind == "label" or lead.floor is None:
             continue
         own = int(np.random.SeedSequence([seed, 1 + i]).generate_state(1)[0])
-        drawn = honest(rows, [lead.metric], draws, own)[lead.metric.name]
-        mean = rows.cells.cells().position
-        weight = rows.cells.cells().count.sum(axis=0) / rows.n
+        about = rows.of_positive() if lead.metric.of_positive else rows
+        drawn = honest(about, [lead.metric], draws, own)[lead.metric.name]
+        cells = about.cells.cells()
+        mean, weight = cells.position, cells.count.sum(axis=0) / rows.n
         variance = float(weight @ (mean * (1 - mean)))
         value = less_rounding(lead.value)
         observed.append(float(evidence_of(value, lead.floor, rows.n, variance)))

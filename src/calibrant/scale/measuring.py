@@ -17,7 +17,14 @@ from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, Repl
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import Clusters
-from calibrant.metrics.shapes import MeanMetric, Metric, RowsMetric, values_of_curve
+from calibrant.metrics.shapes import (
+    NO_CLASSES,
+    NOT_BINARY,
+    MeanMetric,
+    Metric,
+    RowsMetric,
+    values_of_curve,
+)
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.drawing import honest, of_blocks, resampled
@@ -73,12 +80,12 @@ class ShardEvaluation(Evaluation):
     @property
     def clipped_nll_rows(self) -> int:
         """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
-        return self._sums.clipped if self.kind == "probs" else 0
+        return self._sums.clipped if self.kind in ("probs", "prob") else 0
 
     @property
     def mean_confidence(self) -> float:
         """Mean confidence."""
-        return float(self._sums.cells.cells().confidence.sum()) / self.n
+        return mean_confidence(self._sums)
 
     @property
     def accuracy(self) -> float:
@@ -88,14 +95,22 @@ class ShardEvaluation(Evaluation):
     @property
     def gap(self) -> Gap:
         """Mean confidence less accuracy, and the ends of its interval."""
-        cells = self._sums.cells.cells()
-        each = np.divide(
-            cells.confidence, cells.count, out=np.zeros(cells.count.shape), where=cells.count > 0
-        )
-        residual = each - np.array([[0.0], [1.0]])
-        gap = self.mean_confidence - self.accuracy
-        spread = float((cells.count * (residual - gap) ** 2).sum()) / self.n
-        return Gap.of_moments(gap, spread, self.accuracy, self.n, self.level)
+        return gap_of(self._sums, self.level)
+
+    @property
+    def mean_probability(self) -> float | None:
+        """Mean probability of the positive class; None unless it is binary."""
+        return None if self.positive is None else mean_confidence(self._sums.of_positive())
+
+    @property
+    def positive_share(self) -> float | None:
+        """Share of rows of the positive class; None unless it is binary."""
+        return None if self.positive is None else self._sums.of_positive().right / self.n
+
+    @property
+    def positive_gap(self) -> Gap | None:
+        """Mean probability of the positive class less its share; None unless it is binary."""
+        return None if self.positive is None else gap_of(self._sums.of_positive(), self.level)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -110,6 +125,23 @@ class ShardEvaluation(Evaluation):
             head = f"{counted(len(lines), 'file')} couldn't be read:"
             text += "\n\n" + "\n".join([head, *lines])
         return text
+
+
+def mean_confidence(sums: RowSums) -> float:
+    """Return the mean confidence of the rows."""
+    return float(sums.cells.cells().confidence.sum()) / sums.n
+
+
+def gap_of(sums: RowSums, level: float) -> Gap:
+    """Return mean confidence less accuracy of the rows, and the ends of its interval."""
+    cells = sums.cells.cells()
+    each = np.divide(
+        cells.confidence, cells.count, out=np.zeros(cells.count.shape), where=cells.count > 0
+    )
+    residual, accuracy = each - np.array([[0.0], [1.0]]), sums.right / sums.n
+    gap = mean_confidence(sums) - accuracy
+    spread = float((cells.count * (residual - gap) ** 2).sum()) / sums.n
+    return Gap.of_moments(gap, spread, accuracy, sums.n, level)
 
 
 def carried(metrics: Sequence[str] | str | None, classes: int | None) -> tuple[str, ...]:
@@ -136,7 +168,8 @@ def evaluate_sums(
 
     Args:
         sums: of all rows.
-        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None.
+        metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None, and of binary
+            predictions also those of the positive class.
         resamples: bootstrap resamples, and simulated honest data sets; 1 000 for None.
         level: nominal coverage of the intervals.
         seed: the same seed gives the same intervals.
@@ -171,7 +204,7 @@ def evaluated(
     source: str,
 ) -> ShardEvaluation:
     """Return the metrics of some of the rows, or of all; see `evaluate_sums`."""
-    wanted, skipped = _usable(metrics_named(metrics), sums, rows)
+    wanted, skipped = _usable(metrics_named(metrics, binary=sums.binary), sums, rows)
     whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
     others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
     kind = KINDS["cells"]
@@ -181,26 +214,18 @@ def evaluated(
             "told from one; leave the clusters out, or give at least 2"
         )
     if sums.blocks:
-        blocks = [sums.blocks[key] for key in sorted(sums.blocks)]
-        drawn: Replicates = of_blocks(blocks, rows, others, resamples, seed)
-        put = f"put together into {len(blocks)} by the hashes of their names"
-        number = put if sums.folded else f"{len(blocks)} in all"
+        put = f"put together into {len(sums.blocks)} by the hashes of their names"
+        number = put if sums.folded else f"{len(sums.blocks)} in all"
         kind = f"{KINDS['clusters']}, {number}. {KINDS['floors']}"
-    else:
-        drawn = resampled(rows, others, resamples, seed)
     if min(rows.right, rows.n - rows.right) < ENOUGH:
         kind = f"{kind} {KINDS['rare']}"
-    floors = honest(rows, others, resamples, seed)
-    curve = rows.cells.cells().curve()
-    values = values_of_curve(others, curve)
-    for metric in others:
-        if isinstance(metric, MeanMetric):
-            known = metric.name in rows.totals
-            values[metric.name] = rows.mean(metric.name) if known else rows.right / rows.n
-    found = {
-        name: Measured(value, drawn[name], floors.get(name), name in floors)
-        for name, value in values.items()
-    }
+    blocks = [sums.blocks[key] for key in sorted(sums.blocks)]
+    top = [metric for metric in others if not metric.of_positive]
+    found = _measured(top, rows, blocks, resamples, seed)
+    if rows.positive is not None:
+        said = [metric for metric in others if metric.of_positive]
+        turned = [block.of_positive() for block in blocks]
+        found |= _measured(said, rows.of_positive(), turned, resamples, seed)
     if len(sums.blocks) > 1:
         # A resample of G blocks varies less than it should, and few don't know by how much.
         clusters = Clusters(np.empty(0, np.int64), len(sums.blocks))
@@ -218,11 +243,37 @@ def evaluated(
         NO_SCORES,
         stand_ins(rows),
         level,
+        positive=None if rows.positive is None else stand_ins(rows.of_positive()),
         sums=rows,
         shards=sums.shards,
         broken=sums.broken,
         intervals=kind,
     )
+
+
+def _measured(
+    metrics: Sequence[Metric],
+    rows: RowSums,
+    blocks: Sequence[RowSums],
+    resamples: int,
+    seed: int,
+) -> dict[str, Measured]:
+    """Return metrics of curves and means, with resamples of rows, or of blocks if there are any."""
+    drawn: Replicates
+    if blocks:
+        drawn = of_blocks(blocks, rows, metrics, resamples, seed)
+    else:
+        drawn = resampled(rows, metrics, resamples, seed)
+    floors = honest(rows, metrics, resamples, seed)
+    values = values_of_curve(metrics, rows.cells.cells().curve())
+    for metric in metrics:
+        if isinstance(metric, MeanMetric):
+            known = metric.name in rows.totals
+            values[metric.name] = rows.mean(metric.name) if known else rows.right / rows.n
+    return {
+        name: Measured(value, drawn[name], floors.get(name), name in floors)
+        for name, value in values.items()
+    }
 
 
 def _usable(
@@ -232,8 +283,10 @@ def _usable(
     skipped: dict[str, str] = {}
     usable: list[Metric] = []
     for metric in wanted:
-        if metric.needs_rows and sums.n_classes is None:
-            skipped[metric.name] = "it needs a score for every class"
+        if metric.of_positive and not sums.binary:
+            skipped[metric.name] = NOT_BINARY
+        elif metric.needs_rows and sums.n_classes is None:
+            skipped[metric.name] = NO_CLASSES
         elif rows.n < metric.fewest_rows:
             skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
         elif metric.name in NOT_CARRIED:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.metrics.positive import POSITIVE_METRICS
 from calibrant.metrics.registry import METRICS, MeanMetric
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 from calibrant.predictions.scoring import RowScores
@@ -16,6 +17,7 @@ from calibrant.scale.exact import exact_sum, mean_of
 
 # Means over rows that aren't counts. Cells of their values are so many to a factor of two.
 LOSSES = ("nll", "brier")
+LOSSES_OF_POSITIVE = ("brier_positive", "log_loss")
 TO_A_FACTOR_OF_TWO = 16
 # Values below are counted as this.
 SMALLEST_LOSS = 2.0**-60
@@ -64,6 +66,8 @@ class RowSums:
         totals: by name the exact sum of a loss (`calibrant.scale.exact`); none for top-label form.
         losses: by name how often which losses occur.
         clipped: rows whose true class has a probability of nearly 0.
+        positive: of binary predictions, rows by the probability of the positive class and by
+            whether they are of it; None of others.
     """
 
     n: int
@@ -71,16 +75,21 @@ class RowSums:
     totals: dict[str, int]
     losses: dict[str, LossCells]
     clipped: int = 0
+    positive: CellSums | None = None
 
     @classmethod
-    def of(cls, scores: RowScores, grid: Grid = FINE) -> RowSums:
-        """Sum scored rows, at most 2^26 of them."""
+    def of(cls, scores: RowScores, grid: Grid = FINE, *, binary: bool = False) -> RowSums:
+        """Sum scored rows, at most 2^26 of them; `binary` ones by their positive class as well."""
         each: dict[str, FloatArray] = {}
         if scores.has_rows:
-            for name in LOSSES:
-                metric = METRICS[name]
+            for name in (*LOSSES, *(LOSSES_OF_POSITIVE if binary else ())):
+                metric = (METRICS | POSITIVE_METRICS)[name]
                 assert isinstance(metric, MeanMetric)
                 each[name] = metric.per_row(scores)
+        positive = None
+        if binary:
+            said = scores.of_positive()
+            positive = CellSums.of(said.confidence, said.correct, grid)
         clipped = np.sum(scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12))
         return cls(
             len(scores.confidence),
@@ -88,6 +97,7 @@ class RowSums:
             {name: exact_sum(values) for name, values in each.items()},
             {name: LossCells.of(values) for name, values in each.items()},
             int(clipped),
+            positive,
         )
 
     def __add__(self, other: RowSums) -> RowSums:
@@ -98,7 +108,18 @@ class RowSums:
             {name: total + other.totals[name] for name, total in self.totals.items()},
             {name: cells + other.losses[name] for name, cells in self.losses.items()},
             self.clipped + other.clipped,
+            None
+            if self.positive is None or other.positive is None
+            else self.positive + other.positive,
         )
+
+    def of_positive(self) -> RowSums:
+        """Return sums of the same rows in which that probability is the confidence.
+
+        Being of the positive class is then being right, as in `RowScores.of_positive`.
+        """
+        assert self.positive is not None
+        return replace(self, cells=self.positive, positive=None)
 
     def mean(self, name: str) -> float:
         """Return the mean of a loss, the float64 nearest to the exact one."""
@@ -110,7 +131,9 @@ class RowSums:
         return int(self.cells.sums[self.cells.key % 2 == 1, 0].sum())
 
 
-def by_member(scores: RowScores, member: IntArray, grid: Grid) -> Iterator[tuple[int, RowSums]]:
+def by_member(
+    scores: RowScores, member: IntArray, grid: Grid, *, binary: bool = False
+) -> Iterator[tuple[int, RowSums]]:
     """Yield each number in (n,) `member` with the sums of its rows."""
     order = np.argsort(member, kind="stable")
     ordered = member[order]
@@ -118,7 +141,7 @@ def by_member(scores: RowScores, member: IntArray, grid: Grid) -> Iterator[tuple
     ends = np.append(starts[1:], len(order))
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         rows = order[start:end]
-        yield int(ordered[start]), RowSums.of(scores_of(scores, rows), grid)
+        yield int(ordered[start]), RowSums.of(scores_of(scores, rows), grid, binary=binary)
 
 
 def scores_of(scores: RowScores, rows: IntArray) -> RowScores:

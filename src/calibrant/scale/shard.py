@@ -13,7 +13,7 @@ from calibrant.core.arrays import IntArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.row_numbers import rows_from
 from calibrant.files.batched import of_rows, open_rows
-from calibrant.files.keys import FileKind, Keys, Wanted, assemble, readable
+from calibrant.files.keys import ONE_SCORE, FileKind, Keys, Wanted, assemble, readable
 from calibrant.files.row_files import RowFile
 from calibrant.predictions.predictions import Predictions
 
@@ -21,6 +21,8 @@ from calibrant.predictions.predictions import Predictions
 BATCH_NUMBERS = (1 << 20) - 1
 # Rows of a batch at most, so that whole numbers below 2^32 may be summed as floats without loss.
 BATCH_ROWS = 1 << 18
+# Kinds that are about one event.
+BINARY: tuple[FileKind, ...] = ("binary", *ONE_SCORE)
 
 
 class Batch(NamedTuple):

@@ -13,7 +13,7 @@ from calibrant.files.batched import of_rows, open_rows
 from calibrant.files.keys import ONE_SCORE, FileKind, Wanted, readable
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.locating import Where, located
-from calibrant.scale.shard import Shard
+from calibrant.scale.shard import BINARY, Shard
 
 # Headers are read by so many threads: most of the time is waiting.
 HEADER_THREADS = 8
@@ -114,7 +114,7 @@ class Shards:
     @property
     def binary(self) -> bool:
         """Whether the predictions are about one event."""
-        return self.kind in ("binary", *ONE_SCORE)
+        return self.kind in BINARY
 
     @property
     def kind(self) -> FileKind:

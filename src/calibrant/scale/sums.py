@@ -11,12 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arrays import IntArray
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 from calibrant.scale.cells import COARSE, FINE
 from calibrant.scale.row_sums import RowSums, by_member, joined_scores
-from calibrant.scale.shard import Batch, Shard
+from calibrant.scale.shard import BINARY, Batch, Shard
 from calibrant.scale.whole_rows import WholeRowSums
 
 # Scored rows are collected up to so many before they are summed.
@@ -77,6 +78,11 @@ class ShardSums:
     whole: WholeRowSums | None = None
     shards: int = 1
     broken: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def binary(self) -> bool:
+        """Whether the rows are about one event."""
+        return self.kind in BINARY
 
     def __add__(self, other: ShardSums) -> ShardSums:
         """Return the sums of both, see `merge`."""
@@ -219,7 +225,7 @@ def check_column(column: NDArray[Any], name: str | None, predictions: Prediction
 def _summed(scored: list[RowScores], beside: list[NDArray[Any]], empty: ShardSums) -> ShardSums:
     plan = empty.plan
     scores = joined_scores(scored)
-    sums = replace(empty, rows=RowSums.of(scores, FINE))
+    sums = replace(empty, rows=RowSums.of(scores, FINE, binary=empty.binary))
     if plan.by is None and not plan.clustered:
         return sums
     names, member = np.unique(np.concatenate(beside), return_inverse=True)
@@ -230,13 +236,17 @@ def _summed(scored: list[RowScores], beside: list[NDArray[Any]], empty: ShardSum
                 f"more than {MOST_GROUPS} groups of rows are too many to be measured together"
             )
         texts: list[str] = [str(name) for name in names.tolist()]
-        groups = {texts[i]: part for i, part in by_member(scores, member, COARSE)}
+        groups = {texts[i]: part for i, part in _coarse(scores, member, empty)}
         return replace(sums, groups=groups)
     hashes = np.array([cluster_hash(name) for name in names.tolist()], dtype=np.int64)
     folded = len(hashes) > MOST_BLOCKS
     if folded:
         hashes = hashes % MOST_BLOCKS
-    return replace(sums, blocks=dict(by_member(scores, hashes[member], COARSE)), folded=folded)
+    return replace(sums, blocks=dict(_coarse(scores, hashes[member], empty)), folded=folded)
+
+
+def _coarse(scores: RowScores, member: IntArray, empty: ShardSums) -> Iterator[tuple[int, RowSums]]:
+    return by_member(scores, member, COARSE, binary=empty.binary)
 
 
 def cluster_hash(name: Any) -> int:

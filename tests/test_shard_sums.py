@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.scale.carrying import NOT_CARRIED
 from calibrant.scale.cells import COARSE, FINE, CellSums, edges_of
 from calibrant.scale.exact import as_float, exact_sum, halves, joined, mixed
-from calibrant.scale.measuring import NOT_CARRIED, evaluate_sums
+from calibrant.scale.measuring import evaluate_sums
 from calibrant.scale.running import Progress, summed
 from calibrant.scale.sums import Plan, ShardSums
 

@@ -18,6 +18,7 @@ from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     INDEPENDENT,
     bootstrap,
+    check_drawing,
     default_resamples,
     floor,
 )
@@ -270,16 +271,6 @@ def evaluate(
         honest,
         positive,
     )
-
-
-def check_drawing(resamples: int, level: float, seed: int) -> None:
-    """Raise `InputError` unless resamples can be drawn, and intervals made of them."""
-    if resamples < 2:
-        raise InputError(f"resamples must be at least 2, not {resamples}")
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1, not {level}")
-    if seed < 0:
-        raise InputError(f"seed must not be negative, but is {seed}")
 
 
 def _results(

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
 from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
 from calibrant.metrics.resampling import Clusters, HonestDraws, draw_rows, resampled
@@ -261,3 +262,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(p_values))
     adjusted[order] = np.minimum(stepped, 1.0)
     return adjusted.tolist()
+
+
+def check_drawing(resamples: int, level: float, seed: int) -> None:
+    """Raise `InputError` unless resamples can be drawn, and intervals made of them."""
+    if resamples < 2:
+        raise InputError(f"resamples must be at least 2, not {resamples}")
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, not {level}")
+    if seed < 0:
+        raise InputError(f"seed must not be negative, but is {seed}")

@@ -10,16 +10,21 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.evaluation.evaluate import check_drawing
 from calibrant.evaluation.family_wise import evidence_of, step_down
 from calibrant.evaluation.groups import GROUP_METRICS, MIN_ROWS, QUANTILES, GroupedEvaluation
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, less_rounding
+from calibrant.evaluation.uncertainty import (
+    DEFAULT_LEVEL,
+    MOST_RESAMPLES,
+    check_drawing,
+    less_rounding,
+)
 from calibrant.predictions.scoring import score_top
+from calibrant.scale.carrying import carried
 from calibrant.scale.cells import added
 from calibrant.scale.drawing import honest
 from calibrant.scale.engines import Engine
 from calibrant.scale.locating import by_number
-from calibrant.scale.measuring import ShardEvaluation, carried, evaluate_sums, evaluated
+from calibrant.scale.measuring import ShardEvaluation, evaluate_sums, evaluated
 from calibrant.scale.running import Watcher, gathered, summed
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards

@@ -10,16 +10,19 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
-from calibrant.evaluation.evaluate import Evaluation, check_drawing
+from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.metric_result import result_of
 from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, Replicates
+from calibrant.evaluation.uncertainty import (
+    DEFAULT_LEVEL,
+    MOST_RESAMPLES,
+    Replicates,
+    check_drawing,
+)
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.shapes import (
-    NO_CLASSES,
-    NOT_BINARY,
     MeanMetric,
     Metric,
     RowsMetric,
@@ -27,21 +30,17 @@ from calibrant.metrics.shapes import (
 )
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
+from calibrant.scale.carrying import usable
 from calibrant.scale.drawing import honest, of_blocks, resampled
 from calibrant.scale.row_sums import RowSums
 from calibrant.scale.sums import ShardSums
-from calibrant.scale.whole_rows import CARRIED, MOST_CLASSES, WholeRowSums
+from calibrant.scale.whole_rows import WholeRowSums
 
 NO_SCORES = RowScores(
     np.empty(0), np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0), np.empty(0)
 )
 # Rows that stand for all where a picture of their confidences is enough.
 STAND_INS = 10_000
-NOT_CARRIED = {
-    "skce": "it compares pairs of rows, which sums can't carry; measure a sample as one file",
-    "classwise_adaece": "it sorts the rows by the probability of each class, which sums can't "
-    "carry; measure a sample as one file",
-}
 KINDS = {
     "cells": "Intervals: resamples drawn from counts of rows in fine cells of confidence.",
     "clusters": "Intervals: resamples of whole clusters",
@@ -144,13 +143,6 @@ def gap_of(sums: RowSums, level: float) -> Gap:
     return Gap.of_moments(gap, spread, accuracy, sums.n, level)
 
 
-def carried(metrics: Sequence[str] | str | None, classes: int | None) -> tuple[str, ...]:
-    """Return the metrics among these that want sums of whole probability vectors."""
-    names = {metric.name for metric in metrics_named(metrics)}
-    wanted = [name for name in CARRIED if name in names and classes is not None]
-    return tuple(n for n in wanted if n != "classwise_ece" or (classes or 0) <= MOST_CLASSES)
-
-
 def evaluate_sums(
     sums: ShardSums,
     *,
@@ -204,7 +196,7 @@ def evaluated(
     source: str,
 ) -> ShardEvaluation:
     """Return the metrics of some of the rows, or of all; see `evaluate_sums`."""
-    wanted, skipped = _usable(metrics_named(metrics, binary=sums.binary), sums, rows)
+    wanted, skipped = usable(metrics_named(metrics, binary=sums.binary), sums, rows)
     whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
     others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
     kind = KINDS["cells"]
@@ -274,38 +266,6 @@ def _measured(
         name: Measured(value, drawn[name], floors.get(name), name in floors)
         for name, value in values.items()
     }
-
-
-def _usable(
-    wanted: list[Metric], sums: ShardSums, rows: RowSums
-) -> tuple[list[Metric], dict[str, str]]:
-    """Return the metrics that follow from these sums, and why the others don't."""
-    skipped: dict[str, str] = {}
-    usable: list[Metric] = []
-    for metric in wanted:
-        if metric.of_positive and not sums.binary:
-            skipped[metric.name] = NOT_BINARY
-        elif metric.needs_rows and sums.n_classes is None:
-            skipped[metric.name] = NO_CLASSES
-        elif rows.n < metric.fewest_rows:
-            skipped[metric.name] = f"it needs at least {metric.fewest_rows} rows"
-        elif metric.name in NOT_CARRIED:
-            skipped[metric.name] = NOT_CARRIED[metric.name]
-        elif isinstance(metric, RowsMetric) and metric.name not in sums.plan.whole_rows:
-            skipped[metric.name] = _why_not_whole(metric.name, sums)
-        else:
-            usable.append(metric)
-    return usable, skipped
-
-
-def _why_not_whole(name: str, sums: ShardSums) -> str:
-    if name == "classwise_ece" and (sums.n_classes or 0) > MOST_CLASSES:
-        return f"its sums would be too large for more than {MOST_CLASSES} classes"
-    if sums.plan.by is not None:
-        return "its sums aren't kept for each group"
-    if sums.plan.clustered:
-        return "its sums aren't kept for each cluster"
-    return "the sums weren't made for it"
 
 
 def stand_ins(rows: RowSums) -> TopLabel:

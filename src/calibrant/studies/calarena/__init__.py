@@ -1,0 +1,1 @@
+"""CalArena's benchmark: its files of probabilities, its protocol, its published results."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,17 @@ from scipy import optimize, stats
 from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import PairedDifference
 from calibrant.report.gate_figure import gate_over_epochs
-from calibrant.studies.losses import feature_norm, gate, paper, training
+from calibrant.studies.losses import controls, feature_norm, gate, paper, record, training
 from calibrant.studies.losses.page import write_tables
 from calibrant.studies.losses.paper import all_tables, claims, control, summary
+from calibrant.studies.losses.record import as_document
 from calibrant.studies.losses.runs import CONTROL, LINES, METRICS, Run, finished, line_of, read_runs
-from calibrant.studies.losses.statistics import Difference, as_document, difference, mean
+from calibrant.studies.losses.statistics import (
+    Difference,
+    EarlierDifference,
+    difference,
+    mean,
+)
 from calibrant.studies.losses.tables import Table, fill, interval_cell
 
 TEST_ROWS, CLASSES = 400, 4
@@ -200,7 +207,8 @@ def test_verdicts_need_an_interval_that_leaves_out_0(runs: list[Run]) -> None:
     told: dict[tuple[str, str], list[str]] = {}
     for (comparison, metric), verdict in found.items():
         if verdict:
-            told.setdefault((comparison, metric.removeprefix("Ada")), []).append(verdict)
+            part = metric if metric.endswith("AdaECE") or metric == "ECE" else "U-ECE or O-ECE"
+            told.setdefault((comparison, part.removeprefix("Ada")), []).append(verdict)
     assert any(len(verdicts) == 2 for verdicts in told.values())
     words = [each[0] if len(set(each)) == 1 else "open" for each in told.values()]
     counts = [words.count(one) for one in ("as published", "the opposite", "open")]
@@ -343,10 +351,125 @@ def test_one_command_refreshes_page_pictures_and_numbers(
     expected = json.loads(json.dumps(as_document(runs)))
     assert {name: document[name] for name in expected} == expected
     assert len(document["feature_norm"]) == len(runs)
-    line = document["lines"]["fedlas-ls"]
-    assert line["seeds"] == [0, 1, 2]
-    found = difference(runs, ("fedlas-ls", "smart"), ("cross-entropy", "smart"), "nll")
-    assert line["minus_cross_entropy"]["smart"]["nll"]["high"] == found.high
+    assert document["lines"]["fedlas-ls"]["seeds"] == [0, 1, 2]
+    sides = ["fedlas-ls", "smart"], ["cross-entropy", "smart"]
+    found = difference(runs, *map(tuple, sides), "nll")
+    [told] = [
+        each
+        for each in document["differences"]
+        if (each["first"], each["second"], each["metric"]) == (*sides, "nll")
+    ]
+    assert told["high"] == found.high
+    assert told["by_seed"]["2"]["low"] == found.by_seed[2].low
+
+
+def test_runs_whose_folders_are_gone_stay_in_every_table(
+    folder: Path, runs: list[Run], tmp_path: Path
+) -> None:
+    place = tmp_path / "losses.json"
+    place.write_text(json.dumps(as_document(runs), allow_nan=False))
+    here = [run for run in runs if run.line == "mixup"]
+    joined = record.join(here, place)
+    assert joined.again == ["mixup, seed 1"]
+    assert not joined.otherwise
+    gone = [run for run in joined.runs if run.folder is None]
+    assert len(gone) == len(runs) - 1
+    for before, after in zip(all_tables(runs), all_tables(joined.runs), strict=True):
+        assert str(after) == str(before)
+    assert str(feature_norm.norms(joined.runs)) == str(feature_norm.norms(runs))
+    # Nothing is lost from page to page.
+    again = json.loads(json.dumps(as_document(joined.runs), allow_nan=False))
+    assert again == json.loads(json.dumps(as_document(runs)))
+    # Two networks that were never compared have a difference, but no interval over test images.
+    sides = ("mixup", "temperature"), ("cross-entropy", "none")
+    [only] = difference(joined.runs, *sides, "ece").by_seed.values()
+    assert only.value == pytest.approx(difference(runs, *sides, "ece").value, abs=1e-12)
+    assert np.isnan(only.low)
+    assert interval_cell(difference(joined.runs, *sides, "ece"), "ece").endswith("(0/0 of 1)")
+
+
+def test_a_run_that_came_out_otherwise_takes_none_of_the_old_intervals(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    document = json.loads(json.dumps(as_document(runs)))
+    for entry in document["runs"]:
+        if (entry["line"], entry["seed"]) == ("fedlas-ls", 0):
+            entry["after"]["none"]["ece"]["value"] += 0.01
+    place = tmp_path / "losses.json"
+    place.write_text(json.dumps(document))
+    joined = record.join([run for run in runs if run.line == "fedlas-ls"], place)
+    assert joined.otherwise == ["fedlas-ls, seed 0"]
+    sides = ("fedlas-ls", "none"), ("cross-entropy", "none")
+    assert difference(joined.runs, *sides, "ece").known() == 3
+    # Now the network that is gone is the one that differs.
+    joined = record.join([run for run in runs if run.line == "cross-entropy"], place)
+    found = difference(joined.runs, *sides, "ece")
+    assert np.isnan(found.by_seed[0].low)
+    assert not np.isnan(found.by_seed[1].low)
+    place.write_text("{}")
+    with pytest.raises(InputError, match="is no record of this study"):
+        record.join(runs, place)
+
+
+def test_results_after_another_fit_of_smart_are_only_compared_as_they_were(
+    runs: list[Run], tmp_path: Path
+) -> None:
+    document = json.loads(json.dumps(as_document(runs)))
+    for entry in document["runs"]:
+        entry["smart_fit"] = "hand"
+        entry["after"]["smart"]["ece"]["value"] += 1
+    place = tmp_path / "losses.json"
+    place.write_text(json.dumps(document))
+    here = [run for run in runs if run.line in ("cross-entropy", "mixup")]
+    joined = record.join(here, place)
+    assert not joined.otherwise
+    sides = ("fedlas-ls", "smart"), ("cross-entropy", "smart")
+    before, after = (difference(some, *sides, "ece") for some in (runs, joined.runs))
+    assert after.by_seed == before.by_seed
+    assert difference(joined.runs, sides[0], ("mixup", "smart"), "ece") is None
+    [note] = [table.note for table in all_tables(joined.runs) if table.name == "means-smart"]
+    assert note.endswith("fitted by hand, before it was by six damped steps, for networks that "
+                         "are gone: label-smoothing, fedlas-ls.")  # fmt: skip
+
+
+def test_a_count_on_record_holds_for_seeds_that_it_can_be_told_of() -> None:
+    def paired(value: float, low: float = np.nan) -> PairedDifference:
+        return PairedDifference(value, low, low + 1, 0.5)
+
+    now = {0: paired(1.0, 0.5), 1: paired(2.0), 2: paired(3.0)}
+    before = {seed: paired(each.value) for seed, each in now.items()}
+    assert EarlierDifference(before, 3).counted(now) == 2
+    assert EarlierDifference(before, 0).counted(now) == 0
+    assert EarlierDifference(before, 2).counted(now) is None
+    assert EarlierDifference(before, 2).counted(before) == 2
+    assert EarlierDifference(before, None).counted(before) is None
+    assert EarlierDifference({1: paired(2.0)}, 1).counted(now) is None
+    found = Difference(2.0, 1.0, 3.0, True, now, counted=2)
+    assert (found.agreeing(), found.known(), found.verdict) == (3, 3, 1)
+    alone = Difference(2.0, 1.0, 3.0, True, now)
+    assert (alone.agreeing(), alone.known(), alone.verdict) == (1, 1, 0)
+    assert interval_cell(alone, "nll").endswith("; 1/1 of 3)")
+
+
+def test_the_summary_sorts_the_controls_and_says_what_they_leave_open(runs: list[Run]) -> None:
+    smaller, fixed = "label-smoothing alpha=0.02", "fedlas-ls gate=random"
+    renamed = [
+        replace(run, line={"cross-entropy": smaller, "label-smoothing": fixed}[run.line])
+        for run in runs
+        if run.line in ("cross-entropy", "label-smoothing")
+    ]
+    everything = [*runs, *renamed]
+    points = controls.deciding(everything)
+    for line, point, of in ((smaller, points[0], "cross-entropy"),
+                            (fixed, points[1], "label-smoothing")):  # fmt: skip
+        sides = ("fedlas-ls", "none"), (of, "none")
+        words = controls.in_classes({line: difference(runs, *sides, "ece")})
+        assert f"ECE against these: {words}" in point
+    assert "lower: label-smoothing alpha=0.02" in points[0]
+    assert [row[0] for row in control(everything).rows] == [f"{smaller} (3)", f"{fixed} (3)"]
+    assert controls.deciding(runs) == []
+    same = [*runs, *(replace(run, line=smaller) for run in runs if run.line == "fedlas-ls")]
+    assert "the ECE may differ by +0.00 to +0.00 points" in controls.deciding(same)[-1]
 
 
 def test_other_arguments_make_another_line(runs: list[Run], tmp_path: Path) -> None:
@@ -365,7 +488,9 @@ def test_other_arguments_make_another_line(runs: list[Run], tmp_path: Path) -> N
     found = difference(mine, ("fedlas-ls", "none"), (CONTROL, "none"), "ece")
     assert control(mine).rows[0][2] == interval_cell(found, "ece")
     assert control(runs).rows == []
-    assert "was not trained" in control(runs).note
+    assert control(runs).note.startswith(
+        f"Not trained when this page was made: label-smoothing alpha=0.02, {CONTROL}, "
+    )
 
 
 def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> None:
@@ -478,9 +603,11 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
     [row] = gate.gates([run]).rows
     assert row[0] == "fedlas-ls, seed 0"
     assert (row[3] == "no image") == (found.positive == 0)
-    document = gate.as_document([run])
+    document = json.loads(json.dumps(as_document([run]), allow_nan=False))
     assert document["gate_on_test_images"][0]["alpha"] == found.alpha
-    json.dumps(document, allow_nan=False)
+    (tmp_path / "losses.json").write_text(json.dumps(document))
+    assert str(gate.gates(record.read_record(tmp_path / "losses.json"))) == str(gate.gates([run]))
+    assert str(gate.epochs(record.read_record(tmp_path / "losses.json"))) == str(gate.epochs([run]))
     places = [row[0] for row in gate.epochs([run]).rows]
     assert places == ["fedlas-ls (1), epoch 1", "fedlas-ls (1), epoch 2"]
     history = json.loads((tmp_path / "run/history.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class Estimate(NamedTuple):
 
 def read_rows(run: Run) -> Rows:
     """Return L1 norm of the features, confidence and correctness of the test images."""
+    assert run.folder is not None
     test = read_predictions(run.folder / "test.npz")
     logits = np.asarray(test.logits, np.float64)
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -75,6 +76,8 @@ def _mean_rank(ordered: FloatArray, values: FloatArray) -> FloatArray:
 
 def norm_estimates(run: Run) -> list[Estimate]:
     """Return the estimates of one run in the order of `NORM_COLUMNS`."""
+    if run.folder is None:
+        return run.kept["feature_norm"]
     rows = read_rows(run)
     right = rows.right == 1
     return [
@@ -86,8 +89,10 @@ def norm_estimates(run: Run) -> list[Estimate]:
 
 def norms_by_line(runs: Sequence[Run]) -> dict[str, list[list[Estimate]]]:
     """Return the estimates of every run by its line."""
+    measured = [run for run in runs if run.folder is not None or "feature_norm" in run.kept]
     return {
-        line: [norm_estimates(run) for run in runs if run.line == line] for line in lines_of(runs)
+        line: [norm_estimates(run) for run in measured if run.line == line]
+        for line in lines_of(measured)
     }
 
 
@@ -115,17 +120,3 @@ def interval(found: Sequence[Estimate]) -> tuple[float, float, float]:
         half = NORMAL * found[0].error
         low, high = found[0].value - half, found[0].value + half
     return float(values.mean()), low, high
-
-
-def as_document(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the estimates of all runs as JSON takes them."""
-    return {
-        "feature_norm": [
-            {"line": run.line, "seed": run.seed}
-            | {
-                name.replace(" ", "_"): estimate._asdict()
-                for name, estimate in zip(NORM_COLUMNS, norm_estimates(run), strict=True)
-            }
-            for run in runs
-        ]
-    }

@@ -37,6 +37,8 @@ class Gate(NamedTuple):
 
 def gate_on_test_images(run: Run) -> Gate:
     """Return what the gate of a run with FeDLaS decides for its test images."""
+    if run.folder is None:
+        return run.kept["gate_on_test_images"]
     import torch
 
     from calibrant.training.losses import FeDLaS, make_loss
@@ -61,6 +63,7 @@ def gate_on_test_images(run: Run) -> Gate:
 
 
 def _checkpoint(run: Run) -> Path:
+    assert run.folder is not None
     from calibrant.training.run.protocols import protocol_named
     from calibrant.training.run.state import BEST, LAST
 
@@ -86,11 +89,14 @@ def summary(psi: NDArray[Any], alpha: NDArray[Any], residual: FloatArray) -> Gat
 
 
 def with_gate(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with FeDLaS whose checkpoint is there."""
+    """Return the runs with FeDLaS whose checkpoint, or what was found in it, is there."""
     return [
         run
         for run in runs
-        if run.settings["loss"].startswith("fedlas") and _checkpoint(run).is_file()
+        if run.settings["loss"].startswith("fedlas")
+        and (
+            "gate_on_test_images" in run.kept if run.folder is None else _checkpoint(run).is_file()
+        )
     ]
 
 
@@ -131,7 +137,7 @@ def gate_histories(runs: Sequence[Run]) -> dict[str, list[list[dict[str, Any]]]]
     """Return the histories of each line whose runs have recorded the gate."""
     found: dict[str, list[list[dict[str, Any]]]] = {}
     for run in runs:
-        history: list[dict[str, Any]] = _history(run.folder)
+        history = history_of(run)
         if history and "gate_positive" in history[0]:
             found.setdefault(run.line, []).append(history)
     return found
@@ -169,24 +175,11 @@ def epochs(runs: Sequence[Run]) -> Table:
     return Table("epochs", "The gate on the training images, by epoch", head, rows, note)
 
 
-def as_document(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the gates of all runs as JSON takes them."""
-    gates_of = {(run.line, run.seed): gate_on_test_images(run) for run in with_gate(runs)}
-    return {
-        "gate_on_test_images": [
-            {"line": line, "seed": seed}
-            | {
-                name: value if np.isfinite(value) else None
-                for name, value in gate._asdict().items()
-            }
-            for (line, seed), gate in gates_of.items()
-        ],
-        "gate_by_epoch": gate_histories(runs),
-    }
-
-
-def _history(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "history.json"
+def history_of(run: Run) -> list[dict[str, Any]]:
+    """Return what a run recorded epoch by epoch; nothing if it didn't."""
+    if run.folder is None:
+        return run.kept.get("gate_by_epoch", [])
+    file = run.folder / "history.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calibrant.core.errors import InputError
+from calibrant.studies.losses.controls import PAIRS, control, control_sentence, deciding, in_classes
 from calibrant.studies.losses.feature_norm import Estimate, interval, norms_by_line
-from calibrant.studies.losses.runs import AFTER, CONTROL, REFERENCE, Run
+from calibrant.studies.losses.runs import AFTER, REFERENCE, Run
 from calibrant.studies.losses.statistics import Difference, Side, difference, lines_of, mean
 from calibrant.studies.losses.tables import (
     TITLES,
@@ -79,8 +80,8 @@ CLAIMS: tuple[tuple[Side, Side, tuple[str, ...]], ...] = (
     ((REFERENCE, "none"), ("label-smoothing", "none"), ("underconfidence",)),
 )
 
-# Whether FeDLaS-LS is more than a smaller alpha.
-CONTROLLED: tuple[Side, Side] = (("fedlas-ls", "none"), (CONTROL, "none"))
+# Of one comparison, metrics that say the same: two measures of one error, and its two parts.
+SAME_CLAIM = {"AdaECE": "ECE", "O-ECE": "parts", "U-ECE": "parts"}
 
 
 def all_tables(runs: Sequence[Run]) -> list[Table]:
@@ -119,15 +120,16 @@ def summary(runs: Sequence[Run]) -> Table:
         "NLL against cross-entropy, both with temperature scaling: "
         f"{_sorted_out(runs, 'temperature', scaled, 'nll')}.",
     ]
-    for ours, base in (("fedlas-ls", "label-smoothing"), ("fedlas-mbls", "mbls")):
+    for ours, base in PAIRS[:2]:
         parts = [
             f"{TITLES[metric]} {found}"
             for metric in ("ece", "overconfidence", "underconfidence", "accuracy", "nll")
-            if (found := difference_cell(runs, (ours, "none"), (base, "none"), metric))
+            if (found := difference_cell(runs, ours, base, metric))
         ]
         if parts:
-            points.append(f"{ours} minus {base}, as trained: {', '.join(parts)}.")
+            points.append(f"{ours[0]} minus {base[0]}, as trained: {', '.join(parts)}.")
     points.append(control_sentence(runs))
+    points += deciding(runs)
     points.append(norm_sentence(norms_by_line(runs)))
     points.append(claims(runs).note.replace("Claims", "Claims of the FeDLaS paper", 1))
     points = [point for point in points if point]
@@ -136,13 +138,14 @@ def summary(runs: Sequence[Run]) -> Table:
 
 def _sorted_out(runs: Sequence[Run], after: str, second: Side, metric: str) -> str:
     """Return which lines lie below, above, or can't be told from another."""
-    words: dict[int, list[str]] = {-1: [], 1: [], 0: []}
-    for line in lines_of(runs):
-        found = difference(runs, (line, after), second, metric)
-        if line != REFERENCE and found is not None:
-            words[found.sign].append(line if found.of_seeds else f"{line} (one seed)")
-    labels = {-1: "lower", 1: "higher", 0: "open"}
-    return "; ".join(f"{labels[sign]}: {', '.join(of) or 'none'}" for sign, of in words.items())
+    return in_classes(
+        {
+            line: found
+            for line in lines_of(runs)
+            if line != REFERENCE
+            and (found := difference(runs, (line, after), second, metric)) is not None
+        }
+    )
 
 
 def published(runs: Sequence[Run]) -> Table:
@@ -195,50 +198,17 @@ def claims(runs: Sequence[Run]) -> Table:
 def tally(rows: Sequence[Sequence[str]]) -> str:
     """Return how many claims came out how, from the rows of their table.
 
-    ECE and AdaECE measure the same error: what the paper says of both is one claim, which counts as
-    open where the two verdicts differ.
+    ECE and AdaECE measure the same error, O-ECE and U-ECE are its two parts: what the paper says of
+    both is one claim, which counts as open where the two verdicts differ.
     """
     by_claim: dict[tuple[str, str], set[str]] = {}
     for comparison, metric, *_, verdict in rows:
         if verdict:
-            claim = comparison, "ECE" if metric == "AdaECE" else metric
+            claim = comparison, SAME_CLAIM.get(metric, metric)
             by_claim.setdefault(claim, set()).add(verdict.removesuffix(" (one seed)"))
     told = [min(found) if len(found) == 1 else "open" for found in by_claim.values()]
     counts = [f"{told.count(words)} {words}" for words in ("as published", "the opposite", "open")]
     return f"Claims that could be checked: {len(told)}; {', '.join(counts)}."
-
-
-def control(runs: Sequence[Run]) -> Table:
-    """Return FeDLaS-LS less label smoothing with about the smoothing that FeDLaS-LS ends with."""
-    metrics = ("accuracy", "ece", "adaece", "nll")
-    cells = [difference_cell(runs, *CONTROLLED, metric) for metric in metrics]
-    present = all(cells)
-    return Table(
-        "control",
-        "Is FeDLaS-LS more than a smaller alpha?",
-        [f"fedlas-ls minus {CONTROL}", *(TITLES[metric] for metric in metrics)],
-        [["as trained", *cells]] if present else [],
-        "" if present else f"The control, {CONTROL}, was not trained when this page was made.",
-    )
-
-
-def control_sentence(runs: Sequence[Run]) -> str:
-    """Return what the control says, and of how many seeds; nothing without it."""
-    cells = [
-        f"{TITLES[metric]} {difference_cell(runs, *CONTROLLED, metric)}"
-        for metric in ("ece", "nll")
-    ]
-    found = difference(runs, *CONTROLLED, "ece")
-    return "" if found is None else control_words(cells, len(found.by_seed))
-
-
-def control_words(cells: Sequence[str], seeds: int) -> str:
-    """Return the sentence on the control from the cells of its table."""
-    known = "one seed, which says nothing of others" if seeds == 1 else f"{seeds} seeds"
-    return (
-        f"fedlas-ls minus {CONTROL}, the control with about its mean alpha ({known}), as trained: "
-        f"{', '.join(cells)}."
-    )
 
 
 def norm_sentence(found: dict[str, list[list[Estimate]]]) -> str:
@@ -271,10 +241,7 @@ def norm_sentence(found: dict[str, list[list[Estimate]]]) -> str:
 def _verdict(found: Difference | None) -> str:
     if found is None:
         return ""
-    # Of few seeds Student's interval is narrow by chance at times; most networks must show the
-    # difference by themselves, too.
-    borne_out = 2 * found.agreeing() > len(found.by_seed)
-    words = {-1: "as published", 1: "the opposite", 0: "open"}[found.sign if borne_out else 0]
+    words = {-1: "as published", 1: "the opposite", 0: "open"}[found.verdict]
     return words if found.of_seeds else f"{words} (one seed)"
 
 

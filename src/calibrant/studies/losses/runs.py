@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +32,22 @@ LINES = {
     "mixup": ("--loss", "cross-entropy", "--mixing", "mixup"),
 }
 # FeDLaS-LS smooths less than its alpha says: is it more than label smoothing with a smaller one?
+SMALLER = {
+    f"label-smoothing alpha={alpha}": ("--loss", "label-smoothing", "--set", f"alpha={alpha}")
+    for alpha in (0.02, 0.03, 0.04)
+}
+# About the mean alpha that FeDLaS-LS ends with.
 CONTROL = "label-smoothing alpha=0.03"
-CONTROLS = {CONTROL: ("--loss", "label-smoothing", "--set", "alpha=0.03")}
+# Does it need what it takes from the features, and its gate?
+ABLATIONS = {
+    f"fedlas-ls {change}": ("--loss", "fedlas-ls", "--set", change)
+    for change in ("indicator=constant", "indicator=random", "gate=random")
+}
+CONTROLS = SMALLER | ABLATIONS
 AFTER = ("none", "temperature", "smart")
+# How SMART is fitted today: a page keeps results of networks that are gone, and those after another
+# fit of SMART aren't comparable. To be renamed when the fit changes.
+SMART_FIT = "six damped steps"
 METRICS = ("accuracy", "ece", "adaece", "overconfidence", "underconfidence", "nll")
 
 
@@ -43,16 +56,17 @@ class Measured(NamedTuple):
 
     Attributes:
         value: on the images themselves.
-        low, high: ends of the bootstrap interval over test images.
+        low, high: ends of the bootstrap interval over test images; NaN where no record has them.
         floor: what honest confidences would show on average; None where there is no such thing.
-        replicates: (R,) on resamples, which are the same for every network.
+        replicates: (R,) on resamples, which are the same for every network; None if the predictions
+            are gone.
     """
 
     value: float
     low: float
     high: float
     floor: float | None
-    replicates: NDArray[np.float64]
+    replicates: NDArray[np.float64] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +76,20 @@ class Run:
     Attributes:
         line: its loss, or its mixing.
         seed: of the run.
-        folder: where it is.
+        folder: where it is; None if only its results are left.
         settings: its config.json.
         scores: (after, metric) to what was measured.
+        kept: what an earlier page found in it, by name; where the folder is there, it decides.
+        smart_fit: how the SMART behind `scores` was fitted.
     """
 
     line: str
     seed: int
-    folder: Path
+    folder: Path | None
     settings: dict[str, Any]
     scores: dict[tuple[str, str], Measured]
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])
+    smart_fit: str = SMART_FIT
 
 
 def line_of(settings: dict[str, Any]) -> str:
@@ -107,7 +125,7 @@ def read_runs(
     configs = {
         place: json.loads((place / "config.json").read_text(encoding="utf-8")) for place in places
     }
-    _check_alike(configs)
+    check_alike(configs)
     labels: NDArray[Any] | None = None
     runs: list[Run] = []
     for place, settings in configs.items():
@@ -122,6 +140,11 @@ def read_runs(
             for metric, found in measure(after, fit, test, resamples).items()
         }
         runs.append(Run(line_of(settings), settings["seed"], place, settings, scores))
+    return in_order(runs)
+
+
+def in_order(runs: Iterable[Run]) -> list[Run]:
+    """Return runs by line, in the order of the tables, and seed."""
     known = [*LINES, *CONTROLS]
     places_of = {line: place for place, line in enumerate(known)}
     return sorted(runs, key=lambda run: (places_of.get(run.line, len(known)), run.line, run.seed))
@@ -144,13 +167,13 @@ def measure(after: str, fit: Predictions, test: Predictions, resamples: int) -> 
     }
 
 
-def _check_alike(configs: dict[Path, dict[str, Any]]) -> None:
+def check_alike(configs: Mapping[Any, dict[str, Any]]) -> None:
     """Raise if runs can't be compared, or a line's runs aren't the same but for their seed."""
     free = {"seed", "data", "loss", "loss_arguments", "loss_settings_for", "mixing"}
     free.add("mixing_arguments")
     first_place, first = next(iter(configs.items()))
-    lines: dict[str, tuple[Path, dict[str, Any]]] = {}
-    seen: dict[tuple[str, int], Path] = {}
+    lines: dict[str, tuple[Any, dict[str, Any]]] = {}
+    seen: dict[tuple[str, int], Any] = {}
     for place, settings in configs.items():
         line = line_of(settings)
         same_line = lines.setdefault(line, (place, settings))
@@ -158,7 +181,7 @@ def _check_alike(configs: dict[Path, dict[str, Any]]) -> None:
             ((first_place, first), settings.keys() - free),
             (same_line, settings.keys() - {"seed", "data"}),
         ):
-            for name in sorted(names):
+            for name in sorted(names & values.keys()):
                 if values[name] != settings[name]:
                     raise InputError(
                         f"{place}: has {name} {settings[name]!r}, but {other} has "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table
-from calibrant.studies.losses.runs import LINES, METRICS, REFERENCE, Run
+from calibrant.studies.losses.runs import LINES, METRICS, REFERENCE, SMART_FIT, Run
 from calibrant.studies.losses.statistics import (
     Difference,
     Side,
@@ -113,7 +114,23 @@ def means(runs: Sequence[Run], after: str) -> Table:
         for line in lines_of(runs)
     ]
     head = ["loss (seeds)", *(TITLES[metric] for metric in METRICS)]
-    return Table(f"means-{after}", f"Test images, {IN_WORDS[after]}", head, rows)
+    note = _other_fits(runs) if after == "smart" else ""
+    return Table(f"means-{after}", f"Test images, {IN_WORDS[after]}", head, rows, note)
+
+
+def _other_fits(runs: Sequence[Run]) -> str:
+    """Return which lines stand here after a SMART that was fitted otherwise than today's."""
+    lines: dict[str, list[str]] = {}
+    for run in runs:
+        if run.smart_fit != SMART_FIT and run.line not in (
+            known := lines.setdefault(run.smart_fit, [])
+        ):
+            known.append(run.line)
+    return " ".join(
+        f"After a SMART that was fitted by {fit}, before it was by {SMART_FIT}, for networks that "
+        f"are gone: {', '.join(of)}."
+        for fit, of in lines.items()
+    )
 
 
 def differences(runs: Sequence[Run], after: str) -> Table:
@@ -168,5 +185,8 @@ def interval_cell(found: Difference, metric: str) -> str:
     scale, digits = (1, 4) if metric == "nll" else (100, 2)
     value, low, high = (f"{scale * x:+.{digits}f}" for x in (found.value, found.low, found.high))
     star = "*" if found.sign else ""
-    apart = f"; {found.agreeing()}/{len(found.by_seed)}"
-    return f"{value}{star} ({low} to {high}{apart})"
+    apart = f"{found.agreeing()}/{found.known()}"
+    if found.known() < len(found.by_seed):
+        apart += f" of {len(found.by_seed)}"
+    ends = "" if math.isnan(found.low) else f"{low} to {high}; "
+    return f"{value}{star} ({ends}{apart})"

@@ -34,8 +34,8 @@ ROOMS = (
     "sklearn",
     "monitor",
     "scale",
-    "cli",
     "studies",
+    "cli",
     "__main__",
 )
 MOST_LOOSE_MODULES = 6

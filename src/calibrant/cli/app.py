@@ -10,7 +10,6 @@ import typer
 from calibrant._version import __version__
 from calibrant.cli.catalogue import methods, metrics
 from calibrant.cli.compare import compare, demo
-from calibrant.cli.datasets import is_run
 from calibrant.cli.export import export
 from calibrant.cli.head import head
 from calibrant.cli.inspecting import inspect
@@ -40,10 +39,12 @@ from calibrant.cli.options import (
 )
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.shards import Many, apply_many, fit_many, fitted_text, measure_many
+from calibrant.cli.study import study
 from calibrant.cli.telling import refuse_names, tells_names
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in
+from calibrant.files.folders import is_run
 from calibrant.predictions.predictions import Predictions
 
 app = typer.Typer(
@@ -266,3 +267,4 @@ def apply(
 app.command(cls=NamesMethods)(tells_names(compare))
 for command in (export, monitor, train, head, tells_names(inspect), methods, metrics, demo):
     app.command()(command)
+app.add_typer(study, name="study")

@@ -9,12 +9,8 @@ from typing import Any
 from calibrant.cli.options import read
 from calibrant.cli.output import emit, progress, write_text
 from calibrant.core.errors import InputError
+from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
 from calibrant.predictions.predictions import Predictions
-
-# What a run of `calibrant train` leaves, and what is read of it.
-RUN_FILES = ("val.npz", "test.npz")
-# Files of predictions in a folder; .npy scores come with labels of their own, and are named alone.
-SUFFIXES = {".npz", ".csv", ".parquet", ".safetensors", ".pt"}
 
 
 def seeds_in(text: str) -> list[int]:
@@ -32,11 +28,6 @@ def seeds_in(text: str) -> list[int]:
     if not found or len(set(found)) < len(found):
         raise InputError(f"--seeds '{text}' names no seed, or one more than once")
     return found
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder holds the predictions of a run."""
-    return all((folder / name).is_file() for name in RUN_FILES)
 
 
 def several(paths: Sequence[Path], seeds: str | None) -> bool:

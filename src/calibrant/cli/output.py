@@ -17,7 +17,7 @@ from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.files.atomic import replacing
 
 
-def emit(text: str, document: dict[str, Any], json_path: str | None) -> None:
+def emit(text: str, document: dict[str, Any] | list[Any], json_path: str | None) -> None:
     """Print `text`, and write `document` as JSON if asked to; with "-" only JSON goes to stdout."""
     if json_path is not None and json_path != "-":
         write_text(json_path, as_json(document) + "\n")
@@ -27,7 +27,7 @@ def emit(text: str, document: dict[str, Any], json_path: str | None) -> None:
     finish_output()
 
 
-def as_json(document: dict[str, Any]) -> str:
+def as_json(document: dict[str, Any] | list[Any]) -> str:
     """Return strict JSON, in which what is not finite is null."""
     return json.dumps(_finite(document), indent=2, allow_nan=False)
 

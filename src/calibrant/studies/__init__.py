@@ -1,5 +1,17 @@
-"""Studies: what the numbers in the documentation, and some defaults, rest on.
+"""Studies: tables and figures of papers, and of this documentation, each one command.
 
-Each is a program, ``python -m calibrant.studies.NAME``, and says with ``--help`` what it takes.
-Nothing else in Calibrant imports this room.
+A study is a short file in ``declared/``; a kind of cell, in ``kinds/``, computes it. The public
+names stand in `__init__.pyi`. What isn't declared yet is a program of its own, ``python -m
+calibrant.studies.NAME``, and says with ``--help`` what it takes.
+
+Examples:
+    >>> from calibrant import studies
+    >>> table = studies.study_named("smart-table-1")
+    >>> table.paper, [value.label for value in table.axes["method"]][:3]
+    ('SMART', ['Vanilla', 'TS', 'PTS'])
 """
+
+from calibrant.core.lazy import public_face
+
+__getattr__, __dir__, _names = public_face(__name__, __file__)
+__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,155 @@
+"""`calibrant study`: tables and figures of papers, each one command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant.cli.datasets import seeds_in
+from calibrant.cli.options import EngineName, Json, Scheduler, Workers
+from calibrant.cli.output import emit, progress, write_text
+from calibrant.core.errors import InputError
+from calibrant.core.text import format_table, names_in
+
+study = typer.Typer(help="Run tables and figures of papers, and of the documentation, again.")
+
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="[NAME=]PATH[,PATH]",
+        help="Predictions (NAME-val.npz beside NAME-test.npz, or one file that is split), runs, "
+        "data sets on disk, or a folder of these. NAME=PATH adds a row of your own. May be "
+        "repeated.",
+    ),
+]
+Name = Annotated[
+    str, typer.Argument(help="As `calibrant study list` has it, or a declaration (.toml).")
+]
+Small = Annotated[bool, typer.Option("--small", help="In small, on data that ship with Calibrant.")]
+
+
+def _inputs(data: list[str] | None) -> Any:
+    from calibrant.studies.inputs import inputs_of
+
+    return inputs_of(data or [])
+
+
+@study.command("list")
+def list_studies(data: Data = None, json: Json = None) -> None:
+    """List all studies: paper, title, and whether they can run on what is given."""
+    from calibrant.studies.catalogue import names, study_named, summary
+
+    inputs, _ = _inputs(data)
+    found = [summary(study_named(name), inputs) for name in names()]
+    rows = [
+        [each["name"], each["paper"], "yes" if each["runnable"] else "no", each["title"]]
+        for each in found
+    ]
+    emit(format_table(["name", "paper", "runnable", "title"], rows), found, json)
+
+
+@study.command()
+def show(name: Name, data: Data = None, small: Small = False, json: Json = None) -> None:
+    """Show what a study computes, what it needs, and what of that is there."""
+    from calibrant.studies.catalogue import summary
+    from calibrant.studies.cells import cells_of
+    from calibrant.studies.needing import missing_of, told
+    from calibrant.studies.running import prepared
+
+    chosen, inputs = prepared(name, data or [], small=small)
+    missing = missing_of(chosen, inputs)
+    cells = cells_of(chosen)
+    lines = [f"{chosen.name} ({chosen.paper}): {chosen.title}", ""]
+    lines += [f"{axis}: {', '.join(v.name for v in of)}" for axis, of in chosen.axes.items()]
+    lines += [
+        f"seeds: {', '.join(map(str, chosen.seeds))}",
+        f"metrics: {', '.join(chosen.metrics)}",
+    ]
+    lines += ["", f"{len(cells)} cells of kind {chosen.kind}"]
+    if missing:
+        lines += ["", "Not there (--data gives it):", told(missing)]
+    lines += ["", *chosen.footnotes] if chosen.footnotes else []
+    document = summary(chosen, inputs) | {
+        "axes": {axis: [value.name for value in of] for axis, of in chosen.axes.items()},
+        "seeds": list(chosen.seeds),
+        "metrics": list(chosen.metrics),
+        "kind": chosen.kind,
+        "cells": len(cells),
+        "missing": [each._asdict() for each in missing],
+        "published": [
+            {**p.at, "metric": p.metric, "value": p.value, "spread": p.spread}
+            for p in chosen.published
+        ],
+        "footnotes": list(chosen.footnotes),
+    }
+    emit("\n".join(lines), document, json)
+
+
+@study.command()
+def run(
+    name: Name,
+    data: Data = None,
+    small: Small = False,
+    seeds: Annotated[
+        str | None, typer.Option(help="In place of the study's, as 0-4 or 0,1,2.")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="In place of the study's; names separated by commas, plug-ins too."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder where results are kept; the same command goes on.")
+    ] = Path("calibrant-study"),
+    engine: EngineName = None,
+    scheduler: Scheduler = None,
+    workers: Workers = None,
+    table: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the table here: .md, .tex, .csv or .html. May be repeated."),
+    ] = None,
+    json: Json = None,
+) -> None:
+    """Compute the cells of a study that aren't kept yet, and show its table.
+
+    Exit code 1 where a cell failed.
+    """
+    from calibrant.scale.engines import Engine
+    from calibrant.studies.needing import can_run, missing_of, told
+    from calibrant.studies.rendering import written_for
+    from calibrant.studies.running import Progress, prepared, run_cells
+    from calibrant.studies.store import Store
+
+    chosen: Any = engine or "processes"
+    asked, inputs = prepared(
+        name,
+        data or [],
+        small=small,
+        seeds=None if seeds is None else seeds_in(seeds),
+        methods=None if methods is None else names_in(methods),
+    )
+    # Before hours of work, not behind them.
+    missing = missing_of(asked, inputs)
+    if not can_run(asked, inputs):
+        wanted = ", ".join(dict.fromkeys(each.input for each in missing))
+        raise InputError(
+            f"{name}: nothing that it needs is there; --data gives it: {wanted} (calibrant study "
+            f"show {name} says in which form), or run it with --small"
+        )
+    if missing:
+        print(f"Not there, and left out (--data gives it):\n{told(missing)}", file=sys.stderr)
+    with progress(None, name, remaining=True) as step:
+
+        def watch(came: Progress) -> None:
+            step(came.last, came.done, came.of)
+
+        found = run_cells(asked, inputs, Store(out), Engine(chosen, workers, scheduler), watch)
+    for path in table or []:
+        write_text(path, written_for(found, path))
+    written = "".join(f"\n\nwrote {path}" for path in table or [])
+    emit(f"{found}{written}", found.as_dict(), json)
+    if found.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,15 @@
+"""Folders that hold predictions: runs of `calibrant train`, and files side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# What a run of `calibrant train` leaves, and what is read of it.
+RUN_FILES = ("val.npz", "test.npz")
+# Files of predictions in a folder; .npy scores come with labels of their own, and are named alone.
+SUFFIXES = {".npz", ".csv", ".parquet", ".safetensors", ".pt"}
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder holds the predictions of a run."""
+    return all((folder / name).is_file() for name in RUN_FILES)

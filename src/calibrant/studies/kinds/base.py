@@ -1,0 +1,171 @@
+"""What a kind of cell says of itself, and what it computes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from calibrant.core.errors import InputError
+from calibrant.core.lookup import unknown
+from calibrant.metrics.registry import METRICS
+from calibrant.metrics.shapes import Metric
+from calibrant.studies.cells import Cell
+from calibrant.studies.declaration import Study
+from calibrant.studies.inputs import Given, Inputs
+
+Better = Literal["low", "high", "neither"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a cell needs of what a study is given.
+
+    Attributes:
+        input: its name.
+        what: what to provide, as a clause; the form in which it must be there.
+        features: whether it must have features of the last layer.
+    """
+
+    input: str
+    what: str
+    features: bool = False
+
+    def lacking(self, inputs: Inputs) -> bool:
+        """Return whether it isn't there."""
+        if self.input not in inputs:
+            return True
+        return self.features and not has_features(inputs[self.input])
+
+
+PREDICTIONS = (
+    "logits and labels: NAME-val.npz beside NAME-test.npz, one file that is split, or a run of "
+    "`calibrant train`"
+)
+WITH_FEATURES = f"features of the last layer in the files of predictions ({PREDICTIONS})"
+
+
+def has_features(given: Given) -> bool:
+    """Return whether the predictions of an input come with features."""
+    return all(rows is None or rows.features is not None for rows in given.predictions())
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that cells of a kind have.
+
+    Attributes:
+        name: in declarations and results.
+        title: in tables.
+        scale: what values are multiplied by to be read, 100 for percent.
+        digits: behind the point.
+        better: which direction is.
+        definition: its convention in a line.
+    """
+
+    name: str
+    title: str
+    scale: float = 1.0
+    digits: int = 4
+    better: Better = "low"
+    definition: str = ""
+
+    @classmethod
+    def of(cls, metric: Metric) -> Measure:
+        """Return a metric of the catalogue as one."""
+        better: Better = "low" if metric.lower_is_better else "high"
+        scale, digits = (100.0, 2) if metric.percent else (1.0, 4)
+        return cls(metric.name, metric.title, scale, digits, better, metric.definition)
+
+    def cost(self, value: float) -> float:
+        """Return a number to rank values by, lower for better."""
+        return -value if self.better == "high" else value
+
+    def show(self, value: float | None) -> str:
+        """Return a value as tables have it; "" for None."""
+        if value is None:
+            return ""
+        text = f"{self.scale * value:.{self.digits}f}"
+        return text.lstrip("-") if float(text) == 0 else text
+
+
+class Kind(ABC):
+    """A kind of cell. Each stands in a module of its own in this folder, as its `KIND`.
+
+    Attributes:
+        version: another one for whatever changes the numbers; it is part of every cell's address.
+        axes: those that it knows; any other must bring settings with each of its values.
+        defaults: what can be set, with the values that hold otherwise.
+    """
+
+    version: ClassVar[str]
+    axes: ClassVar[tuple[str, ...]] = ("input", "method")
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """What it measures; by default the catalogue of metrics."""
+        return {name: Measure.of(metric) for name, metric in METRICS.items()}
+
+    def check(self, study: Study) -> None:
+        """Refuse a study that this kind can't compute.
+
+        Raises:
+            InputError: a metric, a setting or an axis that it doesn't know.
+        """
+        where = f"{study.name}: kind {study.kind}"
+        for name in study.metrics:
+            if name not in self.measures:
+                raise InputError(f"{where}: {unknown(self.measures, name, 'metric')}")
+        values = [value for axis in study.axes.values() for value in axis]
+        known = [*self.defaults, "method"]
+        for name in dict.fromkeys([*study.settings, *(key for v in values for key in v.set)]):
+            if name not in known:
+                raise InputError(f"{where}: {unknown(known, name, 'setting')}")
+        for axis, of_axis in study.axes.items():
+            if axis not in self.axes and not all(value.set for value in of_axis):
+                raise InputError(
+                    f"{where}: has no axis {axis}; it has {', '.join(self.axes)}. Values of "
+                    "another axis need settings of their own (set = {...})"
+                )
+
+    def setting(self, cell: Cell, name: str) -> Any:
+        """Return a setting of a cell."""
+        return cell.settings.get(name, self.defaults[name])
+
+    @abstractmethod
+    def needs(self, cell: Cell) -> tuple[Need, ...]:
+        """Return what a cell needs."""
+
+    @abstractmethod
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return all that the result depends on besides the data, as JSON takes it.
+
+        What doesn't change the numbers stays out, such as the seed of what is deterministic:
+        cells that agree in this are computed once.
+        """
+
+    def method_version(self, cell: Cell) -> str:
+        """Return the version of the method; another one is computed anew."""
+        return ""
+
+    @abstractmethod
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return the result of a cell as JSON takes it.
+
+        Args:
+            cell: what to compute.
+            inputs: those that it needs are there.
+            work: a folder of its own for what takes long and resumes; it isn't there yet.
+
+        Returns:
+            ``values``: measure to a dict with ``value``, and where they exist ``low``, ``high``,
+            ``floor`` and ``floor_95``. Optional: ``replicates``, measure to values on resamples,
+            and ``pairing``, a text that cells on the same resamples share, for paired differences;
+            ``notes``, a list of sentences; anything else for figures and tables of its own.
+
+        Raises:
+            CalibrantError: the cell can't be computed; its one sentence is recorded.
+        """

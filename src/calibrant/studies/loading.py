@@ -1,0 +1,148 @@
+"""Declarations as files: a study of a short TOML file, or what is wrong with that."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from calibrant.core.errors import InputError
+from calibrant.core.lookup import unknown
+from calibrant.studies.axes import axis_values
+from calibrant.studies.declaration import METHOD, Figure, Study
+from calibrant.studies.published import parse_published
+
+PAPERS = ("SMART", "FeDLaS", "MaC-Cal", "CalArena", "Calibrant")
+_LAYOUT = ["title", "paper", "kind", "seeds", "metrics", "rows", "columns", "compare"]
+_KEYS = [*_LAYOUT, "axes", "skip", "small", "settings", "figure", "footnotes", "published"]
+_SMALL = ["axes", "seeds", "settings"]
+_FIGURE = ("x", "y", "lines", "panels", "log")
+
+
+def read_study(path: Path, name: str | None = None) -> Study:
+    """Return the study that a file declares.
+
+    Args:
+        path: the TOML file.
+        name: what to call it; that of the file by default.
+
+    Raises:
+        InputError: the file can't be read, or declares no study; the message names file and key.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: is no TOML: {error}") from error
+    return study_from(document, name or path.stem, str(path))
+
+
+def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
+    """Return the study that a document declares; see `read_study`."""
+    for key in document:
+        if key not in _KEYS:
+            raise InputError(f"{where}: {unknown(_KEYS, key, 'key of a study')}")
+    title, kind = (_text(document, key, where) for key in ("title", "kind"))
+    paper = _text(document, "paper", where, default="Calibrant")
+    if paper not in PAPERS:
+        raise InputError(f"{where}: paper must be one of {', '.join(PAPERS)}, not '{paper}'")
+    tables = _table(document, "axes", where)
+    if not tables:
+        raise InputError(f"{where}: [axes] must name at least one axis with its values")
+    axes = {axis: axis_values(items, f"{where}: axes.{axis}") for axis, items in tables.items()}
+    metrics = _texts(document, "metrics", where)
+    if not metrics:
+        raise InputError(f"{where}: metrics must name at least one metric")
+    known = [*axes, *(word for values in axes.values() for v in values for word in v.attributes)]
+    rows = _texts(document, "rows", where, default=[axis for axis in axes if axis != METHOD])
+    columns = _texts(document, "columns", where, default=[axis for axis in axes if axis == METHOD])
+    for key, words in (("rows", rows), ("columns", columns)):
+        for word in words:
+            if word not in known:
+                raise InputError(f"{where}: {key}: {unknown(dict.fromkeys(known), word, 'axis')}")
+    compare = _text(document, "compare", where, default=METHOD if METHOD in axes else "")
+    if compare and compare not in axes:
+        raise InputError(f"{where}: compare: {unknown(axes, compare, 'axis')}")
+    names = {axis: [value.name for value in values] for axis, values in axes.items()}
+    published = _text(document, "published", where, default="")
+    return Study(
+        name,
+        title,
+        paper,
+        kind,
+        _seeds(document.get("seeds", [0]), where),
+        metrics,
+        axes,
+        rows,
+        columns,
+        compare or None,
+        tuple(document.get("skip", ())),
+        _table(document, "settings", where),
+        _small(document, axes, where),
+        _figure(document, where),
+        _texts(document, "footnotes", where, default=[]),
+        tuple(parse_published(published, names, metrics, where)),
+    )
+
+
+def _small(document: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    small = _table(document, "small", where)
+    for key in small:
+        if key not in _SMALL:
+            raise InputError(f"{where}: small: {unknown(_SMALL, key, 'key')}")
+    for axis, items in small.get("axes", {}).items():
+        if axis not in axes:
+            raise InputError(f"{where}: small.axes: {unknown(axes, axis, 'axis')}")
+        axis_values(items, f"{where}: small.axes.{axis}")
+    if "seeds" in small:
+        _seeds(small["seeds"], f"{where}: small")
+    return small
+
+
+def _figure(document: Mapping[str, Any], where: str) -> Figure | None:
+    table = _table(document, "figure", where)
+    if not table:
+        return None
+    for key in table:
+        if key not in _FIGURE:
+            raise InputError(f"{where}: figure: {unknown(_FIGURE, key, 'key')}")
+    x, y = (_text(table, key, f"{where}: figure") for key in ("x", "y"))
+    lines, panels = (
+        _texts(table, key, f"{where}: figure", default=[]) for key in ("lines", "panels")
+    )
+    return Figure(x, y, lines, panels, bool(table.get("log", False)))
+
+
+def _text(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
+    value = table.get(key, default)
+    if not isinstance(value, str) or (default is None and not value):
+        said = "is missing" if key not in table else f"must be text, not {value!r}"
+        raise InputError(f"{where}: {key} {said}")
+    return value
+
+
+def _texts(
+    table: Mapping[str, Any], key: str, where: str, default: list[str] | None = None
+) -> tuple[str, ...]:
+    values = table.get(key, default)
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in cast(list[Any], values)):
+        said = "is missing" if key not in table else f"must be a list of text, not {values!r}"
+        raise InputError(f"{where}: {key} {said}")
+    return tuple(cast(list[str], values))
+
+
+def _table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = table.get(key, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: {key} must be a table, not {value!r}")
+    return cast(dict[str, Any], value)
+
+
+def _seeds(seeds: Any, where: str) -> tuple[int, ...]:
+    found = cast("list[Any]", seeds) if isinstance(seeds, list) else []
+    whole = all(type(seed) is int and seed >= 0 for seed in found)
+    if not found or not whole or len(set(found)) < len(found):
+        raise InputError(f"{where}: seeds must be different whole numbers, not {seeds!r}")
+    return tuple(found)

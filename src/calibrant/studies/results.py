@@ -1,0 +1,275 @@
+"""What a study found: its cells gathered over seeds, the best of each group, and the published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from calibrant.evaluation.best_set import may_be_best
+from calibrant.evaluation.over_data_sets import ranks_within
+from calibrant.studies.cells import Cell
+from calibrant.studies.declaration import Study
+from calibrant.studies.kinds import kind_named
+from calibrant.studies.kinds.base import Measure
+from calibrant.studies.needing import Missing
+from calibrant.studies.published import Published
+from calibrant.studies.rendering import as_text
+
+LEVEL = 0.95
+# Standard deviations that hold 95 % of normal noise.
+_NORMAL = 1.96
+
+
+class Ran(NamedTuple):
+    """A cell with its result, and whether that was kept from before."""
+
+    cell: Cell
+    result: Mapping[str, Any]
+    reused: bool
+
+
+class Failed(NamedTuple):
+    """A cell that could not be computed, and why, in a sentence."""
+
+    cell: Cell
+    error: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number of a point of the grid, over seeds.
+
+    Attributes:
+        at: axis to value.
+        measure: what it is.
+        values: one a seed; one in all where seeds change nothing.
+        low, high: ends of the interval, means over seeds; None where there is none.
+        floor, floor_95: what honest confidences would show on average and in 95 % of cases.
+        replicates: (R,) on resamples, means over seeds; empty where there are none.
+        pairing: what they are paired by.
+        published: the paper's number, or None.
+        best: whether it is the best of those that compete.
+        may_be_best: whether it may be; None where that can't be said.
+    """
+
+    at: Mapping[str, str]
+    measure: Measure
+    values: tuple[float, ...]
+    low: float | None
+    high: float | None
+    floor: float | None
+    floor_95: float | None
+    replicates: tuple[float, ...]
+    pairing: tuple[str, ...]
+    published: Published | None
+    best: bool = False
+    may_be_best: bool | None = None
+
+    @property
+    def value(self) -> float:
+        """The mean over seeds."""
+        return sum(self.values) / len(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; None where there is one value."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """The value less the published one, in the paper's units."""
+        if self.published is None:
+            return None
+        return self.measure.scale * self.value - self.published.value
+
+    @property
+    def within_noise(self) -> bool | None:
+        """Whether the published value lies within the noise of both; None where neither is known.
+
+        Noise is the distance to the end of the interval on that side, the standard error over
+        seeds, and 1.96 times the spread that the paper prints, taken together as independent, and
+        half a digit of rounding.
+        """
+        if self.published is None or self.difference is None:
+            return None
+        end = self.low if self.difference > 0 else self.high
+        parts = [] if end is None else [self.measure.scale * (self.value - end)]
+        if self.spread is not None:
+            error = self.spread / math.sqrt(len(self.values))
+            parts.append(_NORMAL * self.measure.scale * error)
+        if self.published.spread is not None:
+            parts.append(_NORMAL * self.published.spread)
+        if not parts:
+            return None
+        return abs(self.difference) <= math.hypot(*parts) + self.published.half_digit
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a run of a study came to.
+
+    Attributes:
+        study: what was asked.
+        ran: cells with their results.
+        missing: inputs that weren't there.
+        failed: cells that could not be computed.
+    """
+
+    study: Study
+    ran: Sequence[Ran]
+    missing: Sequence[Missing]
+    failed: Sequence[Failed]
+
+    @property
+    def computed(self) -> int:
+        """How many cells were computed now."""
+        return sum(not ran.reused for ran in self.ran)
+
+    @cached_property
+    def estimates(self) -> list[Estimate]:
+        """Every number that the study shows, gathered over seeds, with marks."""
+        points: dict[tuple[tuple[str, str], ...], list[Ran]] = {}
+        for ran in self.ran:
+            points.setdefault(tuple(ran.cell.at.items()), []).append(ran)
+        measures = kind_named(self.study.kind).measures
+        found = [
+            estimate
+            for name in self.study.metrics
+            for at, of_point in points.items()
+            if (estimate := _estimate(self.study, dict(at), measures[name], of_point)) is not None
+        ]
+        return _marked(found, self.study.compare)
+
+    def ranks(self, metric: str) -> dict[str, float]:
+        """Return each competitor's mean rank, 1 for the best, over groups that hold all of them."""
+        axis = self.study.compare
+        if axis is None:
+            return {}
+        groups = _groups([e for e in self.estimates if e.measure.name == metric], axis)
+        names = list(dict.fromkeys(e.at[axis] for group in groups for e in group))
+        whole = [{e.at[axis]: e.measure.cost(e.value) for e in group} for group in groups]
+        costs = [[group[name] for name in names] for group in whole if len(group) == len(names)]
+        if not costs or len(names) < 2:
+            return {}
+        means = ranks_within(np.array(costs)).mean(axis=0)
+        return dict(zip(names, means.tolist(), strict=True))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each number, in the units that tables have."""
+        return [
+            {
+                **estimate.at,
+                "metric": estimate.measure.name,
+                "value": estimate.measure.scale * estimate.value,
+                "spread": _scaled(estimate.measure, estimate.spread),
+                "seeds": len(estimate.values),
+                "low": _scaled(estimate.measure, estimate.low),
+                "high": _scaled(estimate.measure, estimate.high),
+                "floor": _scaled(estimate.measure, estimate.floor),
+                "floor_95": _scaled(estimate.measure, estimate.floor_95),
+                "best": estimate.best,
+                "may_be_best": estimate.may_be_best,
+                "published": None if estimate.published is None else estimate.published.value,
+                "difference": estimate.difference,
+                "within_noise": estimate.within_noise,
+            }
+            for estimate in self.estimates
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        return {
+            "name": self.study.name,
+            "title": self.study.title,
+            "paper": self.study.paper,
+            "cells": len(self.ran) + len(self.failed),
+            "computed": self.computed,
+            "missing": [missing._asdict() for missing in self.missing],
+            "failed": [
+                {**failed.cell.at, "seed": failed.cell.seed, "error": failed.error}
+                for failed in self.failed
+            ],
+            "ranks": {metric: self.ranks(metric) for metric in self.study.metrics},
+            "results": self.records(),
+            "footnotes": list(self.study.footnotes),
+        }
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def _scaled(measure: Measure, value: float | None) -> float | None:
+    return None if value is None else measure.scale * value
+
+
+def _estimate(
+    study: Study, at: Mapping[str, str], measure: Measure, ran: Sequence[Ran]
+) -> Estimate | None:
+    """Return the number of a point, or None where none of its cells has it."""
+    # Cells of seeds that change nothing are one.
+    distinct = {id(each.result): each.result for each in ran}
+    found = [
+        (result, result["values"][measure.name])
+        for result in distinct.values()
+        if result["values"].get(measure.name, {}).get("value") is not None
+    ]
+    if not found:
+        return None
+
+    def mean(key: str) -> float | None:
+        numbers = [each.get(key) for _, each in found]
+        return None if None in numbers else sum(numbers) / len(numbers)
+
+    drawn = [result.get("replicates", {}).get(measure.name, ()) for result, _ in found]
+    same = len({len(each) for each in drawn}) == 1
+    return Estimate(
+        at,
+        measure,
+        tuple(each["value"] for _, each in found),
+        mean("low"),
+        mean("high"),
+        mean("floor"),
+        mean("floor_95"),
+        tuple(np.mean(drawn, axis=0).tolist()) if same and drawn[0] else (),
+        tuple(sorted({str(result.get("pairing")) for result, _ in found})),
+        study.published_at(at, measure.name),
+    )
+
+
+def _groups(estimates: Sequence[Estimate], axis: str) -> list[list[Estimate]]:
+    """Return the estimates of one metric that compete: alike in all but one axis."""
+    groups: dict[tuple[Any, ...], list[Estimate]] = {}
+    for estimate in estimates:
+        key = (estimate.measure.name, *((k, v) for k, v in estimate.at.items() if k != axis))
+        groups.setdefault(key, []).append(estimate)
+    return list(groups.values())
+
+
+def _marked(estimates: list[Estimate], axis: str | None) -> list[Estimate]:
+    """Return the estimates with the best of each group marked, and those that may be it."""
+    if axis is None:
+        return estimates
+    marks: dict[int, tuple[bool, bool | None]] = {}
+    for group in _groups(estimates, axis):
+        if len(group) < 2 or group[0].measure.better == "neither":
+            continue
+        costs = np.array([e.measure.cost(e.value) for e in group])
+        best = int(np.argmin(costs))
+        may: Sequence[bool | None] = [None] * len(group)
+        sizes = {len(e.replicates) for e in group}
+        if len({e.pairing for e in group}) == 1 and len(sizes) == 1 and 0 not in sizes:
+            sign = -1.0 if group[0].measure.better == "high" else 1.0
+            drawn = sign * np.array([e.replicates for e in group])
+            may = may_be_best(costs, drawn, LEVEL).tolist()
+        for i, estimate in enumerate(group):
+            marks[id(estimate)] = (i == best, may[i])
+    return [_with_marks(e, *marks.get(id(e), (False, None))) for e in estimates]
+
+
+def _with_marks(estimate: Estimate, best: bool, may: bool | None) -> Estimate:
+    return replace(estimate, best=best, may_be_best=may)

@@ -1,0 +1,245 @@
+"""Studies as `calibrant study` runs them: declared, computed once, resumed, laid out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant import cli
+from calibrant.core.errors import InputError
+from calibrant.studies.catalogue import names, study_named
+from calibrant.studies.declaration import Study
+from calibrant.studies.loading import read_study, study_from
+from calibrant.studies.published import parse_published
+
+DECLARED = """
+title = "Two methods on two networks"
+paper = "Calibrant"
+kind = "posthoc"
+seeds = [0, 1]
+metrics = ["ece", "nll"]
+rows = ["data"]
+columns = ["method"]
+footnotes = ["Made up."]
+published = \"\"\"
+input | temperature / ece | none / ece
+one   | 1.5 +- 0.2        | -
+two   | 99*               | 2
+\"\"\"
+
+[axes]
+input = [{ name = "one", data = "One" }, { name = "two", data = "Two" }]
+method = ["none", { name = "temperature", label = "TS" }]
+
+[settings]
+resamples = 40
+"""
+ONE = cb.Engine(workers=1)
+
+
+def write_rows(path: Path, seed: int, rows: int = 400) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=3.0, size=(rows, 3))
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    np.savez(path, logits=logits, labels=labels)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a declaration, the pair `one`, and `two`, which is split."""
+    (tmp_path / "mine.toml").write_text(DECLARED, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    for i, name in enumerate(("one-val", "one-test", "two")):
+        write_rows(tmp_path / "data" / f"{name}.npz", i)
+    return tmp_path
+
+
+def run(place: Path, **options: object) -> cb.studies.StudyResult:
+    options = {"data": [str(place / "data")], "out": place / "out", "engine": ONE} | options
+    return cb.studies.run(str(place / "mine.toml"), **options)
+
+
+def kept(place: Path) -> list[Path]:
+    return sorted((place / "out" / "cells").iterdir())
+
+
+def test_each_cell_is_computed_once_and_kept(place: Path) -> None:
+    found = run(place)
+    # A pair and a method without a seed: both seeds of the study are one cell. A split has two.
+    assert [len(e.values) for e in found.estimates] == [1, 1, 2, 2] * 2
+    assert found.computed == 2 * 2 + 4
+    assert len(kept(place)) == 6
+    times = [path.stat().st_mtime_ns for path in kept(place)]
+    again = run(place)
+    assert again.computed == 0
+    assert [path.stat().st_mtime_ns for path in kept(place)] == times
+    assert again.records() == found.records()
+
+
+def test_values_are_those_of_compare(place: Path) -> None:
+    found = run(place)
+    fit, test = (cb.read_predictions(place / "data" / f"one-{p}.npz") for p in ("val", "test"))
+    known = cb.compare(["none", "temperature"], fit=fit, test=test, resamples=40)
+    for record in found.records()[:2]:
+        result = known[record["method"]].evaluation["ece"]
+        assert record["value"] == pytest.approx(100 * result.value)
+        assert record["low"] == pytest.approx(100 * result.low)
+        assert record["floor"] == pytest.approx(100 * result.floor)
+
+
+def test_other_data_other_settings_and_another_version_are_other_cells(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(place)
+    write_rows(place / "data" / "two.npz", 7)
+    assert run(place).computed == 4
+    text = DECLARED.replace("resamples = 40", "resamples = 41")
+    (place / "mine.toml").write_text(text, encoding="utf-8")
+    study_named.cache_clear()
+    assert run(place).computed == 8
+    monkeypatch.setattr("calibrant.studies.kinds.posthoc.PostHoc.version", "next")
+    assert run(place).computed == 8
+
+
+def test_a_damaged_result_is_computed_again(place: Path) -> None:
+    found = run(place)
+    kept(place)[0].write_text('{"result": {', encoding="utf-8")
+    again = run(place)
+    assert again.computed in (1, 2)  # one file, which may stand for two cells
+    assert again.records() == found.records()
+
+
+def test_a_failed_cell_is_told_and_the_rest_goes_on(place: Path) -> None:
+    found = run(place, methods=["none", "scaling-binning", "matrix", "svs"], seeds=[0])
+    assert not found.failed
+    np.savez(place / "data" / "one-test.npz", logits=np.zeros((9, 4)), labels=np.zeros(9, int))
+    again = run(place, methods=["none", "svs"], seeds=[0])
+    assert [failed.cell.at["input"] for failed in again.failed] == ["one", "one"]
+    assert {ran.cell.at["input"] for ran in again.ran} == {"two"}
+    assert again.failed[0].error in str(again)
+
+
+def test_what_is_missing_is_told_first_and_the_rest_runs(place: Path) -> None:
+    (place / "data" / "two.npz").unlink()
+    found = run(place)
+    assert [(m.input, m.cells) for m in found.missing] == [("two", 4)]
+    assert str(found).index("two (4 cells)") < str(found).index("TS")
+    assert {ran.cell.input for ran in found.ran} == {"one"}
+
+
+def test_own_data_and_own_methods_enter_by_name(place: Path) -> None:
+    write_rows(place / "other.npz", 5)
+    data = [str(place / "data"), f"mine={place / 'other.npz'}"]
+    found = run(place, data=data, methods=["temperature", "svs+top-rest"])
+    assert {record["input"] for record in found.records()} == {"one", "two", "mine"}
+    assert {record["method"] for record in found.records()} == {"temperature", "svs+top-rest"}
+
+
+def test_published_numbers_stand_beside_own_ones(place: Path) -> None:
+    records = {(r["input"], r["method"]): r for r in run(place).records() if r["metric"] == "ece"}
+    temperature = records["one", "temperature"]
+    assert temperature["published"] == 1.5
+    assert temperature["difference"] == pytest.approx(temperature["value"] - 1.5)
+    assert records["one", "none"]["within_noise"] is None
+    assert records["two", "temperature"]["within_noise"] is False
+    known = records["two", "none"]
+    assert known["within_noise"] == (known["low"] - 0.5 <= 2 <= known["high"] + 0.5)
+
+
+def test_the_best_is_marked_and_all_that_may_be_it(place: Path) -> None:
+    for estimate in run(place).estimates:
+        assert estimate.best <= bool(estimate.may_be_best)
+    assert sum(estimate.best for estimate in run(place).estimates) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('title = "Two', 'titel = "Two', "no key of a study is called 'titel'"),
+        ('kind = "posthoc"', 'kind = "postdoc"', "no kind of cell is called 'postdoc'"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", "seeds must be different whole numbers"),
+        ('metrics = ["ece", "nll"]', 'metrics = ["ece", "nil"]', "no metric is called 'nil'"),
+        ('rows = ["data"]', 'rows = ["date"]', "rows: no axis is called 'date'"),
+        ("resamples = 40", "samples = 40", "no setting is called 'samples'"),
+        ("| 1.5 +- 0.2 ", "| about 1.5 ", "row 1: 'about 1.5' is no number"),
+        ("two   |", "three |", "row 2: 'three' is no value of the axis input"),
+        ("none / ece", "none / ace", "names none of the metrics ece, nll"),
+        ("[axes]", "[axes", "is no TOML"),
+        ('method = ["none"', 'rank = [1]\nmethod = ["none"', "has no axis rank"),
+    ],
+)
+def test_a_wrong_declaration_is_one_sentence(place: Path, old: str, new: str, words: str) -> None:
+    assert old in DECLARED
+    (place / "mine.toml").write_text(DECLARED.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        run(place)
+    said = str(caught.value)
+    assert words in said
+    assert "mine" in said or "kind of cell" in said
+    assert "\n" not in said
+
+
+def test_published_blocks_may_name_metrics_or_values() -> None:
+    axes, metrics = {"input": ["a"], "method": ["m", "n"]}, ["ece", "nll"]
+    found = parse_published(
+        "input | method | ece | nll\na | m | 1.25 | 3e-1", axes, metrics, "here"
+    )
+    assert [(p.metric, p.value, p.half_digit) for p in found] == [
+        ("ece", 1.25, 0.005),
+        ("nll", 0.3, pytest.approx(0.05)),
+    ]
+    (first, second) = parse_published("input | m | n\na | 1 ± 0.5 | 2*", axes, ["ece"], "here")
+    assert (first.at, first.spread, second.doubtful) == ({"input": "a", "method": "m"}, 0.5, True)
+    assert second.matches({"input": "a", "method": "n", "size": "9"})
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_declared_study_is_sound(name: str) -> None:
+    study = study_named(name)
+    assert study.title[0].isupper()
+    assert isinstance(study.reduced(), Study)
+
+
+def test_the_command_line_lists_shows_and_runs(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["calibrant", "study", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    code, out, _ = call("list", "--json", "-")
+    listed = json.loads(out)
+    assert code == 0
+    assert [each["name"] for each in listed] == names()
+    assert set(listed[0]) == {"name", "title", "paper", "needs", "runnable"}
+    mine, data = place / "mine.toml", place / "data"
+    code, out, _ = call("show", mine, "--data", data, "--json", "-")
+    assert (code, json.loads(out)["missing"]) == (0, [])
+    code, out, err = call("run", mine, "--out", place / "out")
+    assert (code, out) == (2, "")
+    assert "nothing that it needs is there" in err
+    tables = [place / f"table.{ending}" for ending in ("md", "tex", "csv")]
+    words = [word for table in tables for word in ("--table", table)]
+    code, out, _ = call(
+        "run", mine, "--data", data, "--out", place / "out", "--workers", 1, *words, "--json", "-"
+    )
+    assert code == 0
+    assert len(json.loads(out)["results"]) == 8
+    assert "\\toprule" in tables[1].read_text()
+    code, out, err = call("run", "smart-tabel-1")
+    assert code == 2
+    assert "did you mean 'smart-table-1'" in err
+
+
+def test_a_study_of_a_document_is_that_of_its_file(place: Path) -> None:
+    import tomllib
+
+    path = place / "mine.toml"
+    assert study_from(tomllib.loads(DECLARED), "mine", str(path)) == read_study(path)

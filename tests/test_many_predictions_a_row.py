@@ -242,3 +242,171 @@ def test_positions_left_out_cannot_be_written(tmp_path: Path, tokens):
     rows = cb.Predictions.from_tokens(*tokens)
     with pytest.raises(PredictionsError, match="were left out for their label"):
         cb.write_predictions(rows, tmp_path / "x.npz")
+
+
+# --- weights, clusters and names of what stands in a row
+
+
+def test_tokens_take_a_weight_a_row_or_a_weight_a_token(tokens):
+    logits, labels = tokens
+    kept = labels != -100
+    rng = np.random.default_rng(5)
+    of_row, of_token = rng.uniform(0.5, 2, size=30), rng.uniform(0.5, 2, size=labels.shape)
+    for given, expected in (
+        (of_row, np.repeat(of_row[:, None], 20, axis=1)[kept]),
+        (of_token, of_token[kept]),
+    ):
+        rows = cb.Predictions.from_tokens(logits, labels, sample_weight=given)
+        np.testing.assert_array_equal(rows.weights, expected)
+        flat = cb.Predictions.from_logits(
+            logits[kept], labels[kept], sample_weight=expected, clusters=np.nonzero(kept)[0]
+        )
+        for name in ("ece", "nll"):
+            whole, parts = (evaluate(each, metrics=[name], resamples=20) for each in (rows, flat))
+            assert whole[name].ends == parts[name].ends
+        fits = [cb.TemperatureScaling().fit_predictions(each).temperature_ for each in (rows, flat)]
+        assert fits[0] == fits[1]
+    with pytest.raises(PredictionsError, match=r"weights must have shape \(30,\).*\(30, 20\)"):
+        cb.Predictions.from_tokens(logits, labels, sample_weight=of_row[:7])
+
+
+def test_many_labels_take_a_weight_a_label_so_that_unknown_ones_count_nothing(labelled):
+    scores, labels = labelled
+    known = np.random.default_rng(0).random(labels.shape) < 0.7
+    rows = many((scores, np.where(known, labels, 0)), sample_weight=known.astype(float))
+    found = evaluate(rows, metrics=["ece_positive"], resamples=20)
+    by_hand = cb.expected_calibration_error(sigmoid(scores[known]), labels[known], kind="prob")
+    assert found.n == known.sum()
+    assert found["ece_positive"].value == pytest.approx(by_hand, abs=1e-9)
+
+
+def test_rows_of_several_predictions_may_belong_to_clusters(tokens, labelled):
+    logits, labels = tokens
+    documents = np.array([f"document {row // 3}" for row in range(30)])
+    rows = cb.Predictions.from_tokens(logits, labels, clusters=documents)
+    assert evaluate(rows, metrics=["ece"], resamples=20).clusters == 10
+    patients = many(labelled, clusters=np.arange(400) // 4)
+    np.testing.assert_array_equal(patients.clusters, np.repeat(np.arange(100), 12))
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_what_counts_is_copied_once_wherever_its_classes_lie(kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(11, 3, 4, 5)).astype(np.float32)  # N, K, H, W
+    labels = rng.integers(0, 3, size=(11, 4, 5))
+    labels[rng.random(labels.shape) < 0.3] = -100
+    last = np.moveaxis(first, 1, -1)
+    kept = labels != -100
+    monkeypatch.setattr("calibrant.predictions.grids.COPIED_AT_ONCE", 150)  # two rows at a time
+    for scores, axis in ((first, 1), (np.ascontiguousarray(last), -1), (last, -1)):
+        given = torch.as_tensor(scores) if kind == "torch" else scores
+        rows = cb.Predictions.from_tokens(given, labels, class_axis=axis)
+        np.testing.assert_array_equal(np.asarray(rows.scores), last[kept])
+        every = cb.Predictions.from_tokens(given, None, class_axis=axis)
+        np.testing.assert_array_equal(np.asarray(every.scores), last.reshape(-1, 3))
+
+
+def test_no_more_is_held_than_the_scores_and_what_counts_of_them():
+    import tracemalloc
+
+    logits = np.zeros((200, 32, 100), dtype=np.float32)  # 2.6 MB
+    labels = np.zeros((200, 32), dtype=int)
+    labels[:, ::2] = -100
+    tracemalloc.start()
+    rows = cb.Predictions.from_tokens(logits.transpose(0, 2, 1), labels, class_axis=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows.scores.nbytes == logits.nbytes / 2
+    assert peak < 2 * rows.scores.nbytes  # a copy of all and one of what counts would be three
+
+
+# --- several sets as one
+
+
+def test_sets_of_one_form_are_put_together(tokens, labelled):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(30, 4)), rng.integers(0, 4, size=30)
+    names, features = ["a", "b", "c", "d"], rng.normal(size=(30, 2))
+    whole = cb.Predictions.from_logits(
+        logits,
+        labels,
+        features,
+        sample_weight=rng.uniform(1, 2, 30),
+        clusters=np.arange(30) // 3,
+        class_names=names,
+    )
+    parts = [whole.take(slice(0, 12)), whole.take(slice(12, 30))]
+    again = cb.Predictions.concatenate(parts, source="both")
+    for name in ("scores", "labels", "features", "weights"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
+    assert (again.class_names, again.source) == (tuple(names), "both")
+    assert len(set(zip(again.clusters, whole.clusters, strict=True))) == 10
+    told = cb.Predictions.concatenate(parts, clusters=np.zeros(30, dtype=int))
+    assert set(told.clusters) == {0}
+
+    for rows in (
+        cb.Predictions.from_binary(labelled[0][:, 0], labelled[1][:, 0], kind="logit"),
+        cb.Predictions.from_confidence([0.9, 0.8, 0.7], [0, 1, 2], [0, 1, 1]),
+    ):
+        parts = [rows.take(slice(0, 2)), rows.take(slice(2, None))]
+        again = cb.Predictions.concatenate(parts)
+        np.testing.assert_array_equal(again.scores, rows.scores)
+        np.testing.assert_array_equal(again.labels, rows.labels)
+
+    grid = many(labelled, label_names=["x", "y", "z"])
+    halves = [
+        many((labelled[0][part], labelled[1][part]), label_names=["x", "y", "z"])
+        for part in (slice(0, 150), slice(150, 400))
+    ]
+    again = cb.Predictions.concatenate(halves)
+    assert repr(again) == repr(grid).replace("many labels'", "many labels and 1 other'")
+    for name in ("scores", "labels", "clusters", "label_index"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(grid, name))
+    assert again.of_label("y").n == 400
+
+    texts = [cb.Predictions.from_tokens(tokens[0][p], tokens[1][p]) for p in ([0, 1], [2, 3, 4])]
+    assert cb.Predictions.concatenate(texts).grid.shape == (5, 20)
+    longer = cb.Predictions.from_tokens(np.zeros((2, 25, 6)), np.zeros((2, 25), int))
+    mixed = cb.Predictions.concatenate([texts[0], longer])
+    assert (mixed.n, mixed.grid, len(set(mixed.clusters))) == (texts[0].n + 50, None, 4)
+
+
+def test_names_of_predicted_labels_are_numbered_anew():
+    a = cb.Predictions.from_confidence([0.9, 0.8], ["dog", "cat"], ["dog", "dog"])
+    b = cb.Predictions.from_confidence([0.7], ["bird"], ["cat"])
+    both = cb.Predictions.concatenate([a, b])
+    names = np.array(both.class_names)
+    assert names[both.predicted].tolist() == ["dog", "cat", "bird"]
+    assert names[both.labels].tolist() == ["dog", "dog", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (cb.Predictions.from_probs([[1.0, 0.0]], [0], source="b"), "b: holds probabilities"),
+        (cb.Predictions.from_logits([[1.0, 0.0, 0.0]], [0], source="b"), "b: has 3 classes, but a"),
+        (cb.Predictions.from_binary([0.5], [0], source="b"), "probabilities of one positive class"),
+        (cb.Predictions.from_confidence([0.5], [0], [0], "b"), "confidences of predicted labels"),
+        (cb.Predictions.from_many_labels([[0.5]], [[0]]), "probabilities of many labels"),
+        (
+            cb.Predictions.from_logits([[1.0, 0.0]], None, source="b"),
+            "no labels, but a has",
+        ),
+        (
+            cb.Predictions.from_logits([[1.0, 0.0]], [0], sample_weight=[2]),
+            "has weights, but a",
+        ),
+        (cb.Predictions.from_logits([[1.0, 0.0]], [0], clusters=[2]), "has clusters, but a has no"),
+        (
+            cb.Predictions.from_logits([[1.0, 0.0]], [0], class_names=["x", "y"]),
+            "names its classes 'x', 'y', but a has no names",
+        ),
+        (cb.Predictions.from_logits(torch.zeros(1, 2), [0]), "arrays of torch, but a holds those"),
+    ],
+)
+def test_mixed_sets_are_refused_by_name(other, message):
+    first = cb.Predictions.from_logits([[2.0, 0.0]], [0], source="a")
+    with pytest.raises(PredictionsError, match=message):
+        cb.Predictions.concatenate([first, other])
+    with pytest.raises(PredictionsError, match="no predictions to concatenate"):
+        cb.Predictions.concatenate([])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from calibrant.core.arrays import Array, as_array, like
 from calibrant.core.checks import check_features, check_scores
 from calibrant.core.errors import PredictionsError
 from calibrant.predictions.binary import BinaryKind, binary_labels, two_columns, two_names
-from calibrant.predictions.grids import IGNORE_INDEX, of_many_labels, of_tokens
 from calibrant.predictions.held import Rows
 from calibrant.predictions.rows import softmax
 
@@ -85,111 +84,6 @@ class Forms(Rows):
             class_names=names,
         )
         return made._weighing(sample_weight, clusters)
-
-    @classmethod
-    def from_many_labels(
-        cls,
-        scores: Array,
-        labels: Array | None,
-        *,
-        kind: BinaryKind = "prob",
-        label_names: Sequence[str] | None = None,
-        source: str = "many labels",
-        sample_weight: Array | None = None,
-    ) -> Self:
-        """Wrap L scores a row, of labels of which any number may be true.
-
-        They become N L binary predictions, of which those of one row are a cluster.
-
-        Args:
-            scores: (N, L) probabilities or log odds, one for each label.
-            labels: (N, L) 0 and 1; None where nobody knows them.
-            kind: ``"prob"`` or ``"logit"``.
-            label_names: of the L labels.
-            source: what error messages call the rows.
-            sample_weight: (N,) how much each row counts; None where all count alike.
-
-        Raises:
-            PredictionsError: other shapes, or what `from_binary` refuses.
-
-        Examples:
-            >>> import calibrant as cb
-            >>> scores, labels = [[0.9, 0.2], [0.4, 0.7]], [[1, 0], [1, 1]]
-            >>> cb.Predictions.from_many_labels(scores, labels, label_names=["rain", "wind"])
-            <Predictions 'many labels': 2 rows x 2 labels, prob>
-        """
-        flat, truth, grid, names = of_many_labels(scores, labels, label_names, source)
-        count, width = grid.shape
-        rows = np.repeat(np.arange(count), width)
-        weights = None if sample_weight is None else np.repeat(as_array(sample_weight), width)
-        made = cls.from_binary(
-            flat, truth, kind=kind, source=source, sample_weight=weights, clusters=rows
-        )
-        index = np.tile(np.arange(width), count)
-        return replace(made, grid=grid, label_index=index, label_names=names)
-
-    @classmethod
-    def from_tokens(
-        cls,
-        scores: Array,
-        labels: Array | None,
-        *,
-        kind: Literal["logits", "probs"] = "logits",
-        ignore_index: int | None = IGNORE_INDEX,
-        class_axis: int = -1,
-        source: str = "tokens",
-        keep_all: bool = False,
-    ) -> Self:
-        """Wrap tokens or pixels: K scores for each position of a row.
-
-        Every position becomes a row, and those of one row are a cluster. Where classes come last
-        and no position is left out nothing is copied.
-
-        Args:
-            scores: (N, T, K), (N, H, W, K) or the like.
-            labels: (N, T), (N, H, W) or the like: true classes; None where nobody knows them.
-            kind: ``"logits"`` or ``"probs"``.
-            ignore_index: the label of positions that don't count, such as padding; None for none.
-            class_axis: axis of the classes; 1 for pixels as torch has them, (N, K, H, W).
-            source: what error messages call the rows.
-            keep_all: keep positions that don't count, without labels: to recalibrate all.
-
-        Raises:
-            PredictionsError: other shapes, or what `from_logits` and `from_probs` refuse.
-
-        Examples:
-            >>> import numpy as np
-            >>> import calibrant as cb
-            >>> logits, labels = np.zeros((2, 3, 5)), np.array([[1, 4, -100], [0, 2, 2]])
-            >>> cb.Predictions.from_tokens(logits, labels)
-            <Predictions 'tokens': 5 rows x 5 classes, logits, in 2 clusters>
-        """
-        flat, truth, rows, grid = of_tokens(
-            scores, labels, ignore_index, class_axis, source, keep_all=keep_all
-        )
-        build = cls.from_logits if kind == "logits" else cls.from_probs
-        return replace(build(flat, truth, source=source, clusters=rows), grid=grid)
-
-    def of_label(self, label: int | str) -> Self:
-        """Return the binary predictions of one of many labels, by its number or name.
-
-        Raises:
-            PredictionsError: there are no many labels, or none of this name.
-        """
-        names = self.label_names
-        if names is None or self.label_index is None:
-            raise PredictionsError(
-                f"{self.source}: holds no many labels; make them with Predictions.from_many_labels"
-                ", or read them with kind='many-labels'"
-            )
-        number = names.index(label) if label in names else label
-        if not isinstance(number, int) or not 0 <= number < len(names):
-            raise PredictionsError(
-                f"{self.source}: there is no label {label!r}; there are {', '.join(names)}"
-            )
-        part = self.take(np.flatnonzero(self.label_index == number))
-        named = (f"not {names[number]}", names[number])
-        return replace(part, clusters=None, label_index=None, label_names=None, class_names=named)
 
     def as_binary(self) -> Self:
         """Return predictions of two classes as binary ones, class 1 being the positive one.

@@ -5,17 +5,30 @@ They become rows of their own, of which those that came from one row are a clust
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, IntArray, as_array, like, namespace, to_numpy
+from calibrant.core.arrays import (
+    Array,
+    IntArray,
+    as_array,
+    device_of,
+    is_numpy,
+    like,
+    namespace,
+    to_numpy,
+)
 from calibrant.core.errors import PredictionsError
 
 IGNORE_INDEX = -100
+# Numbers that are copied together, where positions are left out or classes don't come last.
+COPIED_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +88,11 @@ def of_tokens(
     source: str,
     *,
     keep_all: bool = False,
-) -> tuple[Array, IntArray | None, IntArray, Grid]:
-    """Return (M, K) scores of (N, ..., K) ones, (M,) labels, (M,) which row each is of, the grid.
+) -> tuple[Array, IntArray | None, IntArray | None, Grid]:
+    """Return (M, K) scores of (N, ..., K) ones, (M,) labels, (M,) places in the grid, and the grid.
 
-    The scores are a view of those given where no position is left out and classes come last.
+    The scores are a view of those given where no position is left out and classes come last. Else
+    those that count are copied once, some rows at a time.
 
     Args:
         scores: (N, ..., K), or with its classes along `class_axis`.
@@ -87,6 +101,9 @@ def of_tokens(
         class_axis: axis of the classes.
         source: begins error messages.
         keep_all: keep positions to be ignored too, and return no labels.
+
+    Returns:
+        The places are None where all positions are kept.
 
     Raises:
         PredictionsError: other shapes, or no position that counts.
@@ -98,32 +115,95 @@ def of_tokens(
             f"{source}: scores of tokens or pixels must have shape (N, T, K) or (N, H, W, K), not "
             f"{shape}; (N, K) scores, a row a prediction, need no kind of their own"
         )
-    xp = namespace(values)
     if class_axis % len(shape) != len(shape) - 1:
-        values = xp.moveaxis(values, class_axis, -1)
-    *places, n_classes = (int(size) for size in values.shape)
-    count = int(np.prod(places))
-    flat = xp.reshape(values, (count, n_classes))
-    rows = np.repeat(np.arange(places[0]), count // places[0])
-    grid = Grid(tuple(places))
+        values = namespace(values).moveaxis(values, class_axis, -1)
+    places = tuple(int(size) for size in values.shape[:-1])
+    grid, count = Grid(places), math.prod(places)
     if labels is None:
-        return flat, None, rows, grid
+        return _flattened(values, None), None, None, grid
     truth = to_numpy(as_array(labels))
-    if truth.shape != tuple(places):
+    if truth.shape != places:
         raise PredictionsError(
-            f"{source}: labels of tokens or pixels must have shape {tuple(places)}, one class "
+            f"{source}: labels of tokens or pixels must have shape {places}, one class "
             f"index for each, not {truth.shape}"
         )
     if keep_all:
-        return flat, None, rows, Grid(tuple(places), labels=truth)
+        return _flattened(values, None), None, None, replace(grid, labels=truth)
     truth = truth.reshape(-1)
     kept = np.flatnonzero(truth != ignore_index) if ignore_index is not None else None
     if kept is None or len(kept) == count:
-        return flat, truth, rows, grid
+        return _flattened(values, None), truth, None, grid
     if len(kept) == 0:
         raise PredictionsError(
             f"{source}: every label is {ignore_index}, which says that a position doesn't count "
             "(ignore_index=..., --ignore-index)"
         )
-    taken = xp.take(flat, like(kept, flat), axis=0)
-    return taken, truth[kept], rows[kept], Grid(tuple(places), count - len(kept))
+    left_out = replace(grid, left_out=count - len(kept))
+    return _flattened(values, kept), truth[kept], kept, left_out
+
+
+def _flattened(values: Array, kept: IntArray | None) -> Array:
+    """Return (M, K) rows of (N, ..., K) values: all positions, or those `kept`, ascending.
+
+    A view where that is possible. What has to be copied is copied once, into place, with some rows
+    at a time in between.
+    """
+    xp, width = namespace(values), int(values.shape[-1])
+    rows, each = int(values.shape[0]), math.prod(int(size) for size in values.shape[1:-1])
+    if kept is None and _lies_in_rows(values):
+        return xp.reshape(values, (rows * each, width))
+    count = rows * each if kept is None else len(kept)
+    out: Array = None
+    if is_numpy(values) or is_torch_array(values):  # which can be written to
+        out = xp.empty((count, width), dtype=values.dtype, device=device_of(values))
+    step = max(1, COPIED_AT_ONCE // (each * width))
+    pieces, done = list[Array](), 0
+    for start in range(0, rows, step):
+        piece = xp.reshape(values[start : start + step, ...], (-1, width))
+        if kept is not None:
+            low, high = np.searchsorted(kept, [start * each, (start + step) * each])
+            piece = xp.take(piece, like(kept[low:high] - start * each, piece), axis=0)
+        if out is None:
+            pieces.append(piece)
+            continue
+        end = done + int(piece.shape[0])
+        out[done:end, :] = piece
+        done = end
+    return xp.concat(pieces, axis=0) if out is None else out
+
+
+def _lies_in_rows(values: Array) -> bool:
+    """Return whether (N, ..., K) values can be seen as (M, K) rows where they lie."""
+    if not (is_numpy(values) or is_torch_array(values)):
+        return True  # whether anything is copied, the library knows
+    known: Any = values
+    steps: Any = known.strides if is_numpy(values) else known.stride()
+    size: tuple[int, ...] = tuple(known.shape)
+    return all(size[i] == 1 or steps[i] == steps[i + 1] * size[i + 1] for i in range(len(size) - 2))
+
+
+def spread_over(values: Array, grid: Grid, kept: IntArray | None, what: str, source: str) -> Array:
+    """Return (M,) entries of rows that were taken apart: of one a row, or one a position.
+
+    Args:
+        values: (N,), or of the shape of the grid.
+        grid: where the rows stood.
+        kept: (M,) places in it that are rows; None for all.
+        what: what messages call the values.
+        source: begins error messages.
+
+    Raises:
+        PredictionsError: another shape.
+    """
+    known = to_numpy(as_array(values))
+    each = math.prod(grid.shape[1:])
+    if known.shape in (grid.shape[:1], (grid.shape[0], 1)):
+        every = np.repeat(known.reshape(-1), each)
+    elif known.shape == grid.shape:
+        every = known.reshape(-1)
+    else:
+        raise PredictionsError(
+            f"{source}: {what} must have shape ({grid.shape[0]},), one for each row, or "
+            f"{grid.shape}, one for each position, not {known.shape}"
+        )
+    return every if kept is None else every[kept]

@@ -36,11 +36,11 @@ from calibrant.core.checks import (
     warn_of_probabilities,
 )
 from calibrant.core.errors import PredictionsError
-from calibrant.predictions.forms import Forms
 from calibrant.predictions.held import ScoreKind
 from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
 from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
+from calibrant.predictions.several import Several
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
 __all__ = ["SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]
@@ -49,7 +49,7 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictions(Forms):
+class Predictions(Several):
     """Scores of a classifier on N rows, mostly with true labels. Build with a `from_…` method.
 
     Attributes:

@@ -27,7 +27,7 @@ def fitted(seed: int) -> cb.Calibrator:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Eight files of eight formats."""
+    """Eleven files of as many formats."""
     inside = tmp_path / "in"
     inside.mkdir()
     for i, (name, write) in enumerate(WRITERS.items()):
@@ -43,8 +43,8 @@ def scaling() -> cb.Calibrator:
 def test_every_format_stays_what_it_is(folder: Path, scaling: cb.Calibrator) -> None:
     out = folder.parent / "out"
     done = cb.apply_shards(scaling, cb.Shards(folder), str(out), engine=ONE)
-    assert (len(done.written), done.before, done.rows) == (8, 0, 108)
-    wanted = {name.replace("f-logits", "f-probs") for name in WRITERS}
+    assert (len(done.written), done.before, done.rows) == (11, 0, 165)
+    wanted = {name.replace("f-logits", "f-probs").replace("i.pt", "i.npz") for name in WRITERS}
     assert {p.name for p in out.iterdir()} == wanted | {"f-labels.npy", RECORD}
     after = list(cb.Shards(out).batches())
     before = list(cb.Shards(folder).batches())
@@ -100,7 +100,7 @@ def test_what_is_there_is_left_and_what_is_missing_is_made(
     (out / "d.safetensors").write_bytes(b"half")
     again = cb.apply_shards(scaling, shards, str(out), engine=ONE)
     assert [Path(name).name for name in again.written] == ["d.safetensors", "e.csv"]
-    assert again.before == 6
+    assert again.before == 9
     assert (out / "a.npz").stat().st_mtime_ns == kept
 
 
@@ -131,7 +131,7 @@ def test_a_failed_shard_leaves_no_file(folder: Path, scaling: cb.Calibrator) -> 
         cb.apply_shards(scaling, shards, str(out), engine=ONE)
     assert [p.name for p in out.iterdir()] == [RECORD]
     done = cb.apply_shards(scaling, shards, str(out), engine=ONE, skip_broken=True)
-    assert (len(done.written), len(done.broken)) == (7, 1)
+    assert (len(done.written), len(done.broken)) == (10, 1)
     assert "row 9" in str(done)
 
 
@@ -189,8 +189,8 @@ if __name__ == "__main__":
     def slowly(work, calibrator, real=applying.apply_to):
         import time
         done = real(work, calibrator)
-        print(work.target, flush=True)
-        time.sleep(60 if work.target.endswith("3.npz") else 0)
+        print(work.about, flush=True)
+        time.sleep(60 if work.about.endswith("3.npz") else 0)
         return done
 
     applying.apply_to = slowly

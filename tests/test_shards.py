@@ -45,6 +45,25 @@ def write_lists(predictions: cb.Predictions, path: Path) -> None:
     parquet.write_table(table, path, row_group_size=5)
 
 
+def write_torch(predictions: cb.Predictions, path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    logits, labels = torch.tensor(predictions.scores), torch.tensor(predictions.labels)
+    torch.save({"logits": logits, "labels": labels}, path)
+
+
+def write_json_lines(predictions: cb.Predictions, path: Path) -> None:
+    pairs = zip(predictions.scores.tolist(), predictions.labels.tolist(), strict=True)
+    rows = [json.dumps({"label": label, "logits": logits}) for logits, label in pairs]
+    path.write_text("\n\n".join(rows) + "\n")
+
+
+def write_tabs(predictions: cb.Predictions, path: Path) -> None:
+    names = ["label", *(f"logit_{k}" for k in range(CLASSES))]
+    pairs = zip(predictions.labels.tolist(), predictions.scores.tolist(), strict=True)
+    rows = ["\t".join([str(label), *map(repr, logits)]) for label, logits in pairs]
+    path.write_text("\n".join(["\t".join(names), *rows]).replace(".", ","))
+
+
 WRITERS: dict[str, Callable[[cb.Predictions, Path], None]] = {
     "a.npz": cb.write_predictions,
     "b.parquet": cb.write_predictions,
@@ -54,12 +73,15 @@ WRITERS: dict[str, Callable[[cb.Predictions, Path], None]] = {
     "f-logits.npy": cb.write_predictions,
     "g.h5": write_hdf5,
     "h.arrow": write_arrow,
+    "i.pt": write_torch,
+    "j.jsonl": write_json_lines,
+    "k.tsv": write_tabs,
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Eight files of eight formats."""
+    """Eleven files of as many formats."""
     for i, (name, write) in enumerate(WRITERS.items()):
         write(rows(10 + i, seed=i), tmp_path / name)
     (tmp_path / "README.md").write_text("no predictions")
@@ -82,7 +104,7 @@ def assert_holds_everything(shards: cb.Shards) -> None:
 def test_a_folder_of_all_formats_is_one_set(folder: Path) -> None:
     shards = cb.Shards(folder)
     assert [Path(shard.where).name for shard in shards] == list(WRITERS)
-    assert (shards.rows, shards.n_classes, shards.kind) == (108, CLASSES, "logits")
+    assert (shards.rows, shards.n_classes, shards.kind) == (165, CLASSES, "logits")
     assert_holds_everything(shards)
 
 
@@ -111,7 +133,7 @@ def test_batches_are_bounded_and_begin_where_they_should(
     assert_holds_everything(shards)
     places = [batch.place for shard in shards for batch in shard.batches()]
     assert places[:4] == [0, 3, 6, 9]
-    assert places[-1] == 106
+    assert places[-1] == 163
 
 
 def test_some_rows_can_be_read_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +267,39 @@ def test_bfloat16_and_columns_in_fortran_order_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "b-labels.npy", np.array([0, 1]))
     for batch in cb.Shards(tmp_path).batches():
         np.testing.assert_array_equal(batch.scores, wide.float().numpy())
+
+
+def test_a_pair_of_tensors_is_read_once_it_is_said_what_the_first_is(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    some = rows(6)
+    torch.save((torch.tensor(some.scores), torch.tensor(some.labels)), tmp_path / "a.pt")
+    with pytest.raises(PredictionsError, match=r"a.pt: holds a tuple of tensors"):
+        cb.Shards(tmp_path / "a.pt")
+    (batch,) = cb.Shards(tmp_path / "a.pt", kind="logits").batches()
+    np.testing.assert_array_equal(batch.scores, some.scores)
+    np.testing.assert_array_equal(batch.labels, some.labels)
+
+
+def test_json_lines_name_the_line_that_cant_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"label": 0, "logits": [1, 2]}\n{"label": 1, "logits": [1, 2, 3]}\n')
+    with pytest.raises(PredictionsError, match=r"a.jsonl: lists of 'logits' differ in length"):
+        list(cb.Shards(file).batches())
+    file.write_text('{"label": 0, "logits": [1, 2]}\n\n[1]\n')
+    with pytest.raises(PredictionsError, match=r"a.jsonl: line 3 is no JSON object"):
+        list(cb.Shards(file).batches())
+    file.write_text("\n")
+    with pytest.raises(PredictionsError, match=r"a.jsonl: is empty"):
+        cb.Shards(file)
+
+
+def test_rows_of_named_classes_stay_so_in_json_lines(tmp_path: Path) -> None:
+    row = {"label": "dog", "probs": {"cat": 0.5, "dog": 0.5}}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    shards = cb.Shards(tmp_path / "in.jsonl")
+    plain = cb.make_calibrator("none").fit_predictions(next(shards.batches()))
+    done = cb.apply_shards(plain, shards, str(tmp_path / "out"), engine=cb.Engine(workers=1))
+    assert json.loads(Path(done.written[0]).read_text()) == row
 
 
 # --- binary predictions

@@ -21,6 +21,8 @@ HELP = {"-h", "--help"}
 AFTER_AN_INTERRUPT = {
     "train": "the same command with --resume goes on from the last checkpoint",
     "monitor": "the same command goes on if it has a --state",
+    "apply": "no output is half written; the same command starts again, and of many files goes on "
+    "with those that are missing",
 }
 START_AGAIN = "no output is half written, and the same command starts again"
 

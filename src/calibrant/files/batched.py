@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.hugging_face import HuggingFaceRows, is_data_set
+from calibrant.files.json_rows import JsonLinesRows
 from calibrant.files.keys import OF_THE_NETWORK, Keys, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.row_files import (
@@ -12,7 +13,7 @@ from calibrant.files.row_files import (
     NpzRows,
     RowFile,
     SafetensorsRows,
-    WholeRows,
+    TorchRows,
 )
 from calibrant.files.table_rows import ArrowRows, CsvRows, ParquetRows
 
@@ -26,10 +27,11 @@ ROW_FILES: dict[str, type[RowFile]] = {
     ".arrow": ArrowRows,
     ".feather": ArrowRows,
     ".csv": CsvRows,
-    ".pt": WholeRows,
-    ".pth": WholeRows,
-    ".jsonl": WholeRows,
-    ".ndjson": WholeRows,
+    ".tsv": CsvRows,
+    ".pt": TorchRows,
+    ".pth": TorchRows,
+    ".jsonl": JsonLinesRows,
+    ".ndjson": JsonLinesRows,
 }
 EXTENSIONS = tuple(ROW_FILES)
 

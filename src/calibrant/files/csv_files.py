@@ -125,7 +125,7 @@ def _table(path: Path, width: int, used: set[int], separator: str) -> Any:
     fields = [(f"f{i}", "f8" if i in used else "U1") for i in range(width)]
     decimal = separator != "," and any("," in line for line in lines)
     # A call of Python for each cell takes its time, so only where it must be.
-    converters: Any = dict.fromkeys(used, _with_point) if decimal else None
+    converters: Any = dict.fromkeys(used, with_point) if decimal else None
     table = np.loadtxt(
         lines,
         fields,
@@ -140,7 +140,7 @@ def _table(path: Path, width: int, used: set[int], separator: str) -> Any:
     return table
 
 
-def _with_point(cell: str) -> float:
+def with_point(cell: str) -> float:
     """Return a number with a decimal comma; one with points as well is refused."""
     return float(cell.replace(",", "."))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
 from calibrant.files.columns import join, select_columns
-from calibrant.files.keys import Wanted, assemble, readable
+from calibrant.files.keys import Keys, Wanted, assemble, readable
 from calibrant.predictions.predictions import Predictions
 
 # Rows are Python objects so many at a time, to bound the memory.
@@ -27,15 +28,23 @@ def read_json_lines(path: Path, wanted: Wanted, source: str) -> Predictions:
     """
     with readable("the JSON lines", source):
         columns = json_columns(path, source)
-    header = list(columns)
     lists = [name for name, column in columns.items() if column.ndim > 1]
+    keys, places = chosen_columns(list(columns), wanted, source, lists)
+    return assemble(keys, lambda key: of_columns(columns, key, places[key]), source)
+
+
+def chosen_columns(
+    header: Sequence[str], wanted: Wanted, source: str, lists: Collection[str]
+) -> tuple[Keys, dict[str, list[str]]]:
+    """Return what to read, and the names of the columns that hold it; see `select_columns`."""
     keys, places = select_columns(header, wanted, source, lists)
+    return keys, {key: [header[i] for i in of] for key, of in places.items()}
 
-    def get(key: str) -> NDArray[Any]:
-        found = [columns[header[i]] for i in places[key]]
-        return found[0] if header[places[key][0]] == key else join(key, found)
 
-    return assemble(keys, get, source)
+def of_columns(columns: Mapping[str, NDArray[Any]], key: str, names: Sequence[str]) -> NDArray[Any]:
+    """Return the array of a key from the columns that hold it."""
+    found = [columns[name] for name in names]
+    return found[0] if names[0] == key else join(key, found)
 
 
 def json_columns(path: Path, source: str) -> dict[str, NDArray[Any]]:
@@ -47,35 +56,50 @@ def json_columns(path: Path, source: str) -> dict[str, NDArray[Any]]:
     Raises:
         PredictionsError: a line that is no object, or has other keys than the first.
     """
-    parts: list[dict[str, NDArray[Any]]] = []
-    rows: list[dict[str, Any]] = []
-    names: list[str] = []
-    line = 0
     with path.open(encoding="utf-8-sig") as text:
-        for line, content in enumerate(text, start=1):
-            if not content.strip():
-                continue
-            row = _flat(_object(content, line, source))
-            if not names:
-                names = list(row)
-            if row.keys() != set(names):
-                odd = sorted(row.keys() ^ set(names))[0]
-                raise PredictionsError(
-                    f"{source}: line {line} has other keys than the first; see '{odd}'"
-                )
-            rows.append(row)
-            if len(rows) == ROWS_AT_ONCE:
-                parts.append(_arrays(rows, names, line, source))
-                rows = []
-        if rows:
-            parts.append(_arrays(rows, names, line, source))
+        parts = list(json_parts(enumerate(text, start=1), source))
     if not parts:
         raise PredictionsError(f"{source}: is empty; expected a JSON object in each line")
     with readable("the JSON lines", source):
-        return {name: np.concatenate([part[name] for part in parts]) for name in names}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _object(content: str, line: int, source: str) -> dict[str, Any]:
+def json_parts(
+    lines: Iterable[tuple[int, str]], source: str, names: Sequence[str] = ()
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Yield the columns of a few thousand rows at a time.
+
+    Args:
+        lines: numbered lines; blank ones are passed over.
+        source: begins error messages.
+        names: of the columns; those of the first row where there are none.
+    """
+    rows: list[dict[str, Any]] = []
+    line = 0
+    for line, content in lines:
+        if not content.strip():
+            continue
+        row = flat_row(content, line, source)
+        names = names or list(row)
+        if row.keys() != set(names):
+            odd = sorted(row.keys() ^ set(names))[0]
+            raise PredictionsError(
+                f"{source}: line {line} has other keys than the first; see '{odd}'"
+            )
+        rows.append(row)
+        if len(rows) == ROWS_AT_ONCE:
+            yield _arrays(rows, names, line, source)
+            rows = []
+    if rows:
+        yield _arrays(rows, names, line, source)
+
+
+def flat_row(content: str, line: int, source: str) -> dict[str, Any]:
+    """Return the row that a line holds, with the keys of objects within it behind their own.
+
+    Raises:
+        PredictionsError: it is no object.
+    """
     try:
         row: Any = json.loads(content)
     except (ValueError, RecursionError):
@@ -83,13 +107,8 @@ def _object(content: str, line: int, source: str) -> dict[str, Any]:
     if not isinstance(row, dict):
         shown = content.strip()[:SHOWN_CHARACTERS]
         raise PredictionsError(f"{source}: line {line} is no JSON object: {shown!r}")
-    return cast(dict[str, Any], row)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with the keys of objects within it behind their own."""
     flat: dict[str, Any] = {}
-    for key, value in row.items():
+    for key, value in cast(dict[str, Any], row).items():
         if isinstance(value, dict):
             stem = {"logits": "logit", "probs": "prob"}.get(key, key)
             flat |= {f"{stem}_{name}": one for name, one in cast(dict[str, Any], value).items()}
@@ -99,7 +118,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arrays(
-    rows: list[dict[str, Any]], names: list[str], line: int, source: str
+    rows: list[dict[str, Any]], names: Sequence[str], line: int, source: str
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of some rows, the last of which is in `line`."""
     found: dict[str, NDArray[Any]] = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from threading import RLock
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ WEIGHT, CLUSTER = "weight", "cluster"
 CLASS_NAMES = "class_names"
 # What is known of the network rather than of a row; tables, which hold rows, don't hold it.
 OF_THE_NETWORK = (*HEAD, REFERENCE, "class_names")
+_IMPORTING = RLock()
 # A message should stay readable whatever a decoder says.
 SHOWN_CHARACTERS = 300
 
@@ -210,9 +212,14 @@ def readable(what: str, source: str) -> Generator[None]:
 
 
 def optional(module: str, package: str, extra: str) -> Any:
-    """Import a module of an optional package, or raise `MissingDependencyError`."""
+    """Import a module of an optional package, or raise `MissingDependencyError`.
+
+    One thread at a time: where two begin with modules of a package that import one another, Python
+    gives one of them a module that isn't whole yet.
+    """
     try:
-        return import_module(module)
+        with _IMPORTING:
+            return import_module(module)
     except ImportError as error:
         raise MissingDependencyError(
             f"this format needs {package}: pip install 'calibrant[{extra}]'"

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import PredictionsError
-from calibrant.files.bounds import HIGHEST_COMPRESSION, check_members, check_regular
+from calibrant.files.bounds import HIGHEST_COMPRESSION, check_members
 from calibrant.files.choosing import select
-from calibrant.files.json_lines import read_json_lines
-from calibrant.files.keys import SCORES, Keys, Wanted, native, optional, to_keys
+from calibrant.files.keys import SCORES, Keys, Wanted, native, optional
 from calibrant.files.numpy_files import BESIDE_SCORES, EXPECTED_FILES
 from calibrant.files.opening import (
     beside,
-    extension_of,
     is_file,
     is_folder,
     name_of,
@@ -32,7 +30,7 @@ from calibrant.files.opening import (
     within,
 )
 from calibrant.files.streams import RowArray, npy_stream, tensor_streams
-from calibrant.files.tensor_files import read_torch
+from calibrant.files.tensor_files import checked_tensor, load_torch, named_pair
 
 Batch = dict[str, NDArray[Any]]
 
@@ -228,33 +226,39 @@ class Hdf5Rows(ArrayFile):
         self.arrays = arrays
 
 
-WHOLE = {
-    ".pt": read_torch,
-    ".pth": read_torch,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-}
+class _Tensor:
+    """A tensor, most likely one that is mapped into memory."""
 
-
-class _Whole:
-    """An array that is in memory anyway."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self.array = array
-        self.shape: tuple[int, ...] = array.shape
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return some of its rows."""
-        return self.array[start:stop]
+        return native(self.tensor[start:stop])
 
 
-class WholeRows(ArrayFile):
-    """A format that can only be read whole, such as torch's."""
+class TorchRows(ArrayFile):
+    """Tensors that `torch.save` wrote, in a dict, or scores and labels as a pair."""
 
     def open(self) -> None:
-        """Read it all."""
-        path = Path(self.source)
-        check_regular(path, self.source)
-        read = WHOLE[extension_of(self.source)]
-        arrays = to_keys(read(path, Wanted(labelled=False), self.source))
-        self.arrays = {key: _Whole(array) for key, array in arrays.items()}
+        """Read which tensors there are; see `load_torch` for when the numbers are read."""
+        self._content = load_torch(self.source)
+        if isinstance(self._content, dict):
+            self._take(self._content)
+        else:
+            self.arrays = {}
+
+    def _take(self, tensors: dict[str, Any]) -> None:
+        torch = optional("torch", "torch", "torch")
+        self.arrays = {
+            key: _Tensor(checked_tensor(tensors, key, self.source))
+            for key, one in tensors.items()
+            if isinstance(one, torch.Tensor)
+        }
+
+    def choose(self, wanted: Wanted) -> Keys:
+        """Return which tensors to read; what the first of a pair is has to be told."""
+        if not isinstance(self._content, dict):
+            self._take(named_pair(self._content, wanted, self.source))
+        return super().choose(wanted)

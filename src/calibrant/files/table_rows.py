@@ -15,7 +15,7 @@ from calibrant.core.errors import PredictionsError
 from calibrant.files.arrow_metadata import class_names_in
 from calibrant.files.choosing import TRAINER, select
 from calibrant.files.columns import STEMS, join, select_columns
-from calibrant.files.csv_files import first_fault, header_of
+from calibrant.files.csv_files import first_fault, header_of, separator_of, with_point
 from calibrant.files.keys import Keys, Wanted, optional
 from calibrant.files.opening import open_binary
 from calibrant.files.row_files import Batch, RowFile
@@ -200,11 +200,12 @@ class ArrowRows(ColumnRows):
 
 
 class CsvRows(RowFile):
-    """A CSV file, parsed some rows at a time."""
+    """A CSV file, parsed some rows at a time; see `read_csv` for separators and decimal commas."""
 
     def open(self) -> None:
         """Read the header, and count the lines."""
-        self._header = header_of(self._text(), self.source)
+        self._separator = separator_of(self._text(), self.source)
+        self._header = header_of(self._text(), self.source, self._separator)
         self.rows = sum(1 for _ in self._lines())
         self._places: dict[str, list[int]] = {}
 
@@ -261,10 +262,22 @@ class CsvRows(RowFile):
 
     def _table(self, lines: list[str], fields: list[tuple[str, str]]) -> Any:
         try:
-            table = np.loadtxt(lines, fields, comments=None, delimiter=",", quotechar='"', ndmin=1)
+            decimal = self._separator != "," and any("," in line for line in lines)
+            numbers = [i for i, (_, kind) in enumerate(fields) if kind == "f8"]
+            converters: Any = dict.fromkeys(numbers, with_point) if decimal else None
+            table = np.loadtxt(
+                lines,
+                fields,
+                comments=None,
+                delimiter=self._separator,
+                quotechar='"',
+                ndmin=1,
+                converters=converters,
+            )
             if len(table) != len(lines):
                 raise ValueError("a quoted cell has swallowed line ends")
         except ValueError as error:
-            fault = first_fault(self._text(), self._header, self._keys, self._places)
+            args = (self._header, self._keys, self._places, self._separator)
+            fault = first_fault(self._text(), *args)
             raise PredictionsError(f"{self.source}: {fault or error}") from error
         return table

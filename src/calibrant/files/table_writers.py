@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.files.columns import STEMS, split
-from calibrant.files.keys import Arrays, optional
+from calibrant.files.keys import CLASS_NAMES, OF_THE_NETWORK, Arrays, optional
 from calibrant.files.opening import extension_of, make_folder, within
 from calibrant.files.row_writers import (
     Hdf5Writer,
@@ -30,6 +31,8 @@ def _table(arrays: Arrays, *, lists: bool) -> Any:
         return arrow.table(split(arrays))
     columns: dict[str, Any] = {}
     for key, array in arrays.items():
+        if key in OF_THE_NETWORK:
+            continue
         if array.ndim == 1:
             columns["label" if key == "labels" else key] = arrow.array(array)
         else:
@@ -74,13 +77,29 @@ class ArrowWriter(RowWriter):
         self.writer.close()
 
 
-class CsvWriter(RowWriter):
-    """A table of text."""
+class _TextWriter(RowWriter):
+    """Formats of text."""
+
+    text: io.TextIOWrapper
+
+    def begin(self, arrays: Arrays) -> None:
+        """Open the file."""
+        self.text = io.TextIOWrapper(self.opened(), encoding="utf-8", newline="")
+
+    def finish(self) -> None:
+        """Leave the file to be closed by whoever opened it."""
+        self.text.flush()
+        self.text.detach()
+
+
+class CsvWriter(_TextWriter):
+    """A table of text, with commas or, by its extension, tabs between the columns."""
 
     def begin(self, arrays: Arrays) -> None:
         """Write the header."""
-        self.text = io.TextIOWrapper(self.opened(), encoding="utf-8", newline="")
-        self.rows_of = csv.writer(self.text, lineterminator="\n")
+        super().begin(arrays)
+        mark = "\t" if extension_of(self.where) == ".tsv" else ","
+        self.rows_of = csv.writer(self.text, delimiter=mark, lineterminator="\n")
         self.rows_of.writerow(split(arrays))
 
     def add(self, arrays: Arrays) -> None:
@@ -88,10 +107,24 @@ class CsvWriter(RowWriter):
         columns = cast(list[NDArray[Any]], list(split(arrays).values()))
         self.rows_of.writerows(zip(*(column.tolist() for column in columns), strict=True))
 
-    def finish(self) -> None:
-        """Leave the file to be closed by whoever opened it."""
-        self.text.flush()
-        self.text.detach()
+
+class JsonLinesWriter(_TextWriter):
+    """An object a line, with a list of the scores, or where classes have names an object."""
+
+    def add(self, arrays: Arrays) -> None:
+        """Append rows."""
+        called = arrays.get(CLASS_NAMES)
+        names = None if called is None else [str(name) for name in called.tolist()]
+        of_rows = {key: array for key, array in arrays.items() if key not in OF_THE_NETWORK}
+        columns = {"label" if k == "labels" else k: array.tolist() for k, array in of_rows.items()}
+        if names is not None:
+            columns[self.scores] = [
+                dict(zip(names, row, strict=True)) for row in columns[self.scores]
+            ]
+            if "label" in columns:
+                columns["label"] = [names[label] for label in columns["label"]]
+        for row in zip(*columns.values(), strict=True):
+            self.text.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")
 
 
 ROW_WRITERS: dict[str, type[RowWriter]] = {
@@ -104,6 +137,9 @@ ROW_WRITERS: dict[str, type[RowWriter]] = {
     ".arrow": ArrowWriter,
     ".feather": ArrowWriter,
     ".csv": CsvWriter,
+    ".tsv": CsvWriter,
+    ".jsonl": JsonLinesWriter,
+    ".ndjson": JsonLinesWriter,
 }
 # Formats that are read but not written, and what is written instead.
 INSTEAD = {".pt": ".npz", ".pth": ".npz"}

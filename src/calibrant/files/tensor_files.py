@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from calibrant.core.errors import PredictionsError
 from calibrant.files.bounds import MOST_REPEATED_BYTES, check_members
 from calibrant.files.choosing import select
 from calibrant.files.keys import CLASS_NAMES, Arrays, Wanted, assemble, native, optional, readable
+from calibrant.files.opening import is_url, open_binary
 from calibrant.predictions.predictions import Predictions
 
 
@@ -50,18 +52,23 @@ def write_safetensors(arrays: Arrays, path: Path) -> None:
     _safetensors("safetensors.numpy").save_file(numbers, path)
 
 
-def _refuse_packed(path: Path, source: str) -> None:
-    """Refuse a torch file whose parts are compressed, as torch never writes them."""
+def _refuse_packed(file: BinaryIO, source: str) -> bool:
+    """Return whether an open torch file is a zip archive.
+
+    Raises:
+        PredictionsError: its parts are compressed, as torch never writes them.
+    """
     with readable("the torch file", source):
-        if not zipfile.is_zipfile(path):
-            return
-        with zipfile.ZipFile(path) as archive:
+        if not zipfile.is_zipfile(file):
+            return False
+        with zipfile.ZipFile(file) as archive:
             check_members(archive, source)
-            if sum(info.file_size for info in archive.infolist()) > path.stat().st_size:
+            if sum(info.file_size for info in archive.infolist()) > file.seek(0, os.SEEK_END):
                 raise PredictionsError(f"{source}: is compressed, which torch files aren't")
+    return True
 
 
-def _named(parts: Sequence[Any], wanted: Wanted, source: str) -> dict[str, Any]:
+def named_pair(parts: Sequence[Any], wanted: Wanted, source: str) -> dict[str, Any]:
     """Return scores and labels that are saved as a pair, by name."""
     shapes = [tuple(getattr(part, "shape", ())) for part in parts]
     if len(parts) != 2 or len(shapes[0]) != 2 or len(shapes[1]) not in (1, 2):
@@ -77,39 +84,65 @@ def _named(parts: Sequence[Any], wanted: Wanted, source: str) -> dict[str, Any]:
     return {wanted.kind: parts[0], "labels": parts[1]}
 
 
-def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
-    """Read a dict of tensors, or a pair of scores and labels, that `torch.save` wrote."""
+def load_torch(source: str) -> dict[str, Any] | Sequence[Any]:
+    """Return what `torch.save` wrote to a path or URL: by name, or a tuple.
+
+    Numbers of a path stay in the file, mapped into memory, until they are asked for, if the file is
+    a zip archive, as torch has written since 2020. A URL, or an older file, is read whole.
+
+    Raises:
+        PredictionsError: anything else than tensors.
+    """
     torch = optional("torch", "torch", "torch")
-    _refuse_packed(path, source)
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    # As for `readable`; but torch's own words advise to switch the protection off.
-    except Exception as error:
-        raise PredictionsError(
-            f"{source}: is damaged, or no torch file of tensors only (anything else could run "
-            "code); save a dict of tensors, or a .npz"
-        ) from error
+    with open_binary(source) as file:
+        mapped = _refuse_packed(file, source) and not is_url(source)
+        file.seek(0)
+        try:
+            options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
+            content: Any = (
+                torch.load(source, mmap=True, **options) if mapped else torch.load(file, **options)
+            )
+        # As for `readable`; but torch's own words advise to switch the protection off.
+        except Exception as error:
+            raise PredictionsError(
+                f"{source}: is damaged, or no torch file of tensors only (anything else could run "
+                "code); save a dict of tensors, or a .npz"
+            ) from error
     if isinstance(content, tuple | list):
-        content = _named(cast(Sequence[Any], content), wanted, source)
+        return cast(Sequence[Any], content)
     if not isinstance(content, dict):
         raise PredictionsError(
             f"{source}: must hold a dict of tensors, not a {type(content).__name__}"
         )
-    tensors = cast(dict[Any, Any], content)
+    return {str(key): one for key, one in cast(dict[Any, Any], content).items()}
+
+
+def checked_tensor(tensors: dict[str, Any], key: str, source: str) -> Any:
+    """Return a tensor by its name.
+
+    Raises:
+        PredictionsError: it is none, or repeats few numbers to look large.
+    """
+    torch = optional("torch", "torch", "torch")
+    tensor = tensors[key]
+    if not isinstance(tensor, torch.Tensor):
+        raise PredictionsError(f"{source}: '{key}' must be a tensor, not a {type(tensor).__name__}")
+    size = tensor.numel() * tensor.element_size()
+    # Of a tensor that repeats its numbers a small file may hold any size.
+    if size > max(tensor.untyped_storage().nbytes(), MOST_REPEATED_BYTES):
+        raise PredictionsError(
+            f"{source}: '{key}' of shape {tuple(tensor.shape)} repeats the numbers that it "
+            "holds; save what .contiguous() makes of it"
+        )
+    return tensor
+
+
+def read_torch(path: Path, wanted: Wanted, source: str) -> Predictions:
+    """Read a dict of tensors, or a pair of scores and labels, that `torch.save` wrote."""
+    content = load_torch(source)
+    tensors = content if isinstance(content, dict) else named_pair(content, wanted, source)
 
     def get(key: str) -> Array:
-        if not isinstance(tensors[key], torch.Tensor):
-            raise PredictionsError(
-                f"{source}: '{key}' must be a tensor, not a {type(tensors[key]).__name__}"
-            )
-        tensor = tensors[key]
-        size = tensor.numel() * tensor.element_size()
-        # Of a tensor that repeats its numbers a small file may hold any size.
-        if size > max(tensor.untyped_storage().nbytes(), MOST_REPEATED_BYTES):
-            raise PredictionsError(
-                f"{source}: '{key}' of shape {tuple(tensor.shape)} repeats the numbers that it "
-                "holds; save what .contiguous() makes of it"
-            )
-        return native(tensor)
+        return native(checked_tensor(tensors, key, source))
 
-    return assemble(select([str(key) for key in tensors], wanted, source), get, source)
+    return assemble(select(list(tensors), wanted, source), get, source)

@@ -28,7 +28,7 @@ from calibrant.files.opening import (
 from calibrant.files.table_writers import open_writer, written_as
 from calibrant.posthoc.base import Calibrator
 from calibrant.scale.engines import Engine
-from calibrant.scale.running import Watcher, through
+from calibrant.scale.running import Task, Watcher, through
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
 
@@ -129,7 +129,7 @@ def apply_shards(
     _begin(out, calibrator, names)
     missing = [i for i, shard in enumerate(shards) if not _is_done(targets[i], shard)]
     broken: dict[str, str] | None = dict(shards.broken) if skip_broken else None
-    work = [Target(shards.shards[i], targets[i]) for i in missing]
+    work = [Task(shards.shards[i], targets[i]) for i in missing]
     written: dict[int, str] = {}
 
     def take(i: int, _: int) -> None:
@@ -143,29 +143,11 @@ def apply_shards(
     return AppliedShards(out, done, len(shards) - len(missing), rows, broken or {})
 
 
-@dataclass(frozen=True)
-class Target:
-    """A shard, and where what becomes of it is written."""
-
-    shard: Shard
-    target: str
-
-    @property
-    def where(self) -> str:
-        """Where the shard lies."""
-        return self.shard.where
-
-    @property
-    def rows(self) -> int:
-        """How many rows it holds."""
-        return self.shard.rows
-
-
-def apply_to(work: Target, calibrator: Calibrator) -> int:
-    """Write what a calibrator makes of a shard, batch by batch, and return its number of rows."""
+def apply_to(work: Task[str], calibrator: Calibrator) -> int:
+    """Write what a calibrator makes of a shard where the task says; return its number of rows."""
     shard = work.shard
     scores = _key_of(shard)
-    with open_writer(work.target, shard.rows, scores) as writer:
+    with open_writer(work.about, shard.rows, scores) as writer:
         for batch in shard.batches(features=True):
             after = calibrator.apply_predictions(batch.predictions)
             writer.write(to_keys(after))

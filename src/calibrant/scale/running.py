@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.scale.engines import Engine
@@ -80,6 +80,30 @@ class Work(Protocol):
 
 
 SomeWork = TypeVar("SomeWork", bound=Work)
+Concerned = TypeVar("Concerned")
+
+
+@dataclass(frozen=True, eq=False)
+class Task(Generic[Concerned]):
+    """A shard with what a piece of work is about: which of its rows, or where to write them.
+
+    Attributes:
+        shard: the shard.
+        about: that.
+    """
+
+    shard: Shard
+    about: Concerned
+
+    @property
+    def where(self) -> str:
+        """Where the shard lies."""
+        return self.shard.where
+
+    @property
+    def rows(self) -> int:
+        """How many rows it holds."""
+        return self.shard.rows
 
 
 class Broken(NamedTuple):

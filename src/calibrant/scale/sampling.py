@@ -7,7 +7,6 @@ seed. The rows with the least of them are the sample: exactly so many, without r
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,35 +16,13 @@ from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
 from calibrant.scale.exact import mixed
-from calibrant.scale.running import Watcher, through
-from calibrant.scale.shard import Shard
+from calibrant.scale.running import Task, Watcher, through
 from calibrant.scale.shards import Shards
 
 # Places are gone through so many at a time.
 PLACES_AT_ONCE = 1 << 22
 # A first cut of the places keeps so many standard deviations more than wanted.
 SPARE = 8.0
-
-
-class Part(NamedTuple):
-    """Some rows of a shard.
-
-    Attributes:
-        shard: the shard. chosen: which of its rows, ascending.
-    """
-
-    shard: Shard
-    chosen: IntArray
-
-    @property
-    def where(self) -> str:
-        """Where the shard lies."""
-        return self.shard.where
-
-    @property
-    def rows(self) -> int:
-        """How many rows have to be gone through."""
-        return self.shard.rows
 
 
 def sampled_places(rows: int, wanted: int, seed: int) -> IntArray:
@@ -66,9 +43,9 @@ def sampled_places(rows: int, wanted: int, seed: int) -> IntArray:
     return np.sort(place[np.argsort(bits, kind="stable")[:wanted]])
 
 
-def chosen_rows(part: Part) -> Predictions:
-    """Return some rows of a shard, with what is known of them."""
-    batches = part.shard.batches(features=True, chosen=part.chosen)
+def chosen_rows(part: Task[IntArray]) -> Predictions:
+    """Return some rows of a shard, ascending, with what is known of them."""
+    batches = part.shard.batches(features=True, chosen=part.about)
     return joined([batch.predictions for batch in batches])
 
 
@@ -115,7 +92,7 @@ def sample(
     ends = starts + [shard.rows for shard in shards]
     cuts = np.searchsorted(places, [starts, ends])
     work = [
-        Part(shard, places[low:high] - shard.first)
+        Task(shard, places[low:high] - shard.first)
         for shard, low, high in zip(shards, *cuts.tolist(), strict=True)
         if low < high
     ]

@@ -33,8 +33,8 @@ from calibrant.predictions.temperature import (
 from calibrant.scale.engines import Engine
 from calibrant.scale.exact import mean_of, rounded_sum
 from calibrant.scale.moments import ORDER, row_moments
-from calibrant.scale.running import Watcher, gathered
-from calibrant.scale.sampling import Part, chosen_rows, joined
+from calibrant.scale.running import Task, Watcher, gathered
+from calibrant.scale.sampling import chosen_rows, joined
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
 
@@ -133,7 +133,7 @@ def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predicti
     wanted = max(1, min(FIRST_ROWS, FIRST_NUMBERS // (shards.n_classes or 1)))
     held: list[Predictions] = []
     for shard in shards:
-        some = Part(shard, np.arange(min(shard.rows, wanted)))
+        some = Task(shard, np.arange(min(shard.rows, wanted)))
         try:
             held.append(chosen_rows(some))
         except PredictionsError as error:
@@ -141,7 +141,7 @@ def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predicti
                 raise
             broken[shard.where] = str(error)
             continue
-        wanted -= len(some.chosen)
+        wanted -= len(some.about)
         if wanted == 0:
             break
     if not held:

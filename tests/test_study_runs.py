@@ -139,6 +139,18 @@ def test_own_data_and_own_methods_enter_by_name(place: Path) -> None:
     assert {record["method"] for record in found.records()} == {"temperature", "svs+top-rest"}
 
 
+def test_a_part_of_the_grid_runs_with_settings_of_ones_own(place: Path) -> None:
+    found = run(place, only={"input": ["one"], "method": ["temperature"]})
+    assert [record["method"] for record in found.records()] == ["temperature", "temperature"]
+    again = run(place, only={"input": ["one"]}, settings={"resamples": 20})
+    assert again.computed > 0
+    assert [len(estimate.replicates) for estimate in again.estimates] == [20] * 4
+    with pytest.raises(InputError, match="setting"):
+        run(place, settings={"resample": 20})
+    with pytest.raises(InputError, match="has no axis network"):
+        run(place, only={"network": ["a"]})
+
+
 def test_published_numbers_stand_beside_own_ones(place: Path) -> None:
     records = {(r["input"], r["method"]): r for r in run(place).records() if r["metric"] == "ece"}
     temperature = records["one", "temperature"]
@@ -232,6 +244,11 @@ def test_the_command_line_lists_shows_and_runs(
     )
     assert code == 0
     assert len(json.loads(out)["results"]) == 8
+    part = ["run", mine, "--data", data, "--out", place / "out", "--only", "method=none"]
+    code, out, _ = call(*part, "--set", "resamples=20", "--workers", 1, "--json", "-")
+    assert (code, len(json.loads(out)["results"])) == (0, 4)
+    code, _, err = call(*part, "--set", "resamples=many")
+    assert (code, "must be a whole number" in err) == (2, True)
     assert "\\toprule" in tables[1].read_text()
     code, out, err = call("run", "smart-tabel-1")
     assert code == 2

@@ -101,6 +101,19 @@ def run(
         str | None,
         typer.Option(help="In place of the study's; names separated by commas, plug-ins too."),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS=VALUE[,VALUE]",
+            help="These values of an axis only, such as network=resnet8. May be repeated.",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Over the study's settings, such as epochs=2."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder where results are kept; the same command goes on.")
     ] = Path("calibrant-study"),
@@ -130,6 +143,8 @@ def run(
         small=small,
         seeds=None if seeds is None else seeds_in(seeds),
         methods=None if methods is None else names_in(methods),
+        only=_only(only or []),
+        settings=_settings(name, set_ or []),
     )
     # Before hours of work, not behind them.
     missing = missing_of(asked, inputs)
@@ -153,3 +168,26 @@ def run(
     emit(f"{found}{written}", found.as_dict(), json)
     if found.failed:
         raise typer.Exit(1)
+
+
+def _only(texts: list[str]) -> dict[str, list[str]]:
+    """Return the values of axes that are asked for."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        axis, equals, values = text.partition("=")
+        if not equals or not names_in(values):
+            raise InputError(f"--only '{text}' is not of the form AXIS=VALUE,VALUE")
+        found[axis] = [*found.get(axis, []), *names_in(values)]
+    return found
+
+
+def _settings(name: str, texts: list[str]) -> dict[str, Any]:
+    """Return settings, of the types that the kind of the study's cells has."""
+    from calibrant.core.settings import parse_settings
+    from calibrant.studies.catalogue import study_named
+    from calibrant.studies.kinds import kind_named
+
+    if not texts:
+        return {}
+    kind = study_named(name).kind
+    return parse_settings(texts, kind_named(kind).defaults, f"kind '{kind}'")

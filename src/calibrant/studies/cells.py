@@ -54,7 +54,8 @@ def cells_of(study: Study) -> list[Cell]:
         at = {axis: value.name for axis, value in zip(study.axes, values, strict=True)}
         if any(all(at.get(axis) == name for axis, name in part.items()) for part in study.skip):
             continue
-        settings = reduce(merged, (value.set for value in values), dict(study.settings))
+        over = [*(value.set for value in values), study.forced]
+        settings = reduce(merged, over, dict(study.settings))
         found += [
             Cell(study.name, study.kind, at, seed, settings, study.metrics) for seed in study.seeds
         ]

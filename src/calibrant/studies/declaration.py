@@ -50,6 +50,7 @@ class Study:
         figure: how it is drawn, or None.
         footnotes: sentences below the table.
         published: the paper's numbers.
+        forced: settings over all others, which whoever runs it has chosen.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Study:
     figure: Figure | None = None
     footnotes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
+    forced: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def value(self, axis: str, name: str) -> AxisValue:
         """Return the value of an axis by its name."""

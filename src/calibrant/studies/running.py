@@ -54,6 +54,8 @@ def run(
     small: bool = False,
     seeds: Sequence[int] | None = None,
     methods: Sequence[str] | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
+    settings: Mapping[str, Any] | None = None,
     out: str | Path = DEFAULT_FOLDER,
     engine: Engine | None = None,
     watch: Callable[[Progress], None] | None = None,
@@ -67,6 +69,8 @@ def run(
         small: run the small form, on sample data that ship with the package.
         seeds: in place of the study's.
         methods: in place of the study's; any that `make_calibrator` knows, plug-ins among them.
+        only: axis to the values that are wanted; all values of other axes are.
+        settings: over those of the study and of its values, such as ``{"epochs": 2}``.
         out: the folder where results are kept; a second run goes on from them.
         engine: what cells are computed by; None for processes of this machine, one a core.
         watch: called as cells are done.
@@ -86,7 +90,13 @@ def run(
     """
     texts = [data] if isinstance(data, str | Path) else data
     chosen, inputs = prepared(
-        study, [str(text) for text in texts], small=small, seeds=seeds, methods=methods
+        study,
+        [str(text) for text in texts],
+        small=small,
+        seeds=seeds,
+        methods=methods,
+        only=only,
+        settings=settings,
     )
     return run_cells(chosen, inputs, Store(Path(out)), engine or Engine(), watch)
 
@@ -98,14 +108,22 @@ def prepared(
     small: bool = False,
     seeds: Sequence[int] | None = None,
     methods: Sequence[str] | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> tuple[Study, Inputs]:
     """Return a study as it is asked for, and what it is given; see `run`."""
     study = study_named(study) if isinstance(study, str) else study
     inputs, named = inputs_of(data)
     if small:
         study = study.reduced()
+    kind = kind_named(study.kind)
     if named and (INPUT in study.axes):
-        study = study.with_values(INPUT, named)
+        study = study.with_values(INPUT, kind.own_rows(named, study, inputs))
+    for axis, values in (only or {}).items():
+        study = study.with_values(axis, values, only=True)
+    if settings:
+        study = replace(study, forced=dict(settings))
+        kind.check(study)
     if methods is not None:
         study = study.with_values(METHOD, methods, only=True)
     return (study if seeds is None else replace(study, seeds=tuple(seeds))), inputs
@@ -157,7 +175,7 @@ def run_cells(
 
 def _job(cell: Cell, inputs: Inputs) -> Job:
     kind = kind_named(cell.kind)
-    data = {need.input: inputs[need.input].digest for need in kind.needs(cell)}
+    data = {need.input: need.digest(inputs) for need in kind.needs(cell)}
     configuration = kind.configuration(cell, inputs)
     version = kind.method_version(cell)
     place = address(cell.kind, kind.version, configuration, data, version)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -38,6 +38,10 @@ class Need:
         if self.input not in inputs:
             return True
         return self.features and not has_features(inputs[self.input])
+
+    def digest(self, inputs: Inputs) -> str:
+        """Return the digest of what is there, which results depend on."""
+        return inputs[self.input].digest
 
 
 PREDICTIONS = (
@@ -109,6 +113,10 @@ class Kind(ABC):
         """What it measures; by default the catalogue of metrics."""
         return {name: Measure.of(metric) for name, metric in METRICS.items()}
 
+    def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:
+        """Return which of the inputs that were given by name are rows, or among them."""
+        return list(named)
+
     def check(self, study: Study) -> None:
         """Refuse a study that this kind can't compute.
 
@@ -121,7 +129,9 @@ class Kind(ABC):
                 raise InputError(f"{where}: {unknown(self.measures, name, 'metric')}")
         values = [value for axis in study.axes.values() for value in axis]
         known = [*self.defaults, "method"]
-        for name in dict.fromkeys([*study.settings, *(key for v in values for key in v.set)]):
+        for name in dict.fromkeys(
+            [*study.settings, *study.forced, *(key for v in values for key in v.set)]
+        ):
             if name not in known:
                 raise InputError(f"{where}: {unknown(known, name, 'setting')}")
         for axis, of_axis in study.axes.items():

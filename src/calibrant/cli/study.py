@@ -13,6 +13,7 @@ from calibrant.cli.options import EngineName, Json, Scheduler, Workers
 from calibrant.cli.output import emit, progress, write_text
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, names_in
+from calibrant.files.atomic import replacing
 
 study = typer.Typer(help="Run tables and figures of papers, and of the documentation, again.")
 
@@ -124,6 +125,10 @@ def run(
         list[Path] | None,
         typer.Option(help="Write the table here: .md, .tex, .csv or .html. May be repeated."),
     ] = None,
+    figure: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the figure here: .svg, .png or .pdf. May be repeated."),
+    ] = None,
     json: Json = None,
 ) -> None:
     """Compute the cells of a study that aren't kept yet, and show its table.
@@ -131,10 +136,11 @@ def run(
     Exit code 1 where a cell failed.
     """
     from calibrant.scale.engines import Engine
+    from calibrant.studies.figures import drawn_for
     from calibrant.studies.needing import can_run, missing_of, told
-    from calibrant.studies.rendering import written_for
     from calibrant.studies.running import Progress, prepared, run_cells
     from calibrant.studies.store import Store
+    from calibrant.studies.writing import written_for
 
     chosen: Any = engine or "processes"
     asked, inputs = prepared(
@@ -164,7 +170,10 @@ def run(
         found = run_cells(asked, inputs, Store(out), Engine(chosen, workers, scheduler), watch)
     for path in table or []:
         write_text(path, written_for(found, path))
-    written = "".join(f"\n\nwrote {path}" for path in table or [])
+    for path in figure or []:
+        with replacing(path) as temporary:
+            temporary.write_bytes(drawn_for(found, path))
+    written = "".join(f"\n\nwrote {path}" for path in [*(table or []), *(figure or [])])
     emit(f"{found}{written}", found.as_dict(), json)
     if found.failed:
         raise typer.Exit(1)

@@ -29,13 +29,14 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text under headings; the first column names the rows.
+    """Cells of text under headings; the first columns name the rows.
 
     Attributes:
         head: headings.
         rows: cells, as many in each row as there are headings.
         bold: (row, column) of the cells that stand out, as the best of a column.
         notes: what marks and columns mean, a sentence or more.
+        labels: how many columns name the rows.
 
     Examples:
         >>> from calibrant.core.tables import Table
@@ -51,21 +52,22 @@ class Table:
     rows: Sequence[Sequence[str]]
     bold: frozenset[tuple[int, int]] | set[tuple[int, int]] = frozenset()
     notes: str = ""
+    labels: int = 1
 
     def to_text(self) -> str:
         """Return the table for a terminal; what stands out in others doesn't here."""
-        return format_table(self.head, self.rows)
+        return format_table(self.head, self.rows, self.labels)
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, and the notes below it."""
-        bars = ["---", *["--:"] * (len(self.head) - 1)]
+        bars = ["---"] * self.labels + ["--:"] * (len(self.head) - self.labels)
         cells = self._cells(lambda text: text.replace("|", r"\|"), "**{}**")
         lines = ["| " + " | ".join(line) + " |" for line in (self.head, bars, *cells)]
         return "\n".join([*lines, *(["", self.notes] if self.notes else [])])
 
     def to_latex(self) -> str:
         """Return a LaTeX tabular of the package booktabs, the notes as a comment above it."""
-        form = "l" + "r" * (len(self.head) - 1)
+        form = "l" * self.labels + "r" * (len(self.head) - self.labels)
         comment = [f"% {line}" for line in self.notes.splitlines()]
         cells = self._cells(_escaped, r"\textbf{{{}}}")
         head = [_escaped(text) for text in self.head]
@@ -89,7 +91,10 @@ class Table:
         right = ' style="text-align: right"'
 
         def line(texts: Sequence[str], tag: str) -> str:
-            parts = [f"<{tag}{right if i else ''}>{t}</{tag}>" for i, t in enumerate(texts)]
+            parts = [
+                f"<{tag}{right if i >= self.labels else ''}>{t}</{tag}>"
+                for i, t in enumerate(texts)
+            ]
             return f"<tr>{''.join(parts)}</tr>"
 
         head = line([escape(text) for text in self.head], "th")

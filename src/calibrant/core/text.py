@@ -8,15 +8,17 @@ from collections.abc import Sequence
 TERMINAL_WIDTH = 80
 
 
-def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table whose first column is aligned left and whose others are aligned right."""
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
+    """Return a table whose first columns, `labels` of them, are aligned left and others right."""
     lines = [list(head), *[list(row) for row in rows]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
 
     def form(line: Sequence[str]) -> str:
-        first = line[0].ljust(widths[0])
-        rest = [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        return "  ".join([first, *rest]).rstrip()
+        cells = [
+            cell.ljust(width) if i < labels else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
 
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     return "\n".join([form(head), rule, *[form(row) for row in rows]])

@@ -20,10 +20,18 @@ SAMPLE = "sample"
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: a line for each value of `lines`, over the values of `x`, in `panels`."""
+    """A figure: a line for each value of `lines`, over the values of `x`, in `panels`.
+
+    Attributes:
+        x: the axis along the page; its values are numbers, or else places side by side.
+        y: metrics, a row of panels each.
+        lines: axes, or attributes of their values.
+        panels: the same; a column of panels for each of their values.
+        log: whether x is logarithmic.
+    """
 
     x: str
-    y: str
+    y: tuple[str, ...]
     lines: tuple[str, ...] = ()
     panels: tuple[str, ...] = ()
     log: bool = False
@@ -44,6 +52,7 @@ class Study:
         rows: axes, or attributes of their values, down the page.
         columns: the same across.
         compare: the axis whose values compete, or None.
+        against: those of its values to which paired differences are shown.
         skip: parts of the grid that are left out, as axis to value.
         settings: what the kind reads.
         small: what the small form replaces, as the file says it.
@@ -63,6 +72,7 @@ class Study:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     compare: str | None = None
+    against: tuple[str, ...] = ()
     skip: tuple[Mapping[str, str], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     small: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -95,14 +105,22 @@ class Study:
             known = {value.name: value for value in self.axes[axis]}
             values = [axis_value(item, f"{self.name}: small.axes.{axis}") for item in items]
             axes[axis] = tuple(
-                known.get(value.name, value) if isinstance(item, str) else value
+                value
+                if isinstance(item, dict)
+                else known.get(value.name) or self.own_value(axis, value.name)
                 for value, item in zip(values, items, strict=True)
             )
         if INPUT in axes and INPUT not in declared:
-            axes[INPUT] = (AxisValue(SAMPLE, SAMPLE),)
+            axes[INPUT] = (self.own_value(INPUT, SAMPLE),)
         seeds = tuple(self.small.get("seeds", self.seeds[:1]))
         settings = merged(self.settings, self.small.get("settings", {}))
         return replace(self, axes=axes, seeds=seeds, settings=settings)
+
+    def own_value(self, axis: str, name: str) -> AxisValue:
+        """Return a value that isn't declared; tables that go by attributes call it by its name."""
+        attributes = [key for value in self.axes[axis] for key in value.attributes]
+        shown = [key for key in (*self.rows, *self.columns) if key in attributes]
+        return AxisValue(name, name, {shown[0]: name} if shown else {})
 
     def with_values(self, axis: str, names: Sequence[str], *, only: bool = False) -> Study:
         """Return the study with more values on an axis, or only with these.
@@ -118,7 +136,7 @@ class Study:
         known = {value.name: value for value in self.axes[axis]}
         kept: dict[str, AxisValue] = {} if only else dict(known)
         for name in names:
-            kept.setdefault(name, known.get(name) or AxisValue(name, name))
+            kept.setdefault(name, known.get(name) or self.own_value(axis, name))
         return replace(self, axes={**self.axes, axis: tuple(kept.values())})
 
 

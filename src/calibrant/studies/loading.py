@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from calibrant.studies.declaration import METHOD, Figure, Study
 from calibrant.studies.published import parse_published
 
 PAPERS = ("SMART", "FeDLaS", "MaC-Cal", "CalArena", "Calibrant")
-_LAYOUT = ["title", "paper", "kind", "seeds", "metrics", "rows", "columns", "compare"]
+_LAYOUT = ["title", "paper", "kind", "seeds", "metrics", "rows", "columns", "compare", "against"]
 _KEYS = [*_LAYOUT, "axes", "skip", "small", "settings", "figure", "footnotes", "published"]
 _SMALL = ["axes", "seeds", "settings"]
 _FIGURE = ("x", "y", "lines", "panels", "log")
@@ -65,6 +65,10 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
     compare = _text(document, "compare", where, default=METHOD if METHOD in axes else "")
     if compare and compare not in axes:
         raise InputError(f"{where}: compare: {unknown(axes, compare, 'axis')}")
+    against = _texts(document, "against", where, default=[])
+    for name in against:
+        if not compare or name not in [value.name for value in axes[compare]]:
+            raise InputError(f"{where}: against: '{name}' is no value of the axis {compare}")
     names = {axis: [value.name for value in values] for axis, values in axes.items()}
     published = _text(document, "published", where, default="")
     return Study(
@@ -78,10 +82,11 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         rows,
         columns,
         compare or None,
+        against,
         tuple(document.get("skip", ())),
         _table(document, "settings", where),
         _small(document, axes, where),
-        _figure(document, where),
+        _figure(document, axes, metrics, known, where),
         _texts(document, "footnotes", where, default=[]),
         tuple(parse_published(published, names, metrics, where)),
     )
@@ -101,17 +106,31 @@ def _small(document: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> 
     return small
 
 
-def _figure(document: Mapping[str, Any], where: str) -> Figure | None:
+def _figure(
+    document: Mapping[str, Any],
+    axes: Mapping[str, Any],
+    metrics: Sequence[str],
+    known: Sequence[str],
+    where: str,
+) -> Figure | None:
     table = _table(document, "figure", where)
     if not table:
         return None
     for key in table:
         if key not in _FIGURE:
             raise InputError(f"{where}: figure: {unknown(_FIGURE, key, 'key')}")
-    x, y = (_text(table, key, f"{where}: figure") for key in ("x", "y"))
-    lines, panels = (
-        _texts(table, key, f"{where}: figure", default=[]) for key in ("lines", "panels")
-    )
+    where = f"{where}: figure"
+    x, y = _text(table, "x", where), _texts(table, "y", where, default=list(metrics))
+    lines, panels = (_texts(table, key, where, default=[]) for key in ("lines", "panels"))
+    for key, words, of in (
+        ("x", [x], axes),
+        ("y", y, metrics),
+        ("lines", lines, known),
+        ("panels", panels, known),
+    ):
+        for word in words:
+            if word not in of:
+                raise InputError(f"{where}: {key}: {unknown(dict.fromkeys(of), word, 'axis')}")
     return Figure(x, y, lines, panels, bool(table.get("log", False)))
 
 

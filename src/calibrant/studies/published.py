@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ class Published:
     spread: float | None
     half_digit: float
     doubtful: bool
+
+    @property
+    def text(self) -> str:
+        """The number as the paper prints it, with its star."""
+        decimals = max(0, round(-math.log10(2 * self.half_digit)))
+        return f"{self.value:.{decimals}f}" + "*" * self.doubtful
 
     def matches(self, at: Mapping[str, str]) -> bool:
         """Return whether it is the number of a cell."""

@@ -2,115 +2,204 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
+from calibrant.studies.cells import cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.needing import told
 
 if TYPE_CHECKING:
+    from calibrant.studies.published import Published
     from calibrant.studies.results import Estimate, StudyResult
 
 MAY_BE_BEST = "+"
-LEGEND = (
-    "In brackets the published value. {}+ may be the best among those it competes with (of these, "
-    "the truly best is among those marked in 95 % of cases)."
-)
+RANK = "mean rank"
+Words = tuple[str, ...]
+Slot = list["Estimate"]
 
 
 def layout(result: StudyResult) -> Table:
-    """Return the table in the layout that the study declares; bold is the best of each group."""
+    """Return the table in the layout that the study declares; bold is the best of each group.
+
+    Rows without any number of one's own are left out. What stands in brackets was published.
+    """
     study = result.study
-    slots: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Estimate]] = {}
+    slots: dict[tuple[Words, Words], Slot] = {}
     for estimate in result.estimates:
-        down = tuple(study.word(key, estimate.at) for key in study.rows)
-        across = tuple(study.word(key, estimate.at) for key in study.columns)
-        if len(study.metrics) > 1:
-            across = (*across, estimate.measure.title)
-        slots.setdefault((down, across), []).append(estimate)
+        place = _place(study, estimate.at, estimate.measure.title)
+        slots.setdefault(place, []).append(estimate)
     rows = list(dict.fromkeys(down for down, _ in slots))
-    columns = sorted(dict.fromkeys(across for _, across in slots), key=_order_of(study))
-    head = [*study.rows, *(" ".join(across) for across in columns)]
+    published = _published(result, rows)
+    places = dict.fromkeys(across for _, across in [*slots, *published])
+    columns = sorted(places, key=_order_of(study))
     cells: list[list[str]] = []
     bold: set[tuple[int, int]] = set()
     for i, down in enumerate(rows):
         line = list(down)
         for across in columns:
-            of_slot = slots.get((down, across), [])
-            if of_slot and all(estimate.best for estimate in of_slot):
+            slot = slots.get((down, across), [])
+            if slot and all(estimate.best for estimate in slot):
                 bold.add((i, len(line)))
-            line.append(_cell(of_slot))
+            line.append(_cell(slot, published.get((down, across))))
         cells.append(line)
-    spread = any(estimate.spread is not None for estimate in result.estimates)
-    said = LEGEND.format("+- is the standard deviation over seeds. " if spread else "")
-    return Table(head, cells, bold, " ".join([said, *study.footnotes]))
+    head = [*study.rows, *(" ".join(across) for across in columns)]
+    labels = max(1, len(study.rows))
+    ranked = _with_ranks(result, head, cells, columns, slots)
+    return Table(ranked[0], ranked[1], bold, _legend(result), labels)
 
 
-def _order_of(study: Study) -> Callable[[tuple[str, ...]], tuple[int, ...]]:
+def _place(study: Study, at: Mapping[str, str], title: str) -> tuple[Words, Words]:
+    """Return the row and the column of a number."""
+    down = tuple(study.word(key, at) for key in study.rows) or ("",)
+    across = tuple(study.word(key, at) for key in study.columns)
+    return down, (*across, title) if len(study.metrics) > 1 or not across else across
+
+
+def layout_words(study: Study, keys: Sequence[str], at: Mapping[str, str]) -> str:
+    """Return what a point is called by several axes or attributes."""
+    return ", ".join(filter(None, (study.word(key, at) for key in keys)))
+
+
+def _published(result: StudyResult, rows: Sequence[Words]) -> dict[tuple[Words, Words], Published]:
+    """Return what was published, by place; where several numbers share one there is no one."""
+    study, measures = result.study, result.measures
+    found: dict[tuple[Words, Words], dict[int, Published]] = {}
+    points = {tuple(cell.at.items()): dict(cell.at) for cell in cells_of(study)}
+    for at in points.values():
+        for metric in study.metrics:
+            number = study.published_at(at, metric)
+            if number is None:
+                continue
+            place = _place(study, at, measures[metric].title)
+            if place[0] in rows:
+                found.setdefault(place, {})[id(number)] = number
+    return {place: next(iter(of.values())) for place, of in found.items() if len(of) == 1}
+
+
+def _order_of(study: Study) -> Callable[[Words], tuple[int, ...]]:
     """Return what sorts columns as the study declares them."""
     orders: list[dict[str, int]] = []
     for key in study.columns:
-        values = [value for axis in study.axes.values() for value in axis]
-        words = (
-            [value.label for value in study.axes[key]]
-            if key in study.axes
-            else [value.attributes.get(key, "") for value in values]
-        )
+        if key in study.axes:
+            words = [value.label for value in study.axes[key]]
+        else:
+            values = [value for axis in study.axes.values() for value in axis]
+            words = [value.attributes[key] for value in values if key in value.attributes]
         orders.append({word: i for i, word in reversed(list(enumerate(words)))})
 
-    def place(across: tuple[str, ...]) -> tuple[int, ...]:
+    def place(across: Words) -> tuple[int, ...]:
         return tuple(order.get(word, -1) for order, word in zip(orders, across, strict=False))
 
     return place
 
 
-def _cell(of_slot: Sequence[Estimate]) -> str:
-    """Return the value, its spread, its mark and what was published."""
-    if not of_slot:
-        return ""
-    measure = of_slot[0].measure
-    text = measure.show(sum(e.value for e in of_slot) / len(of_slot))
-    if len(of_slot) > 1:
-        return text
-    (only,) = of_slot
-    if only.spread is not None:
-        text += f" +- {measure.show(only.spread)}"
-    if only.may_be_best:
-        text += MAY_BE_BEST
-    if only.published is not None:
-        text += f" ({only.published.value:g})"
-    return text
+def _cell(slot: Slot, published: Published | None) -> str:
+    """Return the value, its spread, its mark and what was published; the mean of several values."""
+    text = ""
+    if slot:
+        measure = slot[0].measure
+        text = measure.show(sum(e.value for e in slot) / len(slot))
+    if len(slot) == 1:
+        if slot[0].spread is not None:
+            text += f" +- {slot[0].measure.show(slot[0].spread)}"
+        text += MAY_BE_BEST if slot[0].may_be_best else ""
+    if published is not None:
+        text += f" ({published.text})"
+    return text.strip()
+
+
+def _with_ranks(
+    result: StudyResult,
+    head: list[str],
+    cells: list[list[str]],
+    columns: Sequence[Words],
+    slots: dict[tuple[Words, Words], Slot],
+) -> tuple[list[str], list[list[str]]]:
+    """Return the table with mean ranks: below it, if the competitors stand across."""
+    study = result.study
+    if study.compare is None or study.columns != (study.compare,) or len(cells) < 2:
+        return head, cells
+    line = [RANK, *[""] * (len(study.rows) - 1)]
+    for across in columns:
+        slot = next((s for (_, place), s in slots.items() if place == across), None)
+        ranks = {} if slot is None else result.ranks(slot[0].measure.name)
+        rank = None if slot is None else ranks.get(slot[0].at[study.compare])
+        line.append("" if rank is None else f"{rank:.2f}")
+    return head, [*cells, line] if any(line[len(study.rows) :]) else cells
+
+
+def _legend(result: StudyResult) -> str:
+    """Return what the marks of the table mean, those that it has."""
+    found, said = result.estimates, list[str]()
+    percent = list(dict.fromkeys(e.measure.title for e in found if e.measure.scale == 100))
+    if percent:
+        said.append(f"In percent: {', '.join(percent)}.")
+    if any(estimate.spread is not None for estimate in found):
+        said.append("+- is the standard deviation over seeds.")
+    if any(estimate.published is not None for estimate in found):
+        said.append("In brackets what was published.")
+    if any(estimate.may_be_best for estimate in found):
+        said.append(
+            f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "
+            "these is marked in 95 % of cases."
+        )
+    if result.study.compare is not None and result.ranks(result.study.metrics[0]):
+        said.append("Mean rank: over rows that have all of them, 1 is best.")
+    return " ".join([*said, *result.study.footnotes])
 
 
 def details(result: StudyResult) -> Table:
     """Return a row for each number: interval, floor, published value, difference and noise."""
-    study = result.study
+    study, found = result.study, result.estimates
     keys = [*study.rows, *study.columns]
-    head = [*keys, "metric", "value", "interval", "floor", "published", "difference", "noise"]
+    several = len(study.metrics) > 1
+    compared = any(estimate.published is not None for estimate in found)
+    head = [*keys, *(["metric"] if several else []), "value", "95 % interval", "floor"]
+    head += ["published", "difference", "noise"] if compared else []
     rows: list[list[str]] = []
-    for estimate in result.estimates:
+    for estimate in found:
         measure = estimate.measure
+        line = [study.word(key, estimate.at) for key in keys]
+        line += [measure.title] if several else []
         value = measure.show(estimate.value)
         if estimate.spread is not None:
             value += f" +- {measure.show(estimate.spread)}"
         both = estimate.low is not None and estimate.high is not None
         ends = f"{measure.show(estimate.low)} .. {measure.show(estimate.high)}" if both else ""
-        published, difference, noise = "", "", ""
-        if estimate.published is not None and estimate.difference is not None:
-            published = f"{estimate.published.value:g}" + "*" * estimate.published.doubtful
-            difference = f"{estimate.difference:+.{measure.digits}f}"
-            noise = {True: "within", False: "beyond", None: "unknown"}[estimate.within_noise]
-        words = [study.word(key, estimate.at) for key in keys]
-        floor = measure.show(estimate.floor)
-        rows.append([*words, measure.title, value, ends, floor, published, difference, noise])
-    notes = (
-        "interval: 95 % bootstrap interval; floor: what honest confidences would show on average; "
-        "noise: whether the published value lies within the noise of both."
-    )
-    return Table(head, rows, set(), notes)
+        line += [value, ends, measure.show(estimate.floor)]
+        if compared:
+            line += _beside(estimate)
+        rows.append(line)
+    notes = "Floor: what honest confidences would show on average."
+    if compared:
+        notes += (
+            " Noise: whether the published value lies within that of both: the interval, the "
+            "spread over seeds, and what the paper prints behind +-."
+        )
+    return Table(head, rows, set(), notes, max(1, len(keys) + several))
+
+
+def _beside(estimate: Estimate) -> list[str]:
+    """Return the published value, the difference, and whether it lies within noise."""
+    if estimate.published is None or estimate.difference is None:
+        return ["", "", ""]
+    noise = {True: "within", False: "beyond", None: "unknown"}[estimate.within_noise]
+    difference = f"{estimate.difference:+.{estimate.measure.digits}f}"
+    return [estimate.published.text, difference, noise]
+
+
+def tables(result: StudyResult) -> list[tuple[str, Table]]:
+    """Return all tables that have rows, each with a heading."""
+    from calibrant.studies.differences import differences
+
+    if not result.estimates:
+        return []
+    found = [("", layout(result)), ("Number by number", details(result))]
+    against = differences(result)
+    return [*found, ("Paired differences", against)] if against.rows else found
 
 
 def as_text(result: StudyResult) -> str:
@@ -119,23 +208,10 @@ def as_text(result: StudyResult) -> str:
     parts = [f"{study.name}: {study.title}"]
     if result.missing:
         parts.append(f"Not there, and left out (--data gives it):\n{told(result.missing)}")
-    if result.ran:
-        table = layout(result)
-        parts += [table.to_text(), wrap(table.notes)]
-        long = details(result)
-        parts += [long.to_text(), wrap(long.notes)]
+    for heading, table in tables(result):
+        lead = f"{heading}\n\n" if heading else ""
+        parts += [f"{lead}{table.to_text()}", wrap(table.notes)]
     if result.failed:
         lines = [f"- {failed.cell}: {failed.error}" for failed in result.failed]
         parts.append("\n".join(["Failed, and tried again by the next run:", *lines]))
-    return "\n\n".join(parts)
-
-
-def written_for(result: StudyResult, path: str | Path) -> str:
-    """Return the text of a file whose name ends in .md, .tex, .csv or .html.
-
-    Raises:
-        InputError: it ends otherwise.
-    """
-    if Path(path).suffix.lower() == ".csv":
-        return details(result).to_csv() + "\n"
-    return layout(result).written_for(path)
+    return "\n\n".join(part for part in parts if part)

@@ -130,18 +130,23 @@ class StudyResult:
         """How many cells were computed now."""
         return sum(not ran.reused for ran in self.ran)
 
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """What the cells measure, by name."""
+        return kind_named(self.study.kind).measures
+
     @cached_property
     def estimates(self) -> list[Estimate]:
         """Every number that the study shows, gathered over seeds, with marks."""
         points: dict[tuple[tuple[str, str], ...], list[Ran]] = {}
         for ran in self.ran:
             points.setdefault(tuple(ran.cell.at.items()), []).append(ran)
-        measures = kind_named(self.study.kind).measures
         found = [
             estimate
             for name in self.study.metrics
             for at, of_point in points.items()
-            if (estimate := _estimate(self.study, dict(at), measures[name], of_point)) is not None
+            if (estimate := _estimate(self.study, dict(at), self.measures[name], of_point))
+            is not None
         ]
         return _marked(found, self.study.compare)
 

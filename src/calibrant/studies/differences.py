@@ -1,0 +1,101 @@
+"""Paired differences between competitors, over seeds and resamples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+from calibrant.core.tables import Table
+
+if TYPE_CHECKING:
+    from calibrant.studies.results import Ran, StudyResult
+
+SEED, LEVEL = 0, 0.95
+
+
+class Difference(NamedTuple):
+    """A mean difference over seeds, and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+def paired(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Difference | None:
+    """Return the mean difference of a metric between results on the same resamples, or None.
+
+    The interval comes from a bootstrap in two steps: seeds with replacement, and within each the
+    resamples of its test rows, the same for both. Replicates are too large by their own noise; what
+    two methods share of that cancels, and the rest is taken off.
+
+    Args:
+        ours: results of one, seed by seed.
+        theirs: of the other, for the same seeds.
+        metric: by name.
+    """
+    values: list[float] = []
+    drawn: list[FloatArray] = []
+    for a, b in zip(ours, theirs, strict=True):
+        ends = [each["values"].get(metric, {}).get("value") for each in (a, b)]
+        replicates = [each.get("replicates", {}).get(metric, ()) for each in (a, b)]
+        same = a.get("pairing") == b.get("pairing") and len(replicates[0]) == len(replicates[1])
+        if None in ends or not same or not replicates[0]:
+            return None
+        values.append(ends[0] - ends[1])
+        drawn.append(np.asarray(replicates[0]) - np.asarray(replicates[1]))
+    spread = np.array(drawn)
+    seeds, resamples = spread.shape
+    chosen = np.random.default_rng(SEED).integers(seeds, size=(resamples, seeds))
+    means = spread[chosen, np.arange(resamples)[:, None]].mean(axis=1)
+    value = float(np.mean(values))
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(means - means.mean() + value, [tail, 1 - tail])
+    return Difference(value, float(low), float(high))
+
+
+def differences(result: StudyResult) -> Table:
+    """Return a row for each competitor and each of those that the study sets it against."""
+    study, axis = result.study, result.study.compare
+    metrics = [result.measures[name] for name in study.metrics]
+    others = [key for key in (*study.rows, *study.columns) if key != axis]
+    points: dict[tuple[tuple[str, str], ...], dict[str, list[Ran]]] = {}
+    for ran in result.ran if axis is not None else ():
+        rest = tuple((key, name) for key, name in ran.cell.at.items() if key != axis)
+        points.setdefault(rest, {}).setdefault(ran.cell.at[str(axis)], []).append(ran)
+    rows: list[list[str]] = []
+    for rest, group in points.items():
+        for rival in study.against:
+            for name, ours in group.items():
+                theirs = group.get(rival, [])
+                if name == rival or name in study.against[: study.against.index(rival)]:
+                    continue
+                if [r.cell.seed for r in ours] != [r.cell.seed for r in theirs]:
+                    continue
+                words = [study.word(key, dict(rest)) for key in others]
+                line = [*words, f"{name} - {rival}"]
+                for measure in metrics:
+                    found = paired(
+                        [r.result for r in ours], [r.result for r in theirs], measure.name
+                    )
+                    line.append("" if found is None else _shown(found, measure))
+                rows.append(line)
+    rows = [line for line in rows if any(line[len(others) + 1 :])]
+    notes = (
+        "Means over seeds with 95 % intervals, from resamples of test rows that both share, and of "
+        "seeds; * where the interval leaves out 0."
+    )
+    head = [*others, "difference", *(measure.title for measure in metrics)]
+    return Table(head, rows, set(), notes, len(others) + 1)
+
+
+def _shown(found: Difference, measure: Any) -> str:
+    value, low, high = (f"{measure.scale * end:+.{measure.digits}f}" for end in found)
+    return f"{value} ({low} to {high}){'*' if found.clear else ''}"

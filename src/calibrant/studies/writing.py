@@ -1,0 +1,113 @@
+"""A study's result as files: Markdown, LaTeX, CSV, and a page with figures."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrant.core.errors import InputError
+from calibrant.core.tables import Table
+from calibrant.studies.figures import content, draw
+from calibrant.studies.needing import told
+from calibrant.studies.rendering import tables
+
+if TYPE_CHECKING:
+    from calibrant.studies.results import StudyResult
+
+ENDINGS = (".md", ".tex", ".csv", ".html")
+# Of a page that stands on its own and is read from a disk.
+STYLE = """
+.page table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0; }
+.page th, .page td { padding: .2rem .7rem; border-bottom: 1px solid var(--rule); }
+.page th { border-bottom: 1px solid var(--ink); text-align: left; }
+.scroll { overflow-x: auto; }
+.page section { display: block; }
+.page img { background: #fff; max-width: 100%; }
+"""
+
+
+def written_for(result: StudyResult, path: str | Path) -> str:
+    """Return the text of a file whose name ends in .md, .tex, .csv or .html.
+
+    Raises:
+        InputError: it ends otherwise.
+    """
+    forms = {".md": to_markdown, ".tex": to_latex, ".csv": to_csv, ".html": to_html}
+    form = forms.get(Path(path).suffix.lower())
+    if form is None:
+        raise InputError(f"{path}: tables are written as {', '.join(ENDINGS)}; name it so")
+    return form(result) + "\n"
+
+
+def to_markdown(result: StudyResult) -> str:
+    """Return all tables under headings, and what is missing."""
+    parts = [f"## {result.study.title}"]
+    for heading, table in tables(result):
+        parts += [f"### {heading}"] if heading else []
+        parts.append(table.to_markdown())
+    return "\n\n".join([*parts, *_left_out(result)])
+
+
+def to_latex(result: StudyResult) -> str:
+    """Return the tables, each a tabular of booktabs; headings and notes are comments."""
+    parts = [f"% {result.study.title}"]
+    for heading, table in tables(result):
+        parts += [f"% {heading}"] if heading else []
+        parts.append(table.to_latex())
+    return "\n\n".join(parts)
+
+
+def to_csv(result: StudyResult) -> str:
+    """Return a line for each number, with interval, floor and what was published."""
+    records, text = result.records(), io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue().rstrip("\n")
+
+
+def to_html(result: StudyResult) -> str:
+    """Return a page of one file: the tables and the figure."""
+    from calibrant.report.render import resource
+
+    study = result.study
+    body: list[str] = []
+    if result.estimates:
+        picture = base64.b64encode(content(draw(result), "svg")).decode()
+        body.append(
+            f'<section><img alt="{escape(study.title)}" '
+            f'src="data:image/svg+xml;base64,{picture}"></section>'
+        )
+    for heading, table in tables(result):
+        title = f"<h2>{escape(heading)}</h2>" if heading else ""
+        body.append(f"<section>{title}{_scrolled(table)}</section>")
+    body += [f'<p class="note">{escape(text)}</p>' for text in _left_out(result)]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(study.title)}</title>\n<style>{resource('page.css')}{STYLE}</style></head>\n"
+        f'<body><main class="page"><p class="kicker">{escape(study.paper)} '
+        f'<span class="of">{escape(study.name)}</span></p>\n<h1>{escape(study.title)}</h1>\n'
+        + "\n".join(body)
+        + "\n</main></body></html>"
+    )
+
+
+def _scrolled(table: Table) -> str:
+    note = f'<p class="note">{escape(table.notes)}</p>' if table.notes else ""
+    return f'<div class="scroll">{table.to_html()}</div>{note}'
+
+
+def _left_out(result: StudyResult) -> list[str]:
+    """Return what isn't there and what failed, a text each."""
+    said: list[str] = []
+    if result.missing:
+        said.append(f"Left out, since it wasn't there:\n\n{told(result.missing)}")
+    if result.failed:
+        lines = [f"- {failed.cell}: {failed.error}" for failed in result.failed]
+        said.append("\n".join(["Failed:\n", *lines]))
+    return said

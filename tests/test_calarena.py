@@ -287,6 +287,95 @@ def test_a_table_of_another_layout_is_one_sentence(
         read_published([_made(tmp_path / "empty")])
 
 
+def tables_for(path: Path, folder: Path) -> None:
+    """Write tables that CalArena could have published for a file: the base model and two more."""
+    with StoredExperiments(str(path)) as stored:
+        for name, method in ((BASE, "none"), ("TS", "temperature"), ("Hist", "histogram")):
+            found = [
+                (each, scores_of(stored, each, cb.make_calibrator(method)))
+                for each in stored.experiments
+            ]
+            rows = [
+                {"dataset": each.dataset, "model": each.model, "cal_size": 400, "test_size": 700}
+                | {f"{name}_{metric}": scores[metric] for metric in ("brier", "logloss")}
+                for each, scores in found
+            ]
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / f"{name}.csv").open("w", newline="") as file:
+                writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+@pytest.mark.parametrize("problem", ["binary", "multiclass"])
+def test_own_methods_are_ranked_among_the_published(tmp_path: Path, problem: str) -> None:
+    classes = 2 if problem == "binary" else 3
+    names = ("a/net", "a/vit", "b/net")
+    path = write(tmp_path / f"cv-{problem}.h5", dict.fromkeys(names, classes), problem)
+    tables_for(path, tmp_path / "results" / f"cv-{problem}")
+    methods = ["none", "temperature", "smart", "published-TS"]
+    options: dict[str, Any] = {
+        "data": [str(path), f"published={tmp_path / 'results'}"],
+        "out": tmp_path / "out",
+        "engine": cb.Engine(workers=1),
+    }
+    only = {"input": [f"cv-{problem}"], "method": methods}
+    found = cb.studies.run(f"calarena-{problem}", only=only, **options)
+    assert not found.failed
+    value = {(r["method"], r["metric"]): r["value"] for r in found.records()}
+    assert value["none", "improvement-logloss"] == 0
+    for metric in ("improvement-logloss", "improvement-brier"):
+        both = value["temperature", metric], value["published-TS", metric]
+        assert both[0] == pytest.approx(both[1], abs=1e-9)
+    assert value["published-TS", "wins-logloss"] > 50 > value["none", "wins-logloss"]
+    assert value["temperature", "elo-logloss"] > 1000
+    assert value["smart", "experiments"] == 3
+    # Every experiment is kept as it comes: a run that was killed goes on behind the last one.
+    kept = next(iter((tmp_path / "out" / "work").glob("*/experiments")))
+    assert len(list(kept.glob("*.json"))) == 3
+    for cell in (tmp_path / "out" / "cells").iterdir():
+        cell.unlink()
+    (kept / "1.json").write_text('{"method": {"brier": 0.1')
+    again = cb.studies.run(f"calarena-{problem}", only=only, **options)
+    assert [r["value"] for r in again.records()] == pytest.approx(
+        [r["value"] for r in found.records()], nan_ok=True
+    )
+
+
+def test_tables_of_other_rows_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "cv-multiclass.h5", {"a/net": 3}, "multiclass")
+    other = write(tmp_path / "other.h5", {"a/net": 4}, "multiclass")
+    tables_for(other, tmp_path / "cv-multiclass")
+    found = cb.studies.run(
+        "calarena-multiclass",
+        data=[str(path), f"published={tmp_path / 'cv-multiclass'}"],
+        only={"input": ["cv-multiclass"], "method": ["temperature"]},
+        out=tmp_path / "out",
+        engine=cb.Engine(workers=1),
+    )
+    ((_, error),) = found.failed
+    assert "aren't of the same probabilities" in error
+    assert "cv-multiclass: a/net" in error
+
+
+def test_a_method_that_fails_on_an_experiment_loses_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "cv-multiclass.h5", {"a/net": 3, "b/net": 3}, "multiclass")
+    tables_for(path, tmp_path / "cv-multiclass")
+    found = cb.studies.run(
+        "calarena-multiclass",
+        data=[str(path), f"published={tmp_path / 'cv-multiclass'}"],
+        only={"input": ["cv-multiclass"], "method": ["dac"]},
+        out=tmp_path / "out",
+        engine=cb.Engine(workers=1),
+    )
+    value = {r["metric"]: r["value"] for r in found.records()}
+    assert value["failures"] == 2
+    assert value["wins-logloss"] == 0
+    assert value["improvement-logloss"] == 0
+    errors = {scores["error"] for scores in found.ran[0].result["scores"].values()}
+    assert all("needs features" in error for error in errors)
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder

@@ -7,7 +7,7 @@ from pathlib import Path
 # What a run of `calibrant train` leaves, and what is read of it.
 RUN_FILES = ("val.npz", "test.npz")
 # Files of predictions in a folder; .npy scores come with labels of their own, and are named alone.
-SUFFIXES = {".npz", ".csv", ".parquet", ".safetensors", ".pt"}
+SUFFIXES = {".npz", ".csv", ".parquet", ".safetensors", ".pt", ".h5", ".hdf5"}
 
 
 def is_run(folder: Path) -> bool:

@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from calibrant.core.errors import NotApplicableError
-from calibrant.files.stored_experiments import Experiment, StoredExperiments
+from calibrant.files.stored_experiments import Experiment
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
+from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
 
+class Experiments(Protocol):
+    """Experiments that are read one at a time, such as `StoredExperiments`."""
+
+    experiments: list[Experiment]
+
+    def fit(self, experiment: Experiment) -> Predictions:
+        """Return the rows to fit on."""
+        ...
+
+    def test(self, experiment: Experiment) -> Iterator[Predictions]:
+        """Yield the rows to measure on."""
+        ...
+
+
 def scores_of(
-    stored: StoredExperiments, experiment: Experiment, calibrator: Calibrator
+    stored: Experiments, experiment: Experiment, calibrator: Calibrator
 ) -> dict[str, float]:
     """Fit a method on the calibration rows of an experiment and score it on the test rows.
 

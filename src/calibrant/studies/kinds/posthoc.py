@@ -60,7 +60,7 @@ class PostHoc(Kind):
 
     def method_version(self, cell: Cell) -> str:
         """Return the version of the package, and the digest of the method's own code."""
-        return " ".join([__version__, *(_code_of(METHODS.named(s)) for s in _steps(cell.method))])
+        return method_code(cell.method)
 
     def size(self, cell: Cell) -> int | None:
         """Return how many rows to fit on, or None for all."""
@@ -122,6 +122,11 @@ def measured(found: Evaluation) -> dict[str, Any]:
         },
         "skipped": found.skipped,
     }
+
+
+def method_code(method: str) -> str:
+    """Return the version of the package, and the digest of the code of a method's steps."""
+    return " ".join([__version__, *(_code_of(METHODS.named(step)) for step in _steps(method))])
 
 
 def _steps(method: str) -> list[str]:

@@ -21,6 +21,7 @@ from calibrant.studies.calarena.among import (
     check_same,
     column,
     entry,
+    published_column,
     ranked,
 )
 from calibrant.studies.calarena.made import MADE, MadeExperiments

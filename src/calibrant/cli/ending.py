@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from calibrant.cli.colours import painted_sentence
-from calibrant.cli.stdout import finish_output
+from calibrant.cli.stdout import finish_output, take_any_text
 from calibrant.core.errors import CalibrantError
 from calibrant.core.temporaries import removed_when_killed
+from calibrant.core.text import on_one_line
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -35,6 +36,7 @@ def run(words: Sequence[str]) -> int:
     """
     with removed_when_killed():
         try:
+            take_any_text()
             code = _called(words)
             finish_output()
         except KeyboardInterrupt:
@@ -78,7 +80,8 @@ def _called(words: Sequence[str]) -> int:
         sentence = getattr(error, "format_message", None)
         if sentence is None:
             raise
-        return _said(f"error: {sentence().rstrip('.')}; see calibrant --help", BAD_INPUT)
+        said = sentence().replace("\n", " ").rstrip(".")
+        return _said(f"error: {said}; see calibrant --help", BAD_INPUT)
     if code == INTERRUPTED:  # some versions of the library turn the exception into the code
         raise KeyboardInterrupt
     return code
@@ -87,5 +90,5 @@ def _called(words: Sequence[str]) -> int:
 def _said(sentence: str, code: int) -> int:
     # Nobody may be there to read this either.
     with suppress(OSError):
-        print(painted_sentence(sentence, sys.stderr), file=sys.stderr)
+        print(painted_sentence(on_one_line(sentence), sys.stderr), file=sys.stderr)
     return code

@@ -14,6 +14,7 @@ from typing import Any
 from calibrant.cli.colours import painted, painted_sentence
 from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
+from calibrant.core.text import on_one_line
 from calibrant.files.atomic import replacing
 
 
@@ -45,10 +46,10 @@ def _finite(value: Any) -> Any:
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file whole or not at all. A device such as /dev/null is written to directly."""
     if Path(path).exists() and not Path(path).is_file():
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
         return
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def warnings_to_stderr() -> Generator[None]:
         def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, ours):
                 with suppress(BrokenPipeError):  # the work goes on when nobody listens
-                    sentence = painted_sentence(f"warning: {message}", sys.stderr)
+                    sentence = painted_sentence(on_one_line(f"warning: {message}"), sys.stderr)
                     print(sentence, file=sys.stderr)
             else:
                 shown(message, category, *rest, **more)

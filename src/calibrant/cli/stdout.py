@@ -1,10 +1,19 @@
-"""The end of what is written to stdout."""
+"""What stdout takes, and its end."""
 
 from __future__ import annotations
 
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
+from typing import Any
+
+
+def take_any_text() -> None:
+    """Let stdout write out what its encoding lacks, such as names of files that aren't UTF-8."""
+    stdout: Any = sys.stdout
+    if isinstance(stdout, TextIOWrapper):  # it may be closed, or put in place by a caller
+        stdout.reconfigure(errors="backslashreplace")
 
 
 def finish_output() -> None:

@@ -29,6 +29,19 @@ def wrap(text: str) -> str:
     return textwrap.fill(text, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
+def on_one_line(text: str) -> str:
+    r"""Return a text with whatever no line shows (line ends, control codes) as Python writes it.
+
+    Names of files, columns and arguments come from outside and may hold anything.
+
+    Examples:
+        >>> from calibrant.core.text import on_one_line
+        >>> on_one_line("there is no 'a\nb'")
+        "there is no 'a\\nb'"
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def names_in(names: str | Sequence[object]) -> list[str]:
     """Return names that are a sequence, or a text that separates them by commas."""
     parts = names.split(",") if isinstance(names, str) else names

@@ -69,7 +69,9 @@ class Keeper:
             self.watched.save(self.state)
         if self.metrics_out is not None:
             with replacing(self.metrics_out) as temporary:
-                temporary.write_text(metrics_text(self.watched), encoding="utf-8")
+                temporary.write_text(
+                    metrics_text(self.watched), encoding="utf-8", errors="backslashreplace"
+                )
         self.saved, self.known = time.monotonic(), self._known()
 
 

@@ -53,7 +53,7 @@ def write_page(path: StrPath, html: str) -> None:
         InputError: the folder doesn't exist, or `path` is no regular file.
     """
     with replacing(path) as temporary:
-        Path(temporary).write_text(html, encoding="utf-8")
+        Path(temporary).write_text(html, encoding="utf-8", errors="backslashreplace")
 
 
 def embedded_json(document: Document) -> str:

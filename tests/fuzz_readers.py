@@ -1,0 +1,454 @@
+"""Damage real files of every kind that is read, and words of the command line, and see what comes.
+
+    python tests/fuzz_readers.py [--minutes 10] [--seed 0] [--only NAME,NAME] [--case NUMBER]
+
+A damaged file is either read as another package reads it, or it ends in one sentence of the one
+error class, and on the command line in exit code 2 with one line. Whatever else happens is printed
+as a finding, with the number of the case that repeats it (its file then lies in the working
+folder): any other exception, more than ten seconds of processor
+time, more than 300 MB of memory, a file left behind, numbers that another reader sees differently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzz_damage import Rng, damaged, odd_arrays
+from fuzz_sound import FORMS, WRITERS, arrays_of, npy_bytes, read_otherwise, write_zip
+
+from calibrant.cli.ending import run
+from calibrant.core.errors import CalibrantError
+from calibrant.files import read_predictions
+from calibrant.posthoc.loading import load
+from calibrant.predictions.predictions import Predictions
+
+MOST_SECONDS, MOST_BYTES = 10, 300 << 20
+
+
+class Endless(BaseException):
+    """A case took longer than any should."""
+
+
+# --- watching one case
+
+
+@dataclass
+class Watch:
+    """What came of all cases."""
+
+    folder: Path
+    quiet: bool = False
+    number: int = 0
+    cases: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    findings: Counter[str] = field(default_factory=Counter)
+    slowest: tuple[float, str] = (0.0, "")
+    largest: tuple[int, str] = (0, "")
+
+    def found(self, name: str, what: str) -> None:
+        line = f"{name}: {what}"
+        if not self.quiet and self.findings[line] == 0:
+            print(f"case {self.number}, {line}", flush=True)
+        self.findings[line] += 1
+
+    def see(self, name: str, call: Callable[[], Any], *, files: bool = True) -> Any:
+        """Call, and return what comes, or None after a refusal."""
+        before = _listing(self.folder) if files else ()
+        peak, started, value = _memory_from_now(), time.process_time(), None
+        self.cases[name.split()[0]] += 1
+        with _limit(MOST_SECONDS * 6):
+            try:
+                value = call()
+            except CalibrantError as error:
+                self.refused[name.split()[0]] += 1
+                if "\n" in str(error) or not str(error):
+                    self.found(name, f"not one line: {str(error)!r}")
+            except Endless:
+                self.found(name, "does not end")
+            except Exception as error:
+                self.found(name, f"{type(error).__name__}: {str(error)[:150]}")
+        seconds, grown = time.process_time() - started, _peak() - peak
+        self.slowest = max(self.slowest, (seconds, name))
+        self.largest = max(self.largest, (grown, name))
+        if seconds > MOST_SECONDS:
+            self.found(name, f"{seconds:.0f} s")
+        if grown > MOST_BYTES:
+            self.found(name, f"{grown >> 20} MB")
+        if files and _listing(self.folder) != before:
+            left = sorted(set(_listing(self.folder)) - set(before))
+            self.found(name, f"left behind: {left}")
+            for path in left:
+                (self.folder / path).unlink(missing_ok=True)
+        return value
+
+
+def _listing(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()))
+
+
+def _memory_from_now() -> int:
+    """Let the peak of the resident memory begin here, where the system can, and return it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+@contextlib.contextmanager
+def _limit(seconds: int) -> Generator[None]:
+    def ring(*_: Any) -> None:
+        raise Endless
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# --- files of predictions
+
+
+def differs(ours: Predictions, path: Path) -> str:
+    """Return how predictions that were read differ from another reading, or nothing."""
+    try:
+        theirs = read_otherwise(path)
+    except Exception as error:
+        return f"read, but not by others: {type(error).__name__}"
+    pairs: list[tuple[str, Any, Any]] = []
+    truth = [theirs[name] for name in ("labels", "label", "true_label") if name in theirs]
+    if ours.kind == "toplabel":
+        pairs.append(("confidence", ours.scores, theirs.get("confidence")))
+        if ours.class_names is None:  # names are numbered by the alphabet
+            pairs.append(("pred_label", ours.predicted, theirs.get("pred_label")))
+    elif ours.binary:
+        pairs.append(("prob", ours.positive_probs, theirs.get("prob")))
+    else:
+        pairs.append((ours.kind, ours.scores, theirs.get(ours.kind)))
+    if ours.class_names is None:
+        pairs.append(("labels", ours.labels, truth[0] if truth else None))
+    for name, mine, others in pairs:
+        if others is None:
+            return f"no {name} for others"
+        mine, others = np.asarray(mine, float), np.asarray(others).astype(float)
+        if mine.shape != np.squeeze(others).shape and mine.shape != others.shape:
+            return f"{name} {mine.shape}, for others {others.shape}"
+        if not np.allclose(mine.ravel(), others.ravel(), rtol=1e-6, atol=1e-6):
+            return f"other {name}"
+    return ""
+
+
+def read_and_compare(watch: Watch, name: str, path: Path) -> None:
+    ours = watch.see(name, lambda: read_predictions(path))
+    if isinstance(ours, Predictions):
+        said = differs(ours, path)
+        if said:
+            watch.found(name, said)
+
+
+def damage_predictions(watch: Watch, name: str, form: str, rng: Rng) -> Path:
+    """Write one damaged file, and return where it lies."""
+    file, write = WRITERS[name]
+    path = watch.folder / file
+    arrays = arrays_of("logits" if name == "npy" else form)
+    way = rng.random()
+    if way < 0.25:  # sound bytes of odd arrays
+        key = list(arrays)[int(rng.integers(len(arrays)))]
+        with contextlib.suppress(Exception):
+            write(path, arrays | {key: odd_arrays(arrays[key], rng)})
+            return path
+    if way < 0.4 and name in ("npz", "packed"):  # damage that no checksum tells
+        members = {f"{key}.npy": npy_bytes(array) for key, array in arrays.items()}
+        key = list(members)[int(rng.integers(len(members)))]
+        members[key] = damaged(members[key], npy_bytes(np.zeros((9, 3))), rng)
+        write_zip(path, members, packed=name == "packed")
+        return path
+    write(path, arrays)
+    other = path.read_bytes()[::-1] if rng.random() < 0.5 else _another(watch, rng)
+    write(path, arrays)
+    if name == "npy" and rng.random() < 0.4:
+        path = path.with_name("labels.npy")
+    path.write_bytes(damaged(path.read_bytes(), other, rng))
+    return watch.folder / file
+
+
+def _another(watch: Watch, rng: Rng) -> bytes:
+    """Return a sound file of some format and form."""
+    names = [name for name in WRITERS if name != "npy"]
+    file, write = WRITERS[names[int(rng.integers(len(names)))]]
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / file
+        write(path, arrays_of(FORMS[int(rng.integers(len(FORMS)))], rows=25, seed=1))
+        return path.read_bytes()
+
+
+def tidy(watch: Watch, keep: set[str]) -> None:
+    for path in watch.folder.iterdir():
+        if path.name not in keep:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# --- what is fitted, and saved
+
+
+def calibrators(folder: Path) -> dict[str, bytes]:
+    """Return sound files of calibrators, a head and a monitor's state."""
+    from calibrant.monitor.monitor import Monitor
+    from calibrant.posthoc.registry import make_calibrator
+
+    rows = arrays_of("logits", 400)
+    found: dict[str, bytes] = {}
+    for method in ("temperature", "smart", "svs", "isotonic", "top-rest", "svs+top-rest", "auto"):
+        path = folder / f"{method}.safetensors"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            make_calibrator(method).fit(rows["logits"], rows["labels"]).save(path)
+        found[method] = path.read_bytes()
+    monitor = Monitor()
+    top = arrays_of("toplabel", 400)
+    monitor.update(top["confidence"], top["pred_label"] == top["true_label"])
+    monitor.save(folder / "state.safetensors")
+    found["monitor"] = (folder / "state.safetensors").read_bytes()
+    return found
+
+
+def see_calibrator(watch: Watch, name: str, content: bytes, other: bytes, rng: Rng) -> None:
+    path = watch.folder / "damaged.safetensors"
+    path.write_bytes(damaged(content, other, rng))
+    if name == "monitor":
+        from calibrant.monitor.monitor import Monitor
+
+        watch.see("state", lambda: Monitor.load(path).as_dict(details=True))
+        return
+    loaded = watch.see(f"calibrator {name}", lambda: load(path))
+    if loaded is not None:
+        logits = np.random.default_rng(1).normal(size=(50, loaded.n_classes_)) * 4
+
+        def gives() -> None:
+            probs = np.asarray(loaded.predict_proba(logits))
+            if not (np.isfinite(probs).all() and (probs >= 0).all()):
+                raise ValueError("gives what are no probabilities")
+            if not np.allclose(probs.sum(axis=1), 1, atol=1e-5):
+                raise ValueError("rows don't sum to 1")
+
+        watch.see(f"calibrator {name}", gives)
+
+
+# --- the command line
+
+
+def said(words: list[str]) -> tuple[int, str]:
+    """Return exit code and standard error of the command line."""
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
+        try:
+            code = run(["calibrant", *words])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return code, errors.getvalue()
+
+
+def see_command(watch: Watch, words: list[str]) -> None:
+    """Call a command, and see that it ends well, or with one line and no output.
+
+    What it may leave behind is what its words name.
+    """
+    name = "cli " + " ".join(word.replace(str(watch.folder) + "/", "") for word in words)
+    before = set(_listing(watch.folder))
+    ended = watch.see(name, lambda: said(words), files=False)
+    left = set(_listing(watch.folder)) - before
+    if ended is None:
+        return
+    code, text = ended
+    errors = [line for line in text.splitlines() if line.startswith("error:")]
+    if code == 2:
+        watch.refused["cli"] += 1
+    if code not in (0, 2, 3) or (code == 2) != (len(errors) == 1):
+        watch.found(name, f"exit code {code}, {text[:200]!r}")
+    if code == 2 and not text.rstrip("\n").rpartition("\n")[2].startswith("error:"):
+        watch.found(name, f"ends in {text[-200:]!r}")
+    asked = set() if code == 2 else {str(Path(word).name) for word in words}
+    if left - asked:
+        watch.found(name, f"exit code {code}, left behind {sorted(left)}")
+    for path in left:
+        (watch.folder / path).unlink(missing_ok=True)
+
+
+def commands_on(watch: Watch, file: Path, rng: Rng) -> None:
+    """Call one of the commands that read predictions on a damaged file."""
+    sound, out = str(watch.folder / "t.safetensors"), watch.folder / "out"
+    words = [
+        ["measure", str(file), "--resamples", "20"],
+        ["measure", str(file), "--resamples", "20", "--by", "class", "--json", f"{out}.json"],
+        ["inspect", str(file)],
+        ["fit", str(file), "--method", "temperature", "--out", f"{out}.safetensors"],
+        ["apply", sound, str(file), "--out", f"{out}.npz"],
+        ["monitor", str(file), "--state", f"{out}.safetensors"],
+        ["compare", "--fit", str(file), "--test", str(file), "--methods", "none,temperature"],
+    ][int(rng.integers(7))]
+    if words[0] == "compare":
+        words += ["--resamples", "20"]
+    see_command(watch, words)
+
+
+ODD_WORDS = [
+    "", "0", "-1", "1e999", "nan", "1.5", "99999999999999999999", "x" * 300, "é\n", "/dev/null",
+    "/proc/self/mem", "/", "nothing.npz", "temperature", "ece", "ece,ece", "all", "class", "=",
+    "n_bins=0", "n_bins=-3", "n_bins=[1]", "caf\udce9", "-", "--", "--help", "logits", "out.npz",
+    "5", "a=b",
+]  # fmt: skip
+# A name with a byte that isn't UTF-8.
+NOT_UTF8 = "caf\udce9.npz"
+# What starts processes, never ends, or takes as long as it was asked to.
+LEFT_OUT = {
+    "engine", "workers", "scheduler", "follow", "on_alarm", "resamples", "idle", "sample", "seeds",
+    "install_completion", "show_completion", "merge",
+}  # fmt: skip
+
+
+def odd_words(rng: Rng, files: list[str]) -> list[str]:
+    """Return a command with options that hold anything."""
+    import typer
+
+    from calibrant.cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    names = ["measure", "fit", "apply", "compare", "inspect", "export", "monitor", "methods"]
+    name = names[int(rng.integers(len(names)))]
+    words = [name]
+    for _ in range(int(rng.integers(1, 3))):
+        words.append(str(rng.choice(files if rng.random() < 0.85 else ODD_WORDS)))
+    options = [p for p in group.commands[name].params if p.opts[0].startswith("-")]
+    options = [option for option in options if option.name not in LEFT_OUT]
+    for _ in range(int(rng.integers(0, 4))):
+        option = options[int(rng.integers(len(options)))]
+        words.append(option.opts[0])
+        if not getattr(option, "is_flag", False):
+            words.append(str(rng.choice(ODD_WORDS + files)))
+    if name in ("measure", "compare"):
+        words += ["--resamples", "20"]
+    if name == "compare":
+        words += ["--methods", "none,temperature"]
+    return words
+
+
+# --- all of it
+
+
+def fuzz(folder: Path, seed: int, numbers: Iterable[int], only: str = "") -> Watch:
+    """Try damaged files in turn, and return what came of it.
+
+    Args:
+        folder: an empty one; the working folder becomes it for the while.
+        seed: each case is drawn from it and its number.
+        numbers: of the cases.
+        only: names of formats, and ``words`` and ``calibrator``, separated by commas; or all.
+    """
+    watch = Watch(folder)
+    kept = calibrators(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "t.safetensors").write_bytes(kept["temperature"])
+    kinds = [*WRITERS, "calibrator", "calibrator", "words", "words"]
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        for watch.number in numbers:
+            kind = kinds[watch.number % len(kinds)]
+            if only and kind not in only.split(","):
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tidy(watch, {"t.safetensors"})
+                one_case(watch, kind, kept, np.random.default_rng([seed, watch.number]))
+    finally:
+        os.chdir(here)
+    return watch
+
+
+def for_minutes(minutes: float) -> Generator[int]:
+    """Yield 0, 1, 2, ... for so long."""
+    end = time.monotonic() + 60 * minutes
+    for number in itertools.count():
+        if time.monotonic() > end:
+            return
+        yield number
+
+
+def one_case(watch: Watch, kind: str, kept: dict[str, bytes], rng: Rng) -> None:
+    if kind == "calibrator":
+        names = list(kept)
+        name, other = (names[int(i)] for i in rng.integers(len(names), size=2))
+        see_calibrator(watch, name, kept[name], kept[other], rng)
+        return
+    form = FORMS[int(rng.integers(len(FORMS)))]
+    if kind == "words":
+        file, write = WRITERS["npz"]
+        write(watch.folder / file, arrays_of(form))
+        with contextlib.suppress(OSError):  # some systems have no such names
+            shutil.copy(watch.folder / file, watch.folder / NOT_UTF8)
+        see_command(watch, odd_words(rng, [file, "t.safetensors", NOT_UTF8]))
+        return
+    path = damage_predictions(watch, kind, form, rng)
+    if rng.random() < 0.7:
+        read_and_compare(watch, f"{kind} {form}", path)
+    else:
+        commands_on(watch, path, rng)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--case", type=int)
+    arguments = parser.parse_args()
+    one = arguments.case
+    with tempfile.TemporaryDirectory() as place:
+        tempfile.tempdir = place
+        folder = Path(place) / "files"
+        folder.mkdir()
+        numbers = for_minutes(arguments.minutes) if one is None else [one]
+        watch = fuzz(folder, arguments.seed, numbers, arguments.only)
+        stray = [path.name for path in Path(place).iterdir() if path != folder]
+        if one is not None:
+            shutil.copytree(folder, f"case-{one}", dirs_exist_ok=True)
+    for name, count in watch.cases.items():
+        print(f"{name:12} {count:7d} cases, {watch.refused[name]} refused")
+    print(f"slowest {watch.slowest[0]:.1f} s ({watch.slowest[1]})")
+    print(f"most memory {watch.largest[0] >> 20} MB ({watch.largest[1]})")
+    if stray:
+        print(f"left behind in the folder of temporary files: {stray}")
+    print(f"{sum(watch.cases.values())} cases, {len(watch.findings)} findings")
+    return 1 if watch.findings or stray else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

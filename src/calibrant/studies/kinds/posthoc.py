@@ -75,6 +75,11 @@ class PostHoc(Kind):
             calibrator.set_params(seed=cell.seed)
         return calibrator
 
+    def fitted(self, cell: Cell, fit: Predictions) -> Calibrator:
+        """Return the method of a cell, fitted."""
+        with quietly():
+            return self.calibrator(cell).fit_predictions(fit)
+
     def rows(self, cell: Cell, inputs: Inputs) -> tuple[Predictions, Predictions]:
         """Return the rows to fit on and those to measure on."""
         return inputs[cell.input].rows(
@@ -136,7 +141,7 @@ def _steps(method: str) -> list[str]:
 
 
 @lru_cache
-def _code_of(method: type[Calibrator]) -> str:
+def code_of(method: type[Calibrator]) -> str:
     """Return the digest of the modules that a method and its bases stand in."""
     digest = hashlib.sha256()
     for base in method.__mro__:

@@ -1,0 +1,87 @@
+"""SMART's network trained as published, epoch by epoch: Figures 2 (right) and 3 of its paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from calibrant.core.arrays import FloatArray
+from calibrant.studies.cells import Cell
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.kinds.base import PREDICTIONS, Kind, Measure, Need
+from calibrant.studies.smart.objectives import objective_named
+from calibrant.studies.smart.training_path import TrainingPath, train_by_adam
+
+
+class TrainingPaths(Kind):
+    """Train for `epochs` epochs on the rows to fit on, and measure on the others after each."""
+
+    version: ClassVar[str] = "1"
+    axes: ClassVar[tuple[str, ...]] = ("input", "objective")
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "epochs": 80,
+        "rate": 5e-3,
+        "between": [30, 80],
+        "fit_size": 0.5,
+    }
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """Where the path ends, how soon, how smoothly, and what two epochs differ by."""
+        found = [
+            Measure("ece", "ECE at the end", 100.0, 2),
+            Measure("nll", "NLL at the end", 1.0, 4),
+            Measure("settled", "epochs until settled", 1.0, 0),
+            Measure("unrest", "unrest of the gradient", 1.0, 3),
+            Measure("nll_change", "NLL between the epochs", 100.0, 1, "neither"),
+            Measure("ece_change", "ECE between the epochs", 100.0, 1, "neither"),
+        ]
+        return {each.name: each for each in found}
+
+    def needs(self, cell: Cell) -> tuple[Need, ...]:
+        """Return the predictions."""
+        return (Need(cell.input, PREDICTIONS),)
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return everything: the first weights are random."""
+        settings = {name: self.setting(cell, name) for name in self.defaults}
+        return {"objective": cell.at["objective"], "seed": cell.seed, **settings}
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return the measures and the whole path."""
+        fit, test = inputs[cell.input].rows(cell.seed, fit_size=self.setting(cell, "fit_size"))
+        path = train_by_adam(
+            fit,
+            test,
+            objective_named(cell.at["objective"]),
+            epochs=self.setting(cell, "epochs"),
+            rate=self.setting(cell, "rate"),
+            seed=cell.seed,
+        )
+        return path_result(path, self.setting(cell, "between"))
+
+
+def path_result(path: TrainingPath, between: tuple[int, int] | list[int]) -> dict[str, Any]:
+    """Return the measures of a path, and the path, as JSON takes them."""
+    last = len(path.loss) - 1
+    start, end = (min(epoch, last) for epoch in between)
+    values: dict[str, float] = {
+        "ece": float(path.ece[-1]),
+        "nll": float(path.nll[-1]),
+        "settled": path.epochs_to_settle,
+        "unrest": path.unrest,
+        "nll_change": path.change("nll", start, end),
+        "ece_change": path.change("ece", start, end),
+    }
+
+    def short(series: FloatArray) -> list[float]:
+        return [float(f"{value:.6g}") for value in series]
+
+    return {
+        "values": {name: {"value": value} for name, value in values.items()},
+        "path": {name: short(getattr(path, name)) for name in ("loss", "gradient", "ece", "nll")},
+    }
+
+
+KIND = TrainingPaths()

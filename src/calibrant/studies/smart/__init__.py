@@ -1,0 +1,1 @@
+"""What SMART's tables and figures compute beyond fitting methods and measuring them."""

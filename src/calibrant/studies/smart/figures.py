@@ -1,0 +1,236 @@
+"""SMART's figures, drawn from the results of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+from calibrant.report.figures import AFTER, BEFORE, PALETTE, QUIET
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import Ran, StudyResult
+
+# matplotlib passes most settings on as untyped keywords.
+# pyright: reportUnknownMemberType=false
+
+Panel = Callable[["Axes"], None]
+WIDTH, HEIGHT, MOST_ACROSS = 3.1, 2.7, 4
+
+
+def panelled(panels: Sequence[Panel]) -> Figure:
+    """Return a figure of panels, at most four beside one another."""
+    from matplotlib.figure import Figure
+
+    across = min(len(panels), MOST_ACROSS)
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(WIDTH * across, HEIGHT * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel()
+    for draw, ax in zip(panels, axes, strict=False):
+        draw(ax)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    return figure
+
+
+def called(result: StudyResult, ran: Ran, *axes: str) -> str:
+    """Return what panels call a cell: the words of some axes, or of all but the seed."""
+    words = [result.study.value(axis, ran.cell.at[axis]).label for axis in axes or ran.cell.at]
+    return ", ".join(words)
+
+
+def first_seeds(result: StudyResult) -> list[Ran]:
+    """Return one cell for each point: curves of several seeds would hide one another."""
+    found: dict[tuple[tuple[str, str], ...], Ran] = {}
+    for ran in result.ran:
+        found.setdefault(tuple(ran.cell.at.items()), ran)
+    return list(found.values())
+
+
+def draw_paths(result: StudyResult) -> Figure:
+    """Draw training loss and gradient norm over epochs: Figure 3."""
+    inputs: dict[str, list[Ran]] = {}
+    for ran in first_seeds(result):
+        inputs.setdefault(ran.cell.at["input"], []).append(ran)
+    panels: list[Panel] = []
+    for ran_of_input in inputs.values():
+        for series, name in (("loss", "training loss"), ("gradient", "gradient norm")):
+
+            def draw(
+                ax: Axes, of: list[Ran] = ran_of_input, series: str = series, name: str = name
+            ) -> None:
+                for ran, colour in zip(of, PALETTE, strict=False):
+                    label = called(result, ran, "objective")
+                    ax.plot(ran.result["path"][series], color=colour, lw=1, label=label)
+                ax.set(yscale="log", xlabel="epoch", ylabel=name)
+                ax.set_title(called(result, of[0], "input"), fontsize=8)
+                ax.legend(fontsize=7, frameon=False)
+
+            panels.append(draw)
+    return panelled(panels)
+
+
+def draw_solved(result: StudyResult) -> Figure:
+    """Draw temperatures over indicators, and NLL and ECE over epochs: Figure 2."""
+    panels: list[Panel] = []
+    for ran in first_seeds(result):
+        if "points" in ran.result:
+            if not any(panel.__name__ == "scatter" for panel in panels):
+                panels += [_scatter(ran, n) for n in ran.result["points"] if n != "temperature"]
+        else:
+            panels.append(_two_curves(called(result, ran, "input"), ran.result["path"]))
+    return panelled(panels)
+
+
+def _scatter(ran: Ran, indicator: str) -> Panel:
+    def scatter(ax: Axes) -> None:
+        points = ran.result["points"]
+        ax.plot(points[indicator], points["temperature"], ".", ms=3, color=AFTER, alpha=0.6)
+        left = 100 * ran.result["values"][f"open_{indicator}"]["value"]
+        ax.set(xlabel=indicator, ylabel="temperature", yscale="log")
+        ax.set_title(f"{left:.0f} % of the variance left open", fontsize=8)
+
+    return scatter
+
+
+def _two_curves(title: str, path: Mapping[str, list[float]]) -> Panel:
+    def curves(ax: Axes) -> None:
+        ax.plot(path["nll"], color=AFTER, label="NLL, left")
+        other = ax.twinx()
+        other.plot(100 * np.array(path["ece"]), color=BEFORE, ls="--", label="ECE in %, right")
+        other.spines[["top"]].set_visible(False)
+        ax.set(xlabel="epoch")
+        ax.set_title(title, fontsize=8)
+        ax.legend([ax.lines[0], other.lines[0]], ["NLL, left", "ECE in %, right"], fontsize=7)
+
+    return curves
+
+
+def draw_steps(result: StudyResult) -> Figure:
+    """Draw the smallest step over the margin, and reliability by margin: Figure 1."""
+    panels: list[Panel] = []
+    for ran in first_seeds(result):
+        title = called(result, ran, "input")
+        if "steps" in ran.result:
+            panels.append(_steps(title, ran.result))
+        panels += _reliabilities(title, ran.result)
+    return panelled(panels)
+
+
+def _steps(title: str, of: Mapping[str, Any]) -> Panel:
+    def draw(ax: Axes) -> None:
+        ax.plot(of["steps"]["margin"], of["steps"]["smallest"], ".", ms=3, color=AFTER, alpha=0.5)
+        ax.set(xlabel="margin", ylabel="smallest step that changes the class")
+        ax.set_title(f"{title}: r = {of['values']['pearson']['value']:.2f}", fontsize=8)
+
+    return draw
+
+
+def _reliabilities(title: str, of: Mapping[str, Any]) -> list[Panel]:
+    def panel(name: str) -> Panel:
+        def draw(ax: Axes) -> None:
+            points = of["groups"][name]["points"]
+            said, right = (np.array(points[key]) for key in ("confidence", "accuracy"))
+            reach = np.abs(np.array([points["low"], points["high"]]) - right)
+            ax.plot([0, 1], [0, 1], color=QUIET, lw=0.8)
+            ax.errorbar(said, right, reach, fmt=".", color=AFTER, lw=0.8)
+            group = "all rows" if name == "all" else f"{name} margins"
+            # Of high margins all is near 1: the corner is drawn larger.
+            low = max(0.0, float(min(said.min(), (right - reach[0]).min())) - 0.03)
+            ends = (low if name in ("middle", "high") else 0.0, 1 + 0.02 * (1 - low))
+            ax.set(xlabel="confidence", ylabel="accuracy", xlim=ends, ylim=ends)
+            ax.set_title(f"{title}: {group}", fontsize=8)
+
+        return draw
+
+    return [panel(name) for name in of["groups"]]
+
+
+def draw_groups(result: StudyResult) -> Figure:
+    """Draw reliability by margin before, and what methods move in each group: Figure 15."""
+    panels: list[Panel] = []
+    inputs: dict[str, list[Ran]] = {}
+    for ran in first_seeds(result):
+        inputs.setdefault(ran.cell.at["input"], []).append(ran)
+    for of_input in inputs.values():
+        plain = next((ran for ran in of_input if ran.cell.method == "none"), of_input[0])
+        title = called(result, plain, "input")
+        panels += [*_reliabilities(title, plain.result), _moves(result, title, of_input)]
+    return panelled(panels)
+
+
+def _moves(result: StudyResult, title: str, of: Sequence[Ran]) -> Panel:
+    def draw(ax: Axes) -> None:
+        groups = ("low", "middle", "high")
+        moved = [ran for ran in of if ran.cell.method != "none"]
+        for i, (ran, colour) in enumerate(zip(moved, PALETTE, strict=False)):
+            values = [100 * ran.result["values"][f"moved_{group}"]["value"] for group in groups]
+            places = np.arange(3) + (i - len(moved) / 2) * 0.2
+            ax.bar(places, values, 0.18, color=colour, label=called(result, ran, "method"))
+        ax.axhline(0, color=QUIET, lw=0.8)
+        ax.set_xticks(range(3), groups)
+        ax.set(xlabel="margin", ylabel="confidence moved, points")
+        ax.set_title(title, fontsize=8)
+        ax.legend(fontsize=7, frameon=False)
+
+    return draw
+
+
+def draw_temperatures(result: StudyResult) -> Figure:
+    """Draw the temperature over the margin: Figure 16."""
+    panels: list[Panel] = []
+    for ran in first_seeds(result):
+
+        def draw(ax: Axes, ran: Ran = ran) -> None:
+            curve, r = ran.result["curve"], ran.result["values"]["pearson"]["value"]
+            ax.plot(curve["margin"], curve["temperature"], ".-", ms=3, lw=0.8, color=AFTER)
+            ax.set(xlabel="margin", ylabel="temperature")
+            said = "" if r is None else f": r = {r:.2f}"
+            ax.set_title(called(result, ran, "input", "method") + said, fontsize=8)
+
+        panels.append(draw)
+    return panelled(panels)
+
+
+def draw_mismatch(result: StudyResult) -> Figure:
+    """Draw what sharpening each slice does to NLL and smCE, with intervals."""
+    groups: dict[tuple[str, ...], list[Ran]] = {}
+    for ran in first_seeds(result):
+        key = tuple(name for axis, name in ran.cell.at.items() if axis != "slice")
+        groups.setdefault(key, []).append(ran)
+
+    def panel(of: list[Ran]) -> Panel:
+        def draw(ax: Axes) -> None:
+            places = np.arange(len(of))
+            for shift, name, scale, colour, label in (
+                (-0.1, "nll_change", 1000, AFTER, "NLL, 1/1000 nats"),
+                (0.1, "smce_change", 1000, BEFORE, "smCE, 1/10 points"),
+            ):
+                middle, reach = _with_reach([ran.result["values"][name] for ran in of], scale)
+                ax.errorbar(places + shift, middle, reach, fmt="o", ms=4, color=colour, label=label)
+            ax.axhline(0, color=QUIET, lw=0.8)
+            axes = [axis for axis in of[0].cell.at if axis in ("slice", "population")]
+            ax.set_xticks(places, [called(result, ran, *axes) for ran in of])
+            ax.set(xlabel="slice of the margin", ylabel="change when 5 % sharper")
+            named = [axis for axis in of[0].cell.at if axis not in ("slice",)]
+            ax.set_title(called(result, of[0], *named), fontsize=8)
+            ax.legend(fontsize=7, frameon=False)
+
+        return draw
+
+    return panelled([panel(of) for of in groups.values()])
+
+
+def _with_reach(
+    values: Sequence[Mapping[str, float]], scale: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return scaled values, and how far their intervals reach below and above."""
+    ends = np.array([[each["value"], each["low"], each["high"]] for each in values]) * scale
+    middle, low, high = ends.T
+    return middle, np.maximum(np.stack([middle - low, high - middle]), 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.core.errors import InputError
 from calibrant.report.figures import PALETTE, QUIET
 from calibrant.studies.declaration import Figure as Declared
+from calibrant.studies.kinds import kind_named
 from calibrant.studies.rendering import layout_words
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ STYLES = ("-", "--", "-.", ":")
 
 
 def draw(result: StudyResult) -> Figure:
-    """Return the figure that the study declares, or else its table as points with intervals.
+    """Return the figure of the kind, or that the study declares, or its table as points.
 
     Raises:
         InputError: there is no number to draw.
@@ -36,6 +37,9 @@ def draw(result: StudyResult) -> Figure:
     if not result.estimates:
         raise InputError(f"{result.study.name}: there is no number to draw")
     declared = result.study.figure
+    own = kind_named(result.study.kind).draw(result)
+    if own is not None:
+        return own
     return _points(result) if declared is None else _lines(result, declared)
 
 

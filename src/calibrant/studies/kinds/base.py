@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from calibrant.core.errors import InputError
 from calibrant.core.lookup import unknown
@@ -15,6 +15,11 @@ from calibrant.metrics.shapes import Metric
 from calibrant.studies.cells import Cell
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Given, Inputs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 Better = Literal["low", "high", "neither"]
 
@@ -160,6 +165,10 @@ class Kind(ABC):
     def method_version(self, cell: Cell) -> str:
         """Return the version of the method; another one is computed anew."""
         return ""
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return a figure of its own for a study's result; None for what the study declares."""
+        return None
 
     @abstractmethod
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:

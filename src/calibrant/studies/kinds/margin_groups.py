@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,9 +16,15 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
 from calibrant.studies.kinds.posthoc import PostHoc
+from calibrant.studies.smart.figures import draw_groups
 from calibrant.studies.smart.mismatch import slices_of
 
 GROUPS = ("low", "middle", "high")
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 
 class MarginGroups(PostHoc):
@@ -37,6 +43,10 @@ class MarginGroups(PostHoc):
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return that of `posthoc`; nothing is resampled here, and all is measured."""
         return super().configuration(cell, inputs) | {"resamples": None, "metrics": []}
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the figure of the paper."""
+        return draw_groups(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return gaps and moves, and the reliability within each third."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,12 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
 from calibrant.studies.kinds.posthoc import PostHoc
+from calibrant.studies.smart.figures import draw_temperatures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 
 class MarginTemperature(PostHoc):
@@ -36,6 +42,10 @@ class MarginTemperature(PostHoc):
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return that of `posthoc`; nothing is resampled here."""
         return super().configuration(cell, inputs) | {"resamples": None, "metrics": []}
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the figure of the paper."""
+        return draw_temperatures(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return the correlations and the curve."""

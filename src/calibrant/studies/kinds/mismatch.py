@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure, Need
 from calibrant.studies.kinds.posthoc import PostHoc
+from calibrant.studies.smart.figures import draw_mismatch
 from calibrant.studies.smart.mismatch import (
     SHARPENING,
     Change,
@@ -24,6 +25,11 @@ from calibrant.studies.smart.mismatch import (
 )
 
 SLICES = 5
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 
 class Mismatch(PostHoc):
@@ -62,6 +68,10 @@ class Mismatch(PostHoc):
     def method_version(self, cell: Cell) -> str:
         """Return that of the method, if one is fitted."""
         return "" if "population" in cell.at else super().method_version(cell)
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the figure of the paper."""
+        return draw_mismatch(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return both changes."""

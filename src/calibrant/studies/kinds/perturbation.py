@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Given, Inputs
 from calibrant.studies.kinds.base import Kind, Measure, Need
 from calibrant.studies.kinds.margin_groups import GROUPS, grouped
+from calibrant.studies.smart.figures import draw_steps
 from calibrant.studies.smart.perturbation import (
     Perturbations,
     through_the_head,
@@ -24,6 +25,11 @@ FORM = (
     "predictions with features and last layer, for steps in the features; logits and labels alone "
     "give the reliability of margin groups only"
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 
 class Perturbation(Kind):
@@ -55,6 +61,10 @@ class Perturbation(Kind):
         return settings | (
             {"seed": cell.seed, "fit_size": self.setting(cell, "fit_size")} if split else {}
         )
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the figure of the paper."""
+        return draw_steps(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return what can be said of this input."""

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure, Need
 from calibrant.studies.kinds.training_path import TrainingPaths
+from calibrant.studies.smart.figures import draw_solved
 from calibrant.studies.smart.indicators import INDICATORS, solve_temperatures
 
 SHOWN = 400
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 
 class SolvedTemperatures(TrainingPaths):
@@ -47,6 +53,10 @@ class SolvedTemperatures(TrainingPaths):
         else:
             names = ["rows", "classes", "confidence"]
         return part | {name: self.setting(cell, name) for name in names}
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the figure of the paper."""
+        return draw_solved(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return the measures of the part, and its points."""

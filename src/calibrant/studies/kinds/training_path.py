@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from calibrant.core.arrays import FloatArray
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import PREDICTIONS, Kind, Measure, Need
+from calibrant.studies.smart.figures import draw_paths
 from calibrant.studies.smart.objectives import objective_named
 from calibrant.studies.smart.training_path import TrainingPath, train_by_adam
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant.studies.results import StudyResult
 
 
 class TrainingPaths(Kind):
@@ -47,6 +53,10 @@ class TrainingPaths(Kind):
         """Return everything: the first weights are random."""
         settings = {name: self.setting(cell, name) for name in self.defaults}
         return {"objective": cell.at["objective"], "seed": cell.seed, **settings}
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the figure of the paper."""
+        return draw_paths(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return the measures and the whole path."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def objective_named(name: str) -> ObjectiveName:
     """
     if name not in objective_names():
         raise unknown(objective_names(), name, "objective")
-    return cast(ObjectiveName, name)
+    return name
 
 
 def make_with_objective(

@@ -131,7 +131,7 @@ def measured(found: Evaluation) -> dict[str, Any]:
 
 def method_code(method: str) -> str:
     """Return the version of the package, and the digest of the code of a method's steps."""
-    return " ".join([__version__, *(_code_of(METHODS.named(step)) for step in _steps(method))])
+    return " ".join([__version__, *(code_of(METHODS.named(step)) for step in _steps(method))])
 
 
 def _steps(method: str) -> list[str]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +15,10 @@ import pytest
 import calibrant as cb
 from calibrant import cli
 from calibrant.core.errors import InputError
+from calibrant.studies import computing
 from calibrant.studies.catalogue import names, study_named
 from calibrant.studies.declaration import Study
+from calibrant.studies.kinds import kind_named
 from calibrant.studies.loading import read_study, study_from
 from calibrant.studies.published import parse_published
 
@@ -121,6 +127,64 @@ def test_a_failed_cell_is_told_and_the_rest_goes_on(place: Path) -> None:
     assert [failed.cell.at["input"] for failed in again.failed] == ["one", "one"]
     assert {ran.cell.at["input"] for ran in again.ran} == {"two"}
     assert again.failed[0].error in str(again)
+
+
+def without_times(place: Path) -> dict[str, object]:
+    """Return what is kept of each cell, but for when and how fast it was made."""
+    found = {path.name: json.loads(path.read_text()) for path in place.iterdir()}
+    for document in found.values():
+        for key in ("made", "seconds"):
+            del document[key]
+        for key in ("fit_seconds", "apply_seconds"):
+            del document["result"][key]
+    return found
+
+
+def test_a_run_that_is_killed_at_any_step_loses_and_doubles_nothing(place: Path) -> None:
+    words = [str(place / "mine.toml"), str(place / "data"), str(place / "out")]
+    script = Path(__file__).parent / "killed_study.py"
+    done = subprocess.run(
+        [sys.executable, str(script), *words], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) >= 5
+    # What lives left over is gone, and what they kept is what one life would have.
+    folders = [place / "out" / name for name in ("cells", "failed")]
+    assert not [path for folder in folders for path in folder.glob(".calibrant-*")]
+    assert without_times(folders[0]) == without_times(place / "out-other" / "cells")
+    assert not list(folders[1].iterdir())
+    assert run(place).computed == 0
+
+
+def killing(job: computing.Job, *words: object, **more: object) -> computing.Outcome:
+    """Compute a cell as `compute` does, but be killed at one method."""
+    if job.cell.method == "svs":
+        kind = type(kind_named(job.cell.kind))
+        kind.run = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    return real_compute(job, *words, **more)  # type: ignore[arg-type]
+
+
+real_compute = computing.compute
+
+
+def test_a_cell_whose_process_is_killed_fails_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "data" / "two.npz").unlink()
+    monkeypatch.setattr(computing, "compute", killing)
+    methods = ["none", "svs", "temperature"]
+    found = run(place, methods=methods, seeds=[0], engine=cb.Engine(workers=2))
+    assert [failed.cell.method for failed in found.failed] == ["svs"]
+    assert "was killed" in found.failed[0].error
+    assert len(found.ran) == 2
+    monkeypatch.undo()
+    again = run(place, methods=methods, seeds=[0])
+    assert (again.computed, again.failed) == (1, [])
+
+
+def test_dask_computes_the_same(place: Path) -> None:
+    pytest.importorskip("distributed")
+    found = run(place, seeds=[0], engine=cb.Engine("dask", workers=1), out=place / "dask")
+    assert found.records() == run(place, seeds=[0]).records()
 
 
 def test_what_is_missing_is_told_first_and_the_rest_runs(place: Path) -> None:

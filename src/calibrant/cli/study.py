@@ -136,9 +136,10 @@ def run(
     Exit code 1 where a cell failed.
     """
     from calibrant.scale.engines import Engine
+    from calibrant.studies.computing import Progress, run_cells
     from calibrant.studies.figures import drawn_for
     from calibrant.studies.needing import can_run, missing_of, told
-    from calibrant.studies.running import Progress, prepared, run_cells
+    from calibrant.studies.running import prepared
     from calibrant.studies.store import Store
     from calibrant.studies.writing import written_for
 

@@ -61,9 +61,15 @@ class Engine:
             raise InputError("a scheduler goes with the engine dask only")
 
     def run(
-        self, function: Callable[[Item], Result], items: Sequence[Item]
+        self, function: Callable[[Item], Result], items: Sequence[Item], *, apart: bool = False
     ) -> Iterator[tuple[int, Result]]:
         """Yield the index of each item with what `function` returns of it, as they are done.
+
+        Args:
+            function: what is called.
+            items: with these.
+            apart: whether even a single one is given to a process of its own, whose end is not
+                that of this one.
 
         Raises:
             CalibrantError: what `function` raised; or `InputError`, where workers keep dying.
@@ -71,11 +77,11 @@ class Engine:
         workers = min(self.workers or core_count(), len(items))
         if self.name == "dask":
             yield from _on_dask(function, items, workers, self.scheduler)
-        elif workers < 2:
+        elif workers < 2 and not apart:
             for i, item in enumerate(items):
                 yield i, function(item)
         else:
-            yield from _in_processes(function, items, workers)
+            yield from _in_processes(function, items, max(1, workers))
 
 
 def _in_processes(

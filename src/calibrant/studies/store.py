@@ -58,9 +58,24 @@ class Store:
         document = _read(self.folder / "failed" / f"{address}.json")
         return None if document is None else str(document.get("error"))
 
+    def begin(self, address: str, life: str) -> None:
+        """Say that a run computes a cell; what remains of that if its process is killed says so."""
+        killed = "the process that computed it was killed, most likely for want of memory"
+        document = {"error": killed, "life": life, "tries": self.tries(address, life) + 1}
+        self.keep_failure(address, document)
+
+    def tries(self, address: str, life: str) -> int:
+        """Return how often a run has begun to compute a cell that it hasn't come to an end with."""
+        document = _read(self.folder / "failed" / f"{address}.json") or {}
+        return int(document.get("tries", 0)) if document.get("life") == life else 0
+
     def keep(self, address: str, document: Mapping[str, Any]) -> None:
         """Keep a result; an earlier failure is forgotten."""
         _write(self.folder / "cells" / f"{address}.json", document)
+        self.forget_failure(address)
+
+    def forget_failure(self, address: str) -> None:
+        """Forget what was said of a cell that has a result by now."""
         (self.folder / "failed" / f"{address}.json").unlink(missing_ok=True)
 
     def keep_failure(self, address: str, document: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import calibrant as cb
 from calibrant.cli.app import app
-from calibrant.core.errors import NotApplicableError, PredictionsError
+from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.evaluation.evaluate import evaluate
 
 
@@ -410,3 +410,99 @@ def test_mixed_sets_are_refused_by_name(other, message):
         cb.Predictions.concatenate([first, other])
     with pytest.raises(PredictionsError, match="no predictions to concatenate"):
         cb.Predictions.concatenate([])
+
+
+# --- names and weights in files
+
+FORMATS = ["npz", "safetensors", "csv", "parquet", "npy"]
+
+
+def place(folder: Path, extension: str, rows: cb.Predictions) -> Path:
+    scores = {"logit": "logits", "prob": "probs"}.get(rows.form, rows.form)
+    return folder / (f"{scores}.npy" if extension == "npy" else f"rows.{extension}")
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_names_and_weights_of_many_labels_come_back(tmp_path: Path, extension, labelled):
+    names = ["cat", "a/b", "9 lives"]
+    of_row, of_label = np.linspace(0, 2, 400), np.linspace(0, 2, 1200).reshape(400, 3)
+    for number, weights in enumerate((of_row, of_label, None)):
+        rows = many(labelled, label_names=names, sample_weight=weights)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = place(folder, extension, rows)
+        cb.write_predictions(rows, path)
+        back = cb.read_predictions(path, kind="many-labels")
+        assert back.label_names == tuple(names)
+        np.testing.assert_array_equal(back.one_score, rows.one_score)
+        np.testing.assert_array_equal(back.labels, rows.labels)
+        if weights is None:
+            assert back.weights is None
+        else:
+            np.testing.assert_array_equal(back.weights, rows.weights)
+
+
+@pytest.mark.parametrize("extension", ["npz", "safetensors", "npy"])
+def test_names_and_weights_of_tokens_come_back(tmp_path: Path, extension, tokens):
+    logits, labels = tokens
+    rows = cb.Predictions.from_tokens(
+        logits,
+        labels,
+        keep_all=True,
+        sample_weight=np.linspace(1, 2, 600).reshape(30, 20),
+        class_names=list("abcdef"),
+    )
+    path = place(tmp_path, extension, rows)
+    cb.write_predictions(rows, path)
+    back = cb.read_predictions(path, kind="tokens", labelled=False)
+    assert back.class_names == tuple("abcdef")
+    np.testing.assert_array_equal(back.weights, rows.weights)
+    counted = cb.read_predictions(path, kind="tokens")
+    np.testing.assert_array_equal(counted.weights, rows.weights[labels.reshape(-1) != -100])
+
+
+def test_columns_of_labels_may_stand_in_another_order_than_those_of_scores(tmp_path: Path):
+    path = tmp_path / "tags.csv"
+    path.write_text("label_dog,label_cat,prob_cat,prob_dog\n1,0,0.25,0.75\n0,1,0.5,0.125\n")
+    rows = cb.read_predictions(path, kind="many-labels")
+    assert rows.label_names == ("cat", "dog")
+    np.testing.assert_array_equal(rows.labels.reshape(2, 2), [[0, 1], [1, 0]])
+    path.write_text("label_dog,prob_cat,prob_dog\n1,0.25,0.75\n")
+    with pytest.raises(PredictionsError, match="'cat' has a column among the scores, but none amo"):
+        cb.read_predictions(path, kind="many-labels")
+    path.write_text("label_cat,prob_cat\n1,0.25\n0,0.5\n")
+    assert cb.read_predictions(path, kind="many-labels").label_names == ("cat",)
+
+
+def test_a_column_names_the_clusters_of_rows_that_hold_several(tmp_path: Path, tokens):
+    logits, labels = tokens[0], tokens[1].copy()
+    labels[4] = -100  # a row of nothing but padding
+    documents = np.array([f"d{row // 3}" for row in range(30)])
+    np.savez(tmp_path / "t.npz", logits=logits, labels=labels, document=documents)
+    rows = cb.read_predictions(tmp_path / "t.npz", kind="tokens", cluster="document")
+    expected = np.nonzero(labels != -100)[0] // 3
+    assert len(set(zip(rows.clusters, expected, strict=True))) == 10
+    words = ["measure", str(tmp_path / "t.npz"), "--kind", "tokens", "--cluster", "document"]
+    outcome = CliRunner().invoke(app, [*words, "--resamples", "20", "--json", "-"])
+    assert json.loads(outcome.stdout)["clusters"] == 10
+
+
+def test_tokens_are_no_columns_of_a_table(tmp_path: Path, tokens):
+    rows = cb.Predictions.from_tokens(*tokens, keep_all=True)
+    with pytest.raises(InputError, match="is no column of a table"):
+        cb.write_predictions(rows, tmp_path / "x.csv")
+    np.savez(tmp_path / "t.npz", logits=tokens[0], labels=tokens[1])
+    with pytest.raises(PredictionsError, match=r"Predictions\.concatenate"):
+        cb.Shards(tmp_path / "t.npz", kind="tokens")
+
+
+def test_shards_may_name_their_classes(tmp_path: Path):
+    rows = cb.load_sample("test").take(slice(400))
+    named = cb.Predictions.from_logits(rows.logits, rows.labels, class_names=list("abcdefghij"))
+    for part in range(2):
+        some = named.take(slice(200 * part, 200 * part + 200))
+        cb.write_predictions(some, tmp_path / f"{part}.npz")
+    batches = list(cb.Shards(tmp_path).batches())
+    assert [batch.class_names for batch in batches] == [tuple("abcdefghij")] * 2
+    found = cb.evaluate_shards(cb.Shards(tmp_path), engine=cb.Engine(workers=1), resamples=20)
+    assert found["accuracy"].value == pytest.approx(evaluate(named, resamples=2)["accuracy"].value)

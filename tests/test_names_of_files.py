@@ -215,7 +215,7 @@ def test_formats_of_numbers_only_or_of_one_array_a_file_take_named_classes_too(t
     write_predictions(rows, tmp_path / "a-probs.npy")
     same(read_predictions(tmp_path / "a-probs.npy"), PROBS, "probs", NAMES)
     write_predictions(rows, tmp_path / "a.safetensors")
-    same(read_predictions(tmp_path / "a.safetensors"), PROBS, "probs")
+    same(read_predictions(tmp_path / "a.safetensors"), PROBS, "probs", NAMES)
 
 
 def test_names_stay_through_calibration_and_selection():

@@ -17,8 +17,9 @@
 `predictions` beside `label_ids`, as the Trainer of Hugging Face names them, are logits and labels;
 other names are told by an argument. Columns of scores may be lists, or be named after the classes
 (``prob_cat``). `label`, `labels` and `true_label` mean the same everywhere, and so do `pred_label`
-and `predicted`. An optional `weight` (N,) says how much each row counts. Keys and columns
-with other names are ignored.
+and `predicted`. An optional `weight` (N,) says how much each row counts; of tokens and many labels
+it may be of the shape of their labels. `class_names` and `label_names` are text, in a safetensors
+file JSON in its header. Keys and columns with other names are ignored.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from calibrant.files.keys import (
     CLASS_NAMES,
     GRIDS,
     HEAD,
+    LABEL_NAMES,
     LABELS,
     ONE_SCORE,
     PREDICTED,
@@ -105,7 +106,8 @@ def select(
     if scores == SCORES["toplabel"]:
         return Keys("toplabel", scores, truth(LABELS[::-1]), first(PREDICTED), weight=weight)
     head = tuple(key for key in HEAD if key in names)
-    called = CLASS_NAMES if CLASS_NAMES in names and not binary else None
+    named = LABEL_NAMES if wanted.kind == "many-labels" else CLASS_NAMES
+    called = named if named in names and not binary else None
     if len(head) == 1:
         (other,) = set(HEAD) - set(head)
         raise PredictionsError(

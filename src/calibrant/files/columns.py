@@ -9,9 +9,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import PredictionsError
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.choosing import select
-from calibrant.files.keys import CLASS_NAMES, OF_THE_NETWORK, Arrays, Keys, Wanted
+from calibrant.files.keys import (
+    CLASS_NAMES,
+    LABEL_NAMES,
+    OF_THE_NETWORK,
+    WEIGHT,
+    Arrays,
+    Keys,
+    Wanted,
+)
 
 STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
 KEYS = {stem: key for key, stem in STEMS.items()}
@@ -40,14 +48,12 @@ def select_columns(
     called: dict[str, list[tuple[str, int]]] = {}
     single: dict[str, list[int]] = {}
     told = [wanted.scores_key] if wanted.scores_key is not None else []
-    keys_of = KEYS | {stem: stem for stem in told}
+    several = {"label": "labels", WEIGHT: WEIGHT} if wanted.kind == "many-labels" else {}
+    keys_of = KEYS | several | {stem: stem for stem in told}
     stems = "|".join(re.escape(stem) for stem in keys_of)
     for position, name in enumerate(header):
         match = re.fullmatch(rf"({stems})_(.+)", name, flags=re.S)
-        label = re.fullmatch(r"label_([0-9]{1,99})", name)
-        if label and wanted.kind == "many-labels":
-            numbered.setdefault("labels", []).append((int(label[1]), position))
-        elif name in wanted.class_columns:
+        if name in wanted.class_columns:
             called.setdefault(_kind_told(wanted, source), []).append((name, position))
         elif match and re.fullmatch(r"[0-9]{1,99}", match[2]):
             numbered.setdefault(keys_of[match[1]], []).append((int(match[2]), position))
@@ -68,9 +74,12 @@ def select_columns(
                 names = list(wanted.class_columns)
             if key == keys.scores:
                 keys = replace(keys, class_names=tuple(names))
+            elif keys.class_names is not None and key in several.values():
+                _check_same(names, keys.class_names, key, source)
+                called[key].sort(key=lambda item: keys.class_names.index(item[0]))  # type: ignore[union-attr]
             places[key] = [position for _, position in called[key]]
         elif key in numbered:
-            stem = "label" if key == "labels" else STEMS.get(key, key)
+            stem = STEMS.get(key, "label" if key == "labels" else key)
             _check_numbers([number for number, _ in numbered[key]], stem, source)
             places[key] = [position for _, position in sorted(numbered[key])]
         else:
@@ -114,6 +123,17 @@ def _check_called(
             )
 
 
+def _check_same(found: Sequence[str], names: Sequence[str], key: str, source: str) -> None:
+    """Refuse columns that aren't named after the labels that the scores are named after."""
+    odd = sorted(set(found) ^ set(names))
+    if odd:
+        there, lacking = ("scores", key) if odd[0] in names else (key, "scores")
+        raise PredictionsError(
+            f"{source}: the label '{odd[0]}' has a column among the {there}, but none among the "
+            f"{lacking}"
+        )
+
+
 def _check_numbers(numbers: list[int], stem: str, source: str) -> None:
     present = set(numbers)
     for number in range(max(numbers) + 1):
@@ -140,16 +160,22 @@ def split(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
     columns: dict[str, NDArray[np.generic]] = {}
     # The short columns come first, where a reader of the file looks for them.
     of_rows = [key for key in arrays if key not in OF_THE_NETWORK]
-    called = arrays.get(CLASS_NAMES)
+    called = arrays.get(CLASS_NAMES, arrays.get(LABEL_NAMES))
     # A name of digits would be read as a number.
     names = [] if called is None else [str(name) for name in called.tolist()]
     if any(name.isdigit() for name in names):
         names = []
+    deep = next((key for key in of_rows if arrays[key].ndim > 2), None)
+    if deep is not None:
+        raise InputError(
+            f"'{deep}' of shape {arrays[deep].shape} is no column of a table, which has a "
+            "prediction a row; write .npz, .npy or .safetensors"
+        )
     for key in sorted(of_rows, key=lambda key: arrays[key].ndim):
         if arrays[key].ndim == 2:
             rows = arrays[key]
             ends = names if names and key != "features" else range(rows.shape[1])
-            stem = STEMS.get(key, "label")
+            stem = STEMS.get(key, "label" if key == "labels" else key)
             columns |= {f"{stem}_{end}": rows[:, i] for i, end in enumerate(ends)}
         elif key == "labels":
             columns["label"] = np.array(names)[arrays[key]] if names else arrays[key]

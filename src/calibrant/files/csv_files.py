@@ -48,7 +48,7 @@ def read_csv(path: Path, wanted: Wanted, source: str) -> Predictions:
         with _opened(path) as text:
             header = header_of(text, source, separator)
         keys, places = select_columns(header, wanted, source)
-        worded = keys.positive is not None or keys.class_names is not None
+        worded = keys.grid is None and (keys.positive, keys.class_names) != (None, None)
         named = {keys.labels} if worded else set[str | None]()
         if keys.predicted is not None and _holds_text(path, places[keys.predicted][0], separator):
             named = {keys.labels, keys.predicted}

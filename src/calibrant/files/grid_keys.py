@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from calibrant.core.arrays import Array, namespace
+import numpy as np
+
+from calibrant.core.arrays import Array, FloatArray, namespace
 from calibrant.core.errors import PredictionsError
+from calibrant.predictions.grids import unnamed
 from calibrant.predictions.predictions import Predictions
+
+Found = dict[str, Array | None]
 
 
 class GridWanted(Protocol):
@@ -32,6 +38,7 @@ def of_grid(
     scores: Array,
     labels: Array | None,
     weight: Array | None,
+    names: Sequence[str] | None,
     source: str,
     wanted: GridWanted,
     *,
@@ -42,16 +49,20 @@ def of_grid(
     Args:
         scores: (N, L) of many labels, (N, T, K) of tokens.
         labels: (N, L) or (N, T).
-        weight: (N,) of many labels.
+        weight: (N,) of rows, or of all that stands in them.
+        names: of many labels, or of the classes of tokens.
         source: begins error messages.
         wanted: what they are.
         log: whether scores are logits.
     """
     if wanted.kind == "many-labels":
+        if labels is not None and len(labels.shape) == 1 and tuple(scores.shape)[1:] == (1,):
+            labels = labels[:, None]  # a table has no other form for one label
         return Predictions.from_many_labels(
             scores,
             labels,
             kind="logit" if log else "prob",
+            label_names=names,
             source=source,
             sample_weight=weight,
         )
@@ -62,11 +73,19 @@ def of_grid(
         ignore_index=wanted.ignore_index,
         source=source,
         keep_all=not wanted.labelled,
+        sample_weight=weight,
+        class_names=names,
     )
 
 
-def grid_keys(predictions: Predictions) -> dict[str, Array | None]:
-    """Return what a file of these predictions holds: the inverse of `of_grid`."""
+def grid_keys(predictions: Predictions, label_names: str, class_names: str) -> Found:
+    """Return what a file of these predictions holds: the inverse of `of_grid`.
+
+    Args:
+        predictions: of which several stand in a row.
+        label_names: key of the names of many labels.
+        class_names: key of those of the classes of tokens.
+    """
     p, grid = predictions, predictions.grid
     assert grid is not None
     if grid.left_out:
@@ -77,13 +96,23 @@ def grid_keys(predictions: Predictions) -> dict[str, Array | None]:
     if p.label_names is not None:
         key, scores = f"{p.form}s", p.one_score
         shape = grid.shape
-        weights = None if p.weights is None else p.weights.reshape(shape)[:, 0]
+        names = None if p.label_names == unnamed(shape[1]) else p.label_names
     else:
-        key, scores, weights = p.kind, p.scores, None
+        key, scores, names = p.kind, p.scores, p.class_names
         shape = (*grid.shape, int(p.scores.shape[1]))
-    labels = p.known_labels
+    labels, names_key = p.known_labels, class_names if p.label_names is None else label_names
     return {
         key: namespace(scores).reshape(scores, shape),
         "labels": grid.labels if labels is None else labels.reshape(grid.shape),
-        "weight": weights,
+        "weight": _weights(p, grid.shape),
+        names_key: None if names is None else np.array(names),
     }
+
+
+def _weights(predictions: Predictions, shape: tuple[int, ...]) -> FloatArray | None:
+    """Return the weights as they stand in a grid: (N,) where all of a row have the same."""
+    if predictions.weights is None:
+        return None
+    weights = predictions.weights.reshape(shape)
+    rows = weights.reshape(shape[0], -1)
+    return rows[:, 0] if bool((rows == rows[:, :1]).all()) else weights

@@ -84,6 +84,7 @@ class Inspection:
                 "n": rows.n,
                 "n_classes": rows.n_classes,
                 "class_names": None if rows.class_names is None else list(rows.class_names),
+                "label_names": None if rows.label_names is None else list(rows.label_names),
                 "labels": rows.known_labels is not None,
                 "features": None if rows.features is None else int(rows.features.shape[1]),
                 "weights": rows.weights is not None,
@@ -99,9 +100,14 @@ class Inspection:
         text = f"would be read as {rows.form} of {counted(rows.n, 'row')}"
         if rows.n_classes is not None:
             text += f" and {rows.n_classes} classes"
-        if rows.class_names is not None:
-            names = ", ".join(rows.class_names[:SHOWN_NAMES])
-            text += f" ({names}{', ...' if len(rows.class_names) > SHOWN_NAMES else ''})"
+        if rows.label_names is not None:
+            count = len(rows.label_names)
+            text = f"would be read as {rows.form} of {counted(rows.n // count, 'row')}"
+            text += f" and {counted(count, 'label')}"
+        names = rows.class_names if rows.label_names is None else rows.label_names
+        if names is not None:
+            shown = ", ".join(names[:SHOWN_NAMES])
+            text += f" ({shown}{', ...' if len(names) > SHOWN_NAMES else ''})"
         text += ", with labels" if rows.known_labels is not None else ", without labels"
         more = [
             f"features of width {rows.features.shape[1]}" if rows.features is not None else "",

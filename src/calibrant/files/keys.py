@@ -40,9 +40,10 @@ PREDICTED = ("pred_label", "predicted")
 HEAD = ("head_weight", "head_bias")
 REFERENCE = "reference_features"
 WEIGHT, CLUSTER = "weight", "cluster"
-CLASS_NAMES = "class_names"
+CLASS_NAMES, LABEL_NAMES = "class_names", "label_names"
+NAMES = (CLASS_NAMES, LABEL_NAMES)
 # What is known of the network rather than of a row; tables, which hold rows, don't hold it.
-OF_THE_NETWORK = (*HEAD, REFERENCE, "class_names")
+OF_THE_NETWORK = (*HEAD, REFERENCE, *NAMES)
 _IMPORTING = RLock()
 # A message should stay readable whatever a decoder says.
 SHOWN_CHARACTERS = 300
@@ -102,6 +103,8 @@ class Keys:
     @property
     def worded(self) -> bool:
         """Whether labels may be names of classes."""
+        if self.grid is not None:
+            return False
         return self.binary or self.class_names is not None or self.kind == "toplabel"
 
     @property
@@ -126,9 +129,12 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
     if keys.predicted is not None:
         predicted = load(keys.predicted)
         return Predictions.from_confidence(scores, predicted, labels, source, sample_weight=weight)
+    names: Any = keys.class_names
+    if keys.names is not None:
+        names = [str(name) for name in native(load(keys.names)).ravel().tolist()]
     if keys.grid is not None:
-        wanted = keys.grid
-        return of_grid(scores, labels, weight, source, wanted, log=keys.kind == "logits")
+        log = keys.kind == "logits"
+        return of_grid(scores, labels, weight, names, source, keys.grid, log=log)
     features = load(keys.features)
     if keys.kind in ONE_SCORE:
         return Predictions.from_binary(
@@ -140,9 +146,6 @@ def assemble(keys: Keys, get: Callable[[str], Array], source: str) -> Prediction
             source=source,
             sample_weight=weight,
         )
-    names: Any = keys.class_names
-    if keys.names is not None:
-        names = [str(name) for name in native(load(keys.names)).ravel().tolist()]
     if keys.binary and labels is not None:
         labels, names = labels_of_columns(labels, source, keys.positive)
     elif names is not None and labels is not None:
@@ -168,7 +171,8 @@ def to_keys(predictions: Predictions, *, words: bool = True) -> Arrays:
     """
     p = predictions
     if p.grid is not None:
-        return {key: native(array) for key, array in grid_keys(p).items() if array is not None}
+        found = grid_keys(p, LABEL_NAMES, CLASS_NAMES)
+        return {key: native(array) for key, array in found.items() if array is not None}
     if p.kind == "toplabel":
         said, truth = p.predicted, p.known_labels
         if words and p.class_names is not None:

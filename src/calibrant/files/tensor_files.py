@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import PredictionsError
 from calibrant.files.bounds import MOST_REPEATED_BYTES, check_members
 from calibrant.files.choosing import select
-from calibrant.files.keys import CLASS_NAMES, Arrays, Wanted, assemble, native, optional, readable
+from calibrant.files.keys import NAMES, Arrays, Wanted, assemble, native, optional, readable
 from calibrant.files.opening import is_url, open_binary
 from calibrant.predictions.predictions import Predictions
 
@@ -30,13 +31,29 @@ def read_safetensors(path: Path, wanted: Wanted, source: str) -> Predictions:
     with readable("the safetensors file", source):
         file = _safetensors().safe_open(path, framework="numpy")
     with file:
+        names = _names_in(file.metadata())
 
         def get(key: str) -> Array:
+            if key in names:
+                return np.array(names[key])
             if file.get_slice(key).get_dtype() == "BF16":
                 return _widened(path, key)
             return file.get_tensor(key)
 
-        return assemble(select(file.keys(), wanted, source), get, source)
+        return assemble(select([*file.keys(), *names], wanted, source), get, source)
+
+
+def _names_in(header: dict[str, str] | None) -> dict[str, list[str]]:
+    """Return names of classes or labels that a header holds as JSON; tensors hold no text."""
+    found: dict[str, list[str]] = {}
+    for key in NAMES:
+        try:
+            names: Any = json.loads((header or {}).get(key, "null"))
+        except (ValueError, RecursionError):
+            continue  # another program's, and no names
+        if isinstance(names, list) and all(isinstance(name, str) for name in cast(Any, names)):
+            found[key] = names
+    return found
 
 
 def _widened(path: Path, key: str) -> Array:
@@ -47,9 +64,10 @@ def _widened(path: Path, key: str) -> Array:
 
 
 def write_safetensors(arrays: Arrays, path: Path) -> None:
-    """Write a safetensors file."""
-    numbers = {key: array for key, array in arrays.items() if key != CLASS_NAMES}
-    _safetensors("safetensors.numpy").save_file(numbers, path)
+    """Write a safetensors file; names of classes and labels stand in its header."""
+    numbers = {key: array for key, array in arrays.items() if key not in NAMES}
+    names = {key: json.dumps(arrays[key].tolist()) for key in NAMES if key in arrays}
+    _safetensors("safetensors.numpy").save_file(numbers, path, metadata=names or None)
 
 
 def _refuse_packed(file: BinaryIO, source: str) -> bool:

@@ -37,13 +37,18 @@ class Grid:
 
     Attributes:
         shape: (N, L) for L labels a row; (N, ...) for tokens and pixels.
-        left_out: how many positions of it are no rows, because their label says so.
+        kept: (M,) places in it, ascending, that are rows; None for all.
         labels: of all positions, where they aren't those of the rows; None otherwise.
     """
 
     shape: tuple[int, ...]
-    left_out: int = 0
+    kept: IntArray | None = None
     labels: NDArray[Any] | None = None
+
+    @property
+    def left_out(self) -> int:
+        """How many places are no rows, because their label says so."""
+        return 0 if self.kept is None else math.prod(self.shape) - len(self.kept)
 
 
 def of_many_labels(
@@ -65,7 +70,7 @@ def of_many_labels(
         raise PredictionsError(
             f"{source}: label_names must be {shape[1]} different names, one for each label"
         )
-    called = [f"label {i}" for i in range(shape[1])] if names is None else [*map(str, names)]
+    called = unnamed(shape[1]) if names is None else tuple(map(str, names))
     truth = None
     if labels is not None:
         truth = as_array(labels)
@@ -77,7 +82,12 @@ def of_many_labels(
                 f"0 and 1, not {found}{one if len(found) == 1 else ''}"
             )
         truth = namespace(truth).reshape(truth, (-1,))
-    return namespace(values).reshape(values, (-1,)), truth, Grid(shape), tuple(called)
+    return namespace(values).reshape(values, (-1,)), truth, Grid(shape), called
+
+
+def unnamed(labels: int) -> tuple[str, ...]:
+    """Return what so many labels are called where nobody has named them."""
+    return tuple(f"label {i}" for i in range(labels))
 
 
 def of_tokens(
@@ -88,8 +98,8 @@ def of_tokens(
     source: str,
     *,
     keep_all: bool = False,
-) -> tuple[Array, IntArray | None, IntArray | None, Grid]:
-    """Return (M, K) scores of (N, ..., K) ones, (M,) labels, (M,) places in the grid, and the grid.
+) -> tuple[Array, IntArray | None, Grid]:
+    """Return (M, K) scores of (N, ..., K) ones, (M,) labels, and the grid.
 
     The scores are a view of those given where no position is left out and classes come last. Else
     those that count are copied once, some rows at a time.
@@ -101,9 +111,6 @@ def of_tokens(
         class_axis: axis of the classes.
         source: begins error messages.
         keep_all: keep positions to be ignored too, and return no labels.
-
-    Returns:
-        The places are None where all positions are kept.
 
     Raises:
         PredictionsError: other shapes, or no position that counts.
@@ -120,7 +127,7 @@ def of_tokens(
     places = tuple(int(size) for size in values.shape[:-1])
     grid, count = Grid(places), math.prod(places)
     if labels is None:
-        return _flattened(values, None), None, None, grid
+        return _flattened(values, None), None, grid
     truth = to_numpy(as_array(labels))
     if truth.shape != places:
         raise PredictionsError(
@@ -128,18 +135,17 @@ def of_tokens(
             f"index for each, not {truth.shape}"
         )
     if keep_all:
-        return _flattened(values, None), None, None, replace(grid, labels=truth)
+        return _flattened(values, None), None, replace(grid, labels=truth)
     truth = truth.reshape(-1)
     kept = np.flatnonzero(truth != ignore_index) if ignore_index is not None else None
     if kept is None or len(kept) == count:
-        return _flattened(values, None), truth, None, grid
+        return _flattened(values, None), truth, grid
     if len(kept) == 0:
         raise PredictionsError(
             f"{source}: every label is {ignore_index}, which says that a position doesn't count "
             "(ignore_index=..., --ignore-index)"
         )
-    left_out = replace(grid, left_out=count - len(kept))
-    return _flattened(values, kept), truth[kept], kept, left_out
+    return _flattened(values, kept), truth[kept], replace(grid, kept=kept)
 
 
 def _flattened(values: Array, kept: IntArray | None) -> Array:
@@ -182,13 +188,12 @@ def _lies_in_rows(values: Array) -> bool:
     return all(size[i] == 1 or steps[i] == steps[i + 1] * size[i + 1] for i in range(len(size) - 2))
 
 
-def spread_over(values: Array, grid: Grid, kept: IntArray | None, what: str, source: str) -> Array:
+def spread_over(values: Array, grid: Grid, what: str, source: str) -> NDArray[Any]:
     """Return (M,) entries of rows that were taken apart: of one a row, or one a position.
 
     Args:
         values: (N,), or of the shape of the grid.
         grid: where the rows stood.
-        kept: (M,) places in it that are rows; None for all.
         what: what messages call the values.
         source: begins error messages.
 
@@ -206,4 +211,4 @@ def spread_over(values: Array, grid: Grid, kept: IntArray | None, what: str, sou
             f"{source}: {what} must have shape ({grid.shape[0]},), one for each row, or "
             f"{grid.shape}, one for each position, not {known.shape}"
         )
-    return every if kept is None else every[kept]
+    return every if grid.kept is None else every[grid.kept]

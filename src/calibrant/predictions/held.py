@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray, like, namespace
+from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, like, namespace
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import check_clusters, check_weights, normalised
-from calibrant.predictions.grids import Grid
+from calibrant.predictions.grids import Grid, spread_over
 from calibrant.predictions.last_layer import Head
 from calibrant.predictions.splitting import rows_of_first_part
 
@@ -67,11 +67,18 @@ class Rows:
     def with_clusters(self, clusters: Array | None, key: str = "cluster") -> Self:
         """Return the same rows with other clusters, (N,) names of them, or without any.
 
+        Of rows that hold several predictions, a name for each row or for each prediction.
+
         Raises:
             PredictionsError: names of another length, or blank ones; `key` is what it calls them.
         """
-        named = None if clusters is None else check_clusters(clusters, self.n, self.source, key)
-        return replace(self, clusters=named)
+        if clusters is None:
+            return replace(self, clusters=None)
+        grid = self.grid
+        if grid is not None and len(as_array(clusters)) == grid.shape[0]:
+            named = check_clusters(clusters, grid.shape[0], self.source, key)
+            return replace(self, clusters=spread_over(named, grid, key, self.source))
+        return replace(self, clusters=check_clusters(clusters, self.n, self.source, key))
 
     @property
     def counted(self) -> Self:

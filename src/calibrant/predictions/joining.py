@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -161,9 +162,22 @@ def _grid(grids: Sequence[Grid | None]) -> Grid | None:
     labels = [grid.labels for grid in known]
     return Grid(
         (sum(grid.shape[0] for grid in known), *first.shape[1:]),
-        sum(grid.left_out for grid in known),
+        _kept(known),
         None if any(one is None for one in labels) else np.concatenate(labels),  # type: ignore[arg-type]
     )
+
+
+def _kept(grids: Sequence[Grid]) -> NDArray[np.int64] | None:
+    """Return which places of all grids, one under the other, are rows; None for all."""
+    if all(grid.kept is None for grid in grids):
+        return None
+    found: list[NDArray[np.int64]] = []
+    before = 0
+    for grid in grids:
+        size = math.prod(grid.shape)
+        found.append(before + (np.arange(size) if grid.kept is None else grid.kept))
+        before += size
+    return np.concatenate(found)
 
 
 def _same_array(one: Array | None, other: Array | None) -> bool:

@@ -8,9 +8,8 @@ from typing import Literal, Self
 
 import numpy as np
 
-from calibrant.core.arrays import Array, IntArray
+from calibrant.core.arrays import Array
 from calibrant.core.errors import PredictionsError
-from calibrant.core.weights import check_clusters
 from calibrant.predictions.binary import BinaryKind
 from calibrant.predictions.forms import Forms
 from calibrant.predictions.grids import IGNORE_INDEX, of_many_labels, of_tokens, spread_over
@@ -63,7 +62,7 @@ class Several(Forms):
         made = cls.from_binary(flat, truth, kind=kind, source=source)
         index = np.tile(np.arange(width), count)
         made = replace(made, grid=grid, label_index=index, label_names=names)
-        return made._of_grid(None, sample_weight, clusters)
+        return made._of_grid(sample_weight, clusters)
 
     @classmethod
     def from_tokens(
@@ -109,35 +108,20 @@ class Several(Forms):
             >>> cb.Predictions.from_tokens(logits, labels)
             <Predictions 'tokens': 5 rows x 5 classes, logits, in 2 clusters>
         """
-        flat, truth, kept, grid = of_tokens(
+        flat, truth, grid = of_tokens(
             scores, labels, ignore_index, class_axis, source, keep_all=keep_all
         )
         build = cls.from_logits if kind == "logits" else cls.from_probs
         made = replace(build(flat, truth, source=source, class_names=class_names), grid=grid)
-        return made._of_grid(kept, sample_weight, clusters)
+        return made._of_grid(sample_weight, clusters)
 
-    def _of_grid(
-        self, kept: IntArray | None, sample_weight: Array | None, clusters: Array | None
-    ) -> Self:
-        """Return rows of a grid with their weights, and with what they came from for clusters.
-
-        Args:
-            kept: (M,) places in the grid that are rows; None for all.
-            sample_weight: (N,), or of the shape of the grid.
-            clusters: (N,).
-        """
-        grid = self.grid
-        assert grid is not None
-
-        def spread(values: Array, what: str) -> Array:
-            return spread_over(values, grid, kept, what, self.source)
-
-        if clusters is not None:
-            clusters = check_clusters(clusters, grid.shape[0], self.source)
-        return self._weighing(
-            None if sample_weight is None else spread(sample_weight, "weights"),
-            spread(np.arange(grid.shape[0]) if clusters is None else clusters, "clusters"),
-        )
+    def _of_grid(self, sample_weight: Array | None, clusters: Array | None) -> Self:
+        """Return rows of a grid with their weights, and with what they came from for clusters."""
+        assert self.grid is not None
+        if sample_weight is not None:
+            sample_weight = spread_over(sample_weight, self.grid, "weights", self.source)
+        rows = np.arange(self.grid.shape[0]) if clusters is None else clusters
+        return self._weighing(sample_weight, None).with_clusters(rows)
 
     def of_label(self, label: int | str) -> Self:
         """Return the binary predictions of one of many labels, by its number or name.

@@ -127,6 +127,9 @@ class Shard:
                 f"{self.where}: has a 'weight' for each row, and shards are taken without weights; "
                 "measure it as one file"
             )
+        if keys.names is not None:
+            names = next(file.read([keys.names], [slice(0, file.shape(keys.names)[0])]))[keys.names]
+            keys = replace(keys, names=None, class_names=tuple(map(str, names.tolist())))
         return replace(keys, head=(), reference=None, features=keys.features if features else None)
 
 

@@ -149,6 +149,11 @@ def _header(
     with open_rows(where, labels) as file, readable("the header", where):
         keys = file.choose(Wanted(kind, labelled, positive))
         shape = file.shape(keys.scores)
+        if keys.grid is not None:
+            raise PredictionsError(
+                f"{where}: many labels and tokens aren't read in parts yet; take one file, or put "
+                "several together with Predictions.concatenate"
+            )
         wide = keys.kind not in ("toplabel", *ONE_SCORE)
         if len(shape) != 1 + wide or shape[0] < 1 or (wide and shape[1] < 2):
             expected = "(N, K) with N >= 1 rows and K >= 2 classes" if wide else "(N,) with N >= 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import log2
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from calibrant.training.losses import (
     CrossEntropy,
     RankMixup,
     SoftECE,
+    pairs,
 )
 from calibrant.training.losses.pairs import pair_sum
 
@@ -210,6 +212,28 @@ def test_the_sum_over_pairs_and_its_gradient_are_those_of_all_pairs(dtype, n_cla
     torch.testing.assert_close(
         found.grad.double() / pairs, exact.grad / pairs, rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("n_classes", [3, 17, 100])
+@pytest.mark.parametrize("wide", [False, True])
+def test_cpc_by_running_sums_of_powers_is_that_by_decays(monkeypatch, n_classes, wide):
+    logits, target = 3 * torch.randn(64, n_classes), torch.randint(n_classes, (64,))
+    if wide:
+        logits[5, 0] = 1000.0
+    powers = Mock(wraps=pairs._weighted_sums)
+    monkeypatch.setattr(pairs, "_weighted_sums", powers)
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for on_host in (True, False):
+        monkeypatch.setattr(pairs, "_on_host", lambda logits, answer=on_host: answer)
+        z = logits.clone().requires_grad_()
+        value = CPC(reduction="none")(z, target)
+        value.sum().backward()
+        assert z.grad is not None
+        found.append((value.detach() - CrossEntropy(reduction="none")(logits, target), z.grad))
+    # Ranges that are too wide for powers go the other way by themselves.
+    assert powers.called is not wide
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-6, atol=1e-6)
 
 
 class CountsWritten(TorchDispatchMode):

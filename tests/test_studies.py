@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from calibrant import studies
+from calibrant.studies.catalogue import names as declared
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/calibrant"
@@ -81,9 +82,8 @@ def said() -> dict[str, tuple[int | None, str, list[str]]]:
 
 
 def test_there_are_the_studies_that_the_documentation_rests_on() -> None:
-    alone = {"beyond_smart", "interval_coverage", "many_groups", "row_intervals", "smart_defaults"}
-    alone |= {"top_rest", "whole_networks"}
-    several = {"calibration_size", "losses", "monitoring", "second_stages", "second_stages.seeds"}
+    alone = {"many_groups", "row_intervals", "smart_defaults", "top_rest", "whole_networks"}
+    several = {"losses", "monitoring", "second_stages", "second_stages.seeds"}
     assert {name.removeprefix("calibrant.studies.") for name in programs()} >= alone | several
 
 
@@ -110,6 +110,16 @@ def test_every_study_that_is_named_somewhere_exists() -> None:
         named |= found
         assert not re.search(r"scripts/(study|second_stage)_", text) or place == Path(__file__)
     assert {"calibrant.studies.losses", "calibrant.studies.second_stages.seeds"} <= named
+
+
+def test_every_declared_study_that_is_named_somewhere_exists() -> None:
+    named = set[str]()
+    for place in places_of_names():
+        text = place.read_text(encoding="utf-8")
+        found = set(re.findall(r"calibrant study (?:run|show) ([a-z][a-z0-9-]+)(?![\w.-])", text))
+        assert found <= {*declared()}, place
+        named |= found
+    assert {"calibration-size", "beyond-smart", "interval-coverage"} <= named
 
 
 def test_nothing_but_the_command_line_imports_studies() -> None:

@@ -50,7 +50,7 @@ def list_studies(data: Data = None, json: Json = None) -> None:
         [each["name"], each["paper"], "yes" if each["runnable"] else "no", each["title"]]
         for each in found
     ]
-    emit(format_table(["name", "paper", "runnable", "title"], rows), found, json)
+    emit(format_table(["name", "paper", "runnable", "title"], rows, labels=4), found, json)
 
 
 @study.command()

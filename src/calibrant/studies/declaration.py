@@ -28,6 +28,7 @@ class Figure:
         lines: axes, or attributes of their values.
         panels: the same; a column of panels for each of their values.
         log: whether x is logarithmic.
+        minus: the competitor whose value is taken off the others', or "".
     """
 
     x: str
@@ -35,6 +36,7 @@ class Figure:
     lines: tuple[str, ...] = ()
     panels: tuple[str, ...] = ()
     log: bool = False
+    minus: str = ""
 
 
 @dataclass(frozen=True)

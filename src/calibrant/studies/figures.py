@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def _lines(result: StudyResult, declared: Declared) -> Figure:
     """Return lines over an axis: a row of panels for each metric, a column for each panel."""
     from matplotlib.figure import Figure
 
-    study, found = result.study, result.estimates
+    study, found = result.study, _relative(result, declared.minus)
     panels = list(dict.fromkeys(layout_words(study, declared.panels, e.at) for e in found))
     lines = list(dict.fromkeys(layout_words(study, declared.lines, e.at) for e in found))
     size = (1.2 + 3.6 * len(panels), 1.0 + 2.6 * len(declared.y))
@@ -98,15 +99,47 @@ def _lines(result: StudyResult, declared: Declared) -> Figure:
             if i == 0 and panel:
                 ax.set_title(panel, fontsize="medium")
             if j == 0:
-                ax.set_ylabel(_title(measure))
+                ax.set_ylabel(
+                    _title(measure) + (f" less {declared.minus}'s" * bool(declared.minus))
+                )
             if i == len(declared.y) - 1:
                 ax.set_xlabel(declared.x)
+            if declared.minus:
+                ax.axhline(0, color=QUIET, lw=1)
             _quiet(ax)
     handles, labels = axes[0][0].get_legend_handles_labels()
     if len(lines) > 1:
         columns = max(1, min(4 if len(panels) > 1 else 3, len(handles)))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure
+
+
+def _relative(result: StudyResult, rival: str) -> list[Estimate]:
+    """Return the numbers less those of one competitor, seed by seed; "" leaves them as they are."""
+    axis = result.study.compare
+    if not rival or axis is None:
+        return result.estimates
+    base = {
+        (e.measure.name, *_others(e.at, axis)): e.values
+        for e in result.estimates
+        if e.at[axis] == rival
+    }
+    found: list[Estimate] = []
+    for estimate in result.estimates:
+        theirs = base.get((estimate.measure.name, *_others(estimate.at, axis)))
+        if estimate.at[axis] == rival or theirs is None:
+            continue
+        ours = estimate.values
+        # Where seeds change nothing there is one value for all of them.
+        size = max(len(ours), len(theirs))
+        pairs = zip(*(of * (size // len(of)) for of in (ours, theirs)), strict=False)
+        values = tuple(a - b for a, b in pairs)
+        found.append(replace(estimate, values=values, low=None, high=None, published=None))
+    return found
+
+
+def _others(at: Mapping[str, str], axis: str) -> tuple[tuple[str, str], ...]:
+    return tuple((key, name) for key, name in at.items() if key != axis)
 
 
 def _line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +16,16 @@ from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
 from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
 from calibrant.predictions.predictions import Predictions
+from calibrant.studies.data import Draw, known_truth
 from calibrant.studies.declaration import SAMPLE
 
 VALIDATION, TEST = "-val", "-test"
 CONFIGURATION = "config.json"
 # Bigger trees of files than this go by names and sizes; to read them would take longer than a run.
 MOST_BYTES = 1 << 30
+# Names of rows that are drawn, and how many to fit on where nobody says.
+KNOWN_TRUTH = re.compile(r"synthetic|(tempered|margin)-\d+")
+DRAWN_ROWS = 5000
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,11 @@ class Given:
         """The digest of what it holds, whatever it is called and wherever it lies."""
         return _digest(self.paths, tuple(_state(path) for path in self.paths))
 
+    @property
+    def varies(self) -> bool:
+        """Whether the rows to measure on are others for every seed."""
+        return self.is_split
+
     def predictions(self) -> tuple[Predictions, Predictions | None]:
         """Return the rows to fit on and those to measure on, None for one file that is split.
 
@@ -79,7 +89,7 @@ class Given:
         return read[0], read[1] if len(read) > 1 else None
 
     def rows(
-        self, seed: int, *, size: int | None = None, fit_size: float = 0.5
+        self, seed: int, *, size: int | None = None, fit_size: float = 0.5, rest: bool = False
     ) -> tuple[Predictions, Predictions]:
         """Return the rows to fit on and those to measure on.
 
@@ -87,12 +97,15 @@ class Given:
             seed: of the split of one file, and of the draw of `size` rows.
             size: how many rows to fit on; None for all, or those of the split.
             fit_size: of one file: rows to fit on, or a fraction below 1.
+            rest: of one file, with `size`: measure on all rows that aren't fitted on.
 
         Raises:
             InputError: there are fewer rows.
         """
         pool, test = self.predictions()
         if test is None:
+            if rest and size is not None and size < pool.n:
+                return pool.split(size, seed)
             pool, test = pool.split(fit_size, seed)
         if size is None or size == pool.n:
             return pool, test
@@ -101,13 +114,45 @@ class Given:
         return pool.split(size, seed)[0], test
 
 
+@dataclass(frozen=True)
+class Drawn(Given):
+    """Rows that are drawn anew for every seed, and whose truth is known; see `known_truth`."""
+
+    @property
+    def varies(self) -> bool:
+        """They do."""
+        return True
+
+    @property
+    def digest(self) -> str:
+        """The name, which says how they are drawn."""
+        return f"drawn {self.name}"
+
+    def draw(self, seed: int, size: int | None) -> Draw:
+        """Return rows with their true probabilities."""
+        return known_truth(self.name, size or DRAWN_ROWS, seed)
+
+    def predictions(self) -> tuple[Predictions, Predictions | None]:
+        """Return those of the first seed."""
+        return self.rows(0)
+
+    def rows(
+        self, seed: int, *, size: int | None = None, fit_size: float = 0.5, rest: bool = False
+    ) -> tuple[Predictions, Predictions]:
+        """Return the rows of a seed; `size` of them to fit on."""
+        draw = self.draw(seed, size)
+        return draw.fit, draw.test
+
+
 class Inputs(Mapping[str, Given]):
-    """Inputs by name; those that ship with the package are always there."""
+    """Inputs by name; sample data that ship with the package, and drawn rows, are always there."""
 
     def __init__(self, given: Mapping[str, Given]) -> None:
         self._given = {SAMPLE: sample(), **given}
 
     def __getitem__(self, name: str) -> Given:
+        if name not in self._given and KNOWN_TRUTH.fullmatch(name):
+            return Drawn(name, ())
         return self._given[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -17,7 +17,7 @@ PAPERS = ("SMART", "FeDLaS", "MaC-Cal", "CalArena", "Calibrant")
 _LAYOUT = ["title", "paper", "kind", "seeds", "metrics", "rows", "columns", "compare", "against"]
 _KEYS = [*_LAYOUT, "axes", "skip", "small", "settings", "figure", "footnotes", "published"]
 _SMALL = ["axes", "seeds", "settings"]
-_FIGURE = ("x", "y", "lines", "panels", "log")
+_FIGURE = ("x", "y", "lines", "panels", "log", "minus")
 
 
 def read_study(path: Path, name: str | None = None) -> Study:
@@ -131,7 +131,9 @@ def _figure(
         for word in words:
             if word not in of:
                 raise InputError(f"{where}: {key}: {unknown(dict.fromkeys(of), word, 'axis')}")
-    return Figure(x, y, lines, panels, bool(table.get("log", False)))
+    return Figure(
+        x, y, lines, panels, bool(table.get("log", False)), _text(table, "minus", where, "")
+    )
 
 
 def _text(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:

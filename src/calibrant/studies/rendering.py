@@ -9,6 +9,7 @@ from calibrant.core.tables import Table
 from calibrant.core.text import wrap
 from calibrant.studies.cells import cells_of
 from calibrant.studies.declaration import Study
+from calibrant.studies.kinds import kind_named
 from calibrant.studies.needing import told
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def layout(result: StudyResult) -> Table:
     head = [*study.rows, *(" ".join(across) for across in columns)]
     labels = max(1, len(study.rows))
     ranked = _with_ranks(result, head, cells, columns, slots)
-    return Table(ranked[0], ranked[1], bold, _legend(result), labels)
+    legend = _legend(result, ranked=len(ranked[1]) > len(rows))
+    return Table(ranked[0], ranked[1], bold, legend, labels)
 
 
 def _place(study: Study, at: Mapping[str, str], title: str) -> tuple[Words, Words]:
@@ -131,7 +133,7 @@ def _with_ranks(
     return head, [*cells, line] if any(line[len(study.rows) :]) else cells
 
 
-def _legend(result: StudyResult) -> str:
+def _legend(result: StudyResult, *, ranked: bool) -> str:
     """Return what the marks of the table mean, those that it has."""
     found, said = result.estimates, list[str]()
     percent = list(dict.fromkeys(e.measure.title for e in found if e.measure.scale == 100))
@@ -146,7 +148,7 @@ def _legend(result: StudyResult) -> str:
             f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "
             "these is marked in 95 % of cases."
         )
-    if result.study.compare is not None and result.ranks(result.study.metrics[0]):
+    if ranked:
         said.append("Mean rank: over rows that have all of them, 1 is best.")
     return " ".join([*said, *result.study.footnotes])
 
@@ -199,7 +201,8 @@ def tables(result: StudyResult) -> list[tuple[str, Table]]:
         return []
     found = [("", layout(result)), ("Number by number", details(result))]
     against = differences(result)
-    return [*found, ("Paired differences", against)] if against.rows else found
+    found += [("Paired differences", against)] if against.rows else []
+    return [*found, *kind_named(result.study.kind).tables(result)]
 
 
 def as_text(result: StudyResult) -> str:

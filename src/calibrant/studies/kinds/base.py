@@ -19,6 +19,7 @@ from calibrant.studies.inputs import Given, Inputs
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from calibrant.core.tables import Table
     from calibrant.studies.results import StudyResult
 
 Better = Literal["low", "high", "neither"]
@@ -165,6 +166,10 @@ class Kind(ABC):
     def method_version(self, cell: Cell) -> str:
         """Return the version of the method; another one is computed anew."""
         return ""
+
+    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
+        """Return tables of its own, each with a heading, to stand below those of every study."""
+        return []
 
     def draw(self, result: StudyResult) -> Figure | None:
         """Return a figure of its own for a study's result; None for what the study declares."""

@@ -8,20 +8,44 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
 
 from calibrant._version import __version__
 from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions
+from calibrant.studies.averaged import averaged
 from calibrant.studies.cells import Cell
-from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import PREDICTIONS, WITH_FEATURES, Kind, Need
+from calibrant.studies.data import Draw
+from calibrant.studies.inputs import Drawn, Inputs
+from calibrant.studies.kinds.base import PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
 from calibrant.studies.measuring import quietly
+
+if TYPE_CHECKING:
+    from calibrant.core.tables import Table
+    from calibrant.studies.results import StudyResult
 
 # Measured in any case, so that tables of different metrics share their cells.
 USUAL = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
+# Measured besides the metrics of the catalogue.
+OTHERS = {
+    measure.name: measure
+    for measure in (
+        Measure("seconds", "fit s", 1.0, 3, "low", "processor seconds of a fit"),
+        Measure(
+            "off-truth",
+            "off truth",
+            100.0,
+            2,
+            "low",
+            "mean distance of the confidence from the known probability that it is right",
+        ),
+    )
+}
 
 
 class PostHoc(Kind):
@@ -33,9 +57,19 @@ class PostHoc(Kind):
         "arguments": {},  # of methods, by name
         "fit_size": 0.5,  # of one file that is split
         "size": None,
+        "rest": False,  # of one file, with a size: measure on all other rows
         "resamples": 400,
         "level": 0.95,
     }
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """The catalogue of metrics, the time of a fit, and what is known of drawn rows."""
+        return {**super().measures, **OTHERS}
+
+    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
+        """Return what `auto` averaged, where it took part."""
+        return averaged(result)
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return the predictions, with features where the method sees them."""
@@ -45,9 +79,12 @@ class PostHoc(Kind):
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return method, arguments and rows; the seed only if it changes anything."""
         calibrator, size = self.calibrator(cell), self.size(cell)
-        split = inputs[cell.input].is_split
-        seeded = split or size is not None or "seed" in calibrator.get_params()
-        return {
+        given = inputs[cell.input]
+        split = given.is_split
+        drawn = size is not None and not given.varies and size < given.predictions()[0].n
+        seeded = given.varies or drawn or "seed" in calibrator.get_params()
+        rest = {"rest": True} if split and size is not None and self.setting(cell, "rest") else {}
+        return rest | {
             "method": cell.method,
             "arguments": calibrator.get_params(),
             "size": size,
@@ -55,7 +92,7 @@ class PostHoc(Kind):
             "seed": cell.seed if seeded else None,
             "resamples": self.setting(cell, "resamples"),
             "level": self.setting(cell, "level"),
-            "metrics": sorted(set(cell.metrics) - set(USUAL)),
+            "metrics": sorted(set(cell.metrics) - {*USUAL, *OTHERS}),
         }
 
     def method_version(self, cell: Cell) -> str:
@@ -83,30 +120,41 @@ class PostHoc(Kind):
     def rows(self, cell: Cell, inputs: Inputs) -> tuple[Predictions, Predictions]:
         """Return the rows to fit on and those to measure on."""
         return inputs[cell.input].rows(
-            cell.seed, size=self.size(cell), fit_size=self.setting(cell, "fit_size")
+            cell.seed,
+            size=self.size(cell),
+            fit_size=self.setting(cell, "fit_size"),
+            rest=self.setting(cell, "rest"),
         )
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         """Return metrics with intervals and floors."""
+        given = inputs[cell.input]
         fit, test = self.rows(cell, inputs)
         test = test.counted
         calibrator = self.calibrator(cell)
         with quietly():
-            started = time.perf_counter()
+            started, worked = time.perf_counter(), time.process_time()
             calibrator.fit_predictions(fit)
-            fitted = time.perf_counter()
+            fitted, worked = time.perf_counter(), time.process_time() - worked
             after = calibrator.apply_predictions(test)
             applied = time.perf_counter()
         found = evaluate(
             after,
-            metrics=list(dict.fromkeys([*USUAL, *cell.metrics])),
+            metrics=[n for n in dict.fromkeys([*USUAL, *cell.metrics]) if n not in OTHERS],
             resamples=self.setting(cell, "resamples"),
             level=self.setting(cell, "level"),
-            seed=cell.seed if inputs[cell.input].is_split else 0,
+            seed=cell.seed if given.varies else 0,
         )
-        split = f" split {cell.seed}" if inputs[cell.input].is_split else ""
-        return measured(found) | {
-            "pairing": f"{inputs[cell.input].digest}{split}",
+        split = f" split {cell.seed}" if given.varies else ""
+        split += f" {fit.n}" if self.setting(cell, "rest") else ""
+        result = measured(found)
+        result["values"]["seconds"] = {"value": worked}
+        if isinstance(given, Drawn):
+            add_distance(result, given.draw(cell.seed, self.size(cell)), after, cell.seed)
+        if isinstance(calibrator, AutoCalibrator):
+            result["averaged"] = calibrator.averaged_
+        return result | {
+            "pairing": f"{given.digest}{split}",
             "fit_rows": fit.n,
             "test_rows": test.n,
             "fit_seconds": fitted - started,
@@ -114,6 +162,20 @@ class PostHoc(Kind):
             "parameters": calibrator.n_parameters,
             "notes": list(calibrator.fit_report_.notes),
         }
+
+
+def add_distance(result: dict[str, Any], draw: Draw, after: Predictions, seed: int) -> None:
+    """Add how far confidences are from the true probability that the predicted class is right."""
+    assert draw.truth is not None
+    said = after.probs
+    right = np.take_along_axis(draw.truth, said.argmax(axis=1)[:, None], axis=1)[:, 0]
+    away = np.abs(said.max(axis=1) - right)
+    resamples = len(result["replicates"]["ece"])
+    rows = np.random.default_rng(seed).integers(len(away), size=(resamples, len(away)))
+    replicates = away[rows].mean(axis=1)
+    low, high = np.quantile(replicates, [0.025, 0.975]).tolist()
+    result["values"]["off-truth"] = {"value": float(away.mean()), "low": low, "high": high}
+    result["replicates"]["off-truth"] = [float(f"{value:.7g}") for value in replicates]
 
 
 def measured(found: Evaluation) -> dict[str, Any]:

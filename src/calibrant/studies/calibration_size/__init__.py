@@ -1,1 +1,0 @@
-"""How methods compare over sizes of the fit set: docs/calibration-size.md."""

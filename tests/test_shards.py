@@ -251,12 +251,6 @@ def test_broken_headers_are_left_out_only_when_asked_to(folder: Path) -> None:
     assert len(shards) == len(WRITERS) - 1
 
 
-def test_rows_with_weights_are_refused_rather_than_counted_alike(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", logits=np.eye(3), labels=np.arange(3), weight=np.ones(3))
-    with pytest.raises(PredictionsError, match="taken without weights"):
-        list(cb.Shards(tmp_path).batches())
-
-
 def test_bfloat16_and_columns_in_fortran_order_are_read(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from safetensors.torch import save_file

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.checks import as_numbers
 from calibrant.core.errors import PredictionsError
+from calibrant.core.row_numbers import row_number
 
 # Weights that differ by no more than this, after division by their mean, differ by rounding.
 SAME_WEIGHT = 1e-12
@@ -27,16 +28,23 @@ def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -
         PredictionsError: another shape or length, a weight that is negative or not finite (the
             message names the row), or none above zero.
     """
+    values = check_each_weight(weights, rows, source, key)
+    if not values.any():
+        raise PredictionsError(
+            f"{source}: '{key}' must be above 0 for at least one row, but all {rows} are 0"
+        )
+    return values
+
+
+def check_each_weight(weights: Array, rows: int, source: str, key: str = "weight") -> FloatArray:
+    """Return `weights` as (rows,) float64, of which all may be 0; otherwise as `check_weights`."""
     values = as_numbers(_column(weights, rows, source, key), key, source).astype(np.float64)
     bad = ~(np.isfinite(values) & (values >= 0))
     if bad.any():
         row = int(bad.argmax())
         raise PredictionsError(
-            f"{source}: '{key}' must be finite and not negative, but row {row} holds {values[row]}"
-        )
-    if not values.any():
-        raise PredictionsError(
-            f"{source}: '{key}' must be above 0 for at least one row, but all {rows} are 0"
+            f"{source}: '{key}' must be finite and not negative, but row {row_number(row)} holds "
+            f"{values[row]}"
         )
     return values
 

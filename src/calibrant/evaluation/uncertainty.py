@@ -100,7 +100,7 @@ def bootstrap(
         if len(means) < len(metrics):
             # `take` leaves a resample's numbers side by side; indexing would leave a row's.
             curves = resampled(rows, counts.take(rows.order, axis=1))
-            found.update(_values_of_resamples(metrics, curves))
+            found.update(values_of_resamples(metrics, curves))
         return found
 
     return _in_batches(batch, rows.n, resamples, seed)
@@ -149,11 +149,11 @@ def _one_of_many_rows(
         totals += [float(often @ metric.per_row(some)) for metric in means]
     found = {m.name: np.array([t / rows.n]) for m, t in zip(means, totals.tolist(), strict=True)}
     if len(means) < len(metrics):
-        found |= _values_of_resamples(metrics, DrawnCurve(rows, counts[rows.order]))
+        found |= values_of_resamples(metrics, DrawnCurve(rows, counts[rows.order]))
     return found
 
 
-def _values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Replicates:
+def values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Replicates:
     """Return the (R,) values of all curve metrics on R resamples.
 
     Those made of many gaps scatter around gaps drawn towards 0.

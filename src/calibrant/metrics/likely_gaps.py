@@ -23,7 +23,7 @@ class LikelyGaps(NamedTuple):
     to 1.25 without).
 
     Attributes:
-        bounds: (G + 1,) first row of each group, and N.
+        bounds: (G + 1,) first row, or cell, of each group, and N.
         gaps: (G,) those gaps, c - a.
     """
 
@@ -36,30 +36,62 @@ class LikelyGaps(NamedTuple):
     ) -> Self:
         """Return the likely gaps of (N,) ascending confidences with their outcomes."""
         n = len(confidence)
-        groups = max(1, min(GAP_GROUPS, n // FEWEST_IN_GROUP))
-        at = confidence[np.arange(groups) * n // groups]
+        at = confidence[_firsts(n)]
         # Rows that tie stay together.
         bounds = [*np.unique(np.searchsorted(confidence, at)).tolist(), n]
         gaps: list[float] = []
         for start, stop in pairwise(bounds):
             part = slice(start, stop)
             each = np.ones(stop - start) if weight is None else weight[part]
-            gaps.append(_likely_gap(confidence[part] - correct[part], each))
+            gaps.append(_likely_gap(confidence[part] - correct[part], each, each * each))
+        return cls(np.array(bounds), np.array(gaps))
+
+    @classmethod
+    def of_cells(
+        cls, residual: FloatArray, mass: FloatArray, squares: FloatArray, rows: IntArray
+    ) -> Self:
+        """Return the likely gaps of P cells of rows, ascending, as if the rows of a cell tied.
+
+        Args:
+            residual: (2, P) mean of c - a of wrong and of right rows.
+            mass: (2, P) what these rows weigh together.
+            squares: (2, P) sums of their squared weights.
+            rows: (P,) how many rows a cell holds.
+        """
+        ends = np.cumsum(rows)
+        firsts = np.searchsorted(ends, _firsts(int(ends[-1])), side="right")
+        bounds = [*np.unique(firsts).tolist(), len(rows)]
+        gaps = [
+            _likely_gap(*(each[:, start:stop].ravel() for each in (residual, mass, squares)))
+            for start, stop in pairwise(bounds)
+        ]
         return cls(np.array(bounds), np.array(gaps))
 
     def of(self, part: slice) -> FloatArray:
-        """Return (n,) the gaps of single rows."""
+        """Return (n,) the gaps of single rows, or cells."""
         start, stop, _ = part.indices(int(self.bounds[-1]))
         sizes = np.diff(np.clip(self.bounds, start, stop))
         return np.repeat(self.gaps, sizes)
 
 
-def _likely_gap(residual: FloatArray, weight: FloatArray) -> float:
-    """Return the mean of residuals, drawn towards 0 as far as it may be noise."""
-    mass = float(weight.sum())
-    if mass == 0:
+def _firsts(n: int) -> IntArray:
+    """Return the first of N sorted rows of each group."""
+    groups = max(1, min(GAP_GROUPS, n // FEWEST_IN_GROUP))
+    return np.arange(groups) * n // groups
+
+
+def _likely_gap(residual: FloatArray, mass: FloatArray, squares: FloatArray) -> float:
+    """Return the mean of residuals, drawn towards 0 as far as it may be noise.
+
+    Args:
+        residual: (n,) of single rows, or means of rows that have nearly the same.
+        mass: (n,) their weights.
+        squares: (n,) the sums of squared weights.
+    """
+    total = float(mass.sum())
+    if total == 0:
         return 0.0
-    gap = float(weight @ residual) / mass
-    apart = (residual - gap) * weight
-    square = float(apart @ apart) / mass**2
+    gap = float(mass @ residual) / total
+    apart = residual - gap
+    square = float(squares @ (apart * apart)) / total**2
     return gap**3 / (gap**2 + square / 2) if gap else 0.0

@@ -21,6 +21,7 @@ NOT_BINARY = (
     "it is about the positive class of binary predictions, which have to be declared "
     "(Predictions.from_binary, --kind binary)"
 )
+ONLY_COUNTS = "it takes weights that count rows, whole numbers, only"
 NO_CLASSES = "it needs a score for every class"
 
 
@@ -77,7 +78,7 @@ class Metric:
         if self.weighs == "none" and predictions.weights is not None:
             return "it takes no weights; where these count rows, measure `repeated()` ones"
         if self.weighs == "counts" and not are_counts(predictions.weights):
-            return "it takes weights that count rows, whole numbers, only"
+            return ONLY_COUNTS
         if not self.takes_clusters and predictions.clusters is not None:
             return "it compares rows in pairs as if they were independent, and takes no clusters"
         return None

@@ -22,6 +22,7 @@ NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
     "head": ("the last layer", "'head_weight' and 'head_bias'"),
 }
+ONLY_COUNTS = "method '{}' takes weights that count rows, whole numbers, only"
 # A method that doesn't heed weights gets no more than so many repeats of a row, on average.
 MOST_REPEATS = 100
 
@@ -38,9 +39,7 @@ def rows_for(calibrator: Calibrator, predictions: Predictions) -> Predictions:
     if rows.weights is None or calibrator.weighs:
         return rows
     if not are_counts(rows.weights):
-        raise NotApplicableError(
-            f"method '{calibrator.method}' takes weights that count rows, whole numbers, only"
-        )
+        raise NotApplicableError(ONLY_COUNTS.format(calibrator.method))
     if rows.weights.sum() > MOST_REPEATS * rows.n:
         raise NotApplicableError(
             f"method '{calibrator.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "

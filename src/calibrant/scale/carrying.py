@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from calibrant.metrics.registry import metrics_named
-from calibrant.metrics.shapes import NO_CLASSES, NOT_BINARY, Metric, RowsMetric
+from calibrant.metrics.shapes import NO_CLASSES, NOT_BINARY, ONLY_COUNTS, Metric, RowsMetric
 from calibrant.scale.row_sums import RowSums
 from calibrant.scale.sums import ShardSums
 from calibrant.scale.whole_rows import CARRIED, MOST_CLASSES
@@ -41,12 +41,16 @@ def usable(
             skipped[metric.name] = NOT_CARRIED[metric.name]
         elif isinstance(metric, RowsMetric) and metric.name not in sums.plan.whole_rows:
             skipped[metric.name] = _why_not_whole(metric.name, sums)
+        elif metric.weighs == "counts" and not rows.cells.counts:
+            skipped[metric.name] = ONLY_COUNTS
         else:
             usable.append(metric)
     return usable, skipped
 
 
 def _why_not_whole(name: str, sums: ShardSums) -> str:
+    if sums.rows is not None and sums.rows.weight is not None:
+        return "its sums aren't kept for rows with weights; measure a sample as one file"
     if name == "classwise_ece" and (sums.n_classes or 0) > MOST_CLASSES:
         return f"its sums would be too large for more than {MOST_CLASSES} classes"
     if sums.plan.by is not None:

@@ -11,16 +11,18 @@ do to it, up to its own width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
+from calibrant.core.weights import are_counts
 from calibrant.metrics.bins import bin_index, cell_edges
-from calibrant.metrics.top_label import ResidualCurves, TopLabel, accumulate
-from calibrant.scale.exact import halves, joined
+from calibrant.scale.cell_curves import Cells
+from calibrant.scale.exact import joined
+from calibrant.scale.weighing import COUNT, Kinds, powers_of, tallied
 
 # Cells even in confidence and in log odds: for one set of rows, and for each of many groups.
 FINE, COARSE = (3600, 5000), (240, 500)
@@ -40,105 +42,94 @@ class CellSums:
 
     Attributes:
         grid: how fine the cells are.
-        key: (P,) twice the cell, and 1 more for right rows, ascending.
-        sums: (P, 3) how many rows, and their confidences in two halves (`calibrant.scale.exact`).
+        key: (P,) twice the cell, and 1 more for right rows, ascending; of rows with weights apart
+            by the power of two of these (`calibrant.scale.weighing`).
+        sums: (P, 3) how many rows, and their confidences in two halves (`calibrant.scale.exact`);
+            (P, 6) with sums of weights and of their squares, and confidences times weights.
+        counts: whether weights, if there are any, are whole numbers, which count rows.
     """
 
     grid: Grid
     key: IntArray
     sums: NDArray[np.int64]
+    counts: bool = True
 
     @classmethod
-    def of(cls, confidence: FloatArray, correct: BoolArray, grid: Grid = FINE) -> CellSums:
+    def of(
+        cls,
+        confidence: FloatArray,
+        correct: BoolArray,
+        grid: Grid = FINE,
+        weights: FloatArray | None = None,
+    ) -> CellSums:
         """Sum at most 2^26 rows; a confidence that rounding left above 1 counts as 1."""
         clipped = np.clip(confidence, 0.0, 1.0)
-        key = 2 * bin_index(clipped, edges_of(grid)) + correct
-        high, low = halves(clipped)
-        count = np.bincount(key)
-        used = np.flatnonzero(count)
-        parts = (count, np.bincount(key, high), np.bincount(key, low))
-        return cls(grid, used, np.stack([part[used].astype(np.int64) for part in parts], axis=1))
+        cell = 2 * bin_index(clipped, edges_of(grid)) + correct
+        key, sums = tallied(cell, 2 * len(edges_of(grid)), weights, clipped)
+        return cls(grid, key, sums, are_counts(weights))
 
     @classmethod
-    def none(cls, grid: Grid = FINE) -> CellSums:
+    def none(cls, grid: Grid = FINE, *, weighted: bool = False) -> CellSums:
         """Return the sums of no rows."""
-        return cls(grid, np.empty(0, np.int64), np.empty((0, 3), np.int64))
+        return cls(grid, np.empty(0, np.int64), np.empty((0, 6 if weighted else 3), np.int64))
 
     def __add__(self, other: CellSums) -> CellSums:
         """Return the sums of both sets of rows together."""
         key, sums = added((self.key, other.key), (self.sums, other.sums))
-        return CellSums(self.grid, key, sums)
+        return CellSums(self.grid, key, sums, self.counts and other.counts)
 
     @property
     def n(self) -> int:
         """Number of rows."""
-        return int(self.sums[:, 0].sum())
+        return int(self.sums[:, COUNT].sum())
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.sums.shape[1] > 3
+
+    @property
+    def right(self) -> int:
+        """Number of right rows."""
+        return int(self.sums[self.key % 2 == 1, COUNT].sum())
+
+    @property
+    def unscaled(self) -> CellSums:
+        """The same rows with weights that `cells` leaves as they are."""
+        return replace(self, counts=True)
+
+    @property
+    def numbers(self) -> IntArray:
+        """(P,) the cells that hold rows, ascending."""
+        return np.unique(self.key % (2 * len(edges_of(self.grid))) // 2)
 
     def cells(self) -> Cells:
-        """Return the cells as floats, right and wrong rows side by side."""
-        cell, index = np.unique(self.key // 2, return_inverse=True)
-        count, confidence = np.zeros((2, len(cell))), np.zeros((2, len(cell)))
-        right = self.key % 2
-        count[right, index] = self.sums[:, 0]
-        confidence[right, index] = joined(self.sums[:, 1], self.sums[:, 2])
+        """Return the cells as floats, right and wrong rows side by side.
+
+        Weights that count rows stay as they are, others are scaled to a mean of 1.
+        """
         edges = edges_of(self.grid)
+        width = 2 * len(edges)
+        cell, index = np.unique(self.key % width // 2, return_inverse=True)
+        power = powers_of(self.key, width) if self.weighted else None
+        outcome = Kinds.of(2 * len(cell), index + len(cell) * (self.key % 2), power, self.sums)
+        key, sums = added((self.key // 2,), (self.sums,))
+        power = powers_of(key, width // 2) if self.weighted else None
+        either = Kinds.of(len(cell), np.searchsorted(cell, key % (width // 2)), power, sums)
+        scale = 1.0
+        if not self.counts:
+            scale = self.n / float(outcome.in_cells(outcome.rows * outcome.weight).sum())
+            outcome, either = outcome.scaled(scale), either.scaled(scale)
+        confidence = np.zeros((2, len(cell)))
+        unit = 1.0 if power is None else np.ldexp(scale, powers_of(self.key, width))
+        each = joined(self.sums[:, -2], self.sums[:, -1]) * unit
+        np.add.at(confidence, (self.key % 2, index), each)
         low = np.nextafter(edges[cell], 1.0)
         low[cell == 0] = 0.0
+        count = outcome.in_cells(outcome.rows * outcome.weight).reshape(2, -1)
         mean = confidence.sum(axis=0) / count.sum(axis=0)
         # Rounding must not move the mean of a cell into the next.
-        return Cells(np.clip(mean, low, edges[cell + 1]), count, confidence)
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """P cells that hold rows, ascending.
-
-    Attributes:
-        position: (P,) mean confidence.
-        count: (2, P) wrong and right rows.
-        confidence: (2, P) the sums of their confidences.
-    """
-
-    position: FloatArray
-    count: FloatArray
-    confidence: FloatArray
-
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return int(self.count.sum())
-
-    @property
-    def rows(self) -> TopLabel:
-        """The cells as if each were one row, as right as its rows are."""
-        accuracy = self.count[1] / self.count.sum(axis=0)
-        return TopLabel(self.position, accuracy, np.arange(len(self.position)))
-
-    def curve(self) -> ResidualCurves:
-        """Return the residual curve of all rows."""
-        gap = self.confidence.sum(axis=0) - self.count[1]
-        return self._curves(gap[None], self.count.sum(axis=0)[None])
-
-    def resampled(self, wrong: FloatArray, right: FloatArray) -> ResidualCurves:
-        """Return the curves of (R, P) other numbers of wrong and of right rows."""
-        each = np.divide(
-            self.confidence,
-            self.count,
-            out=np.zeros(self.count.shape),
-            where=self.count > 0,
-        )
-        return self._curves(wrong * each[0] + right * (each[1] - 1), wrong + right)
-
-    def with_hits(self, right: FloatArray) -> ResidualCurves:
-        """Return the curves of the same rows with (R, P) other numbers of right ones."""
-        return self._curves(self.confidence.sum(axis=0) - right, self.count.sum(axis=0)[None])
-
-    def _curves(self, gap: FloatArray, count: FloatArray) -> ResidualCurves:
-        residual, weight = accumulate(gap), accumulate(count)
-        # Resampled blocks count in fractions, whose sum rounding must not leave beside N.
-        np.minimum(weight, self.n, out=weight)
-        weight[:, -1] = self.n
-        return ResidualCurves(self.rows, residual, np.broadcast_to(weight, residual.shape))
+        return Cells(np.clip(mean, low, edges[cell + 1]), count, confidence, outcome, either)
 
 
 def added(

@@ -2,7 +2,10 @@
 
 A resample of N rows draws, for each cell and outcome, how many of its rows it holds: one draw from
 a multinomial distribution, the very one that drawing rows would have. So nothing is approximated
-but where in its cell a row lies. Honest outcomes are binomial in each cell.
+but where in its cell a row lies. Honest outcomes are binomial in each cell. Rows with weights
+carry them: those of a cell are drawn apart by the power of two of their weight, and what lies
+between is drawn from a normal law with the variance that it has (`calibrant.scale.weighing`).
+Errors that add up gaps scatter around gaps drawn towards 0, as those of single rows do.
 
 What is drawn depends on the sums and the seed, and on nothing else.
 """
@@ -13,9 +16,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from calibrant.evaluation.uncertainty import Replicates
+from calibrant.evaluation.uncertainty import Replicates, values_of_resamples
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
-from calibrant.scale.cells import Cells
 from calibrant.scale.row_sums import RowSums
 
 # Resamples are worked on in batches of about this many cells in all.
@@ -24,38 +26,36 @@ BATCH_CELLS = 1 << 18
 
 def resampled(sums: RowSums, metrics: Sequence[Metric], resamples: int, seed: int) -> Replicates:
     """Return the (R,) values of every metric on R bootstrap resamples of the rows."""
-    cells, n = sums.cells.cells(), sums.n
+    cells = sums.cells.cells()
     curves = [metric for metric in metrics if isinstance(metric, CurveMetric)]
     found: Replicates = {}
     if curves:
-        found = _of_curves(cells, curves, resamples, np.random.default_rng([seed, 10]))
+        rng = np.random.default_rng([seed, 10])
+        width = len(cells.position)
+
+        def batch(size: int) -> Replicates:
+            drawn = cells.outcome.resampled(rng, size)
+            of_each = cells.resampled(drawn[:, :width], drawn[:, width:])
+            return values_of_resamples(curves, of_each)
+
+        found = _in_batches(batch, resamples, width)
     for metric in metrics:
         if not isinstance(metric, MeanMetric):
             continue
         rng = np.random.default_rng([seed, 11])
         if metric.name in sums.losses:
-            losses = sums.losses[metric.name]
-            counts = rng.multinomial(n, losses.count[:, 0] / n, size=resamples)
-            middles = losses.middles
+            kinds, middles = sums.losses[metric.name].kinds()
+            whole = kinds.in_cells(kinds.rows * kinds.weight)
+            drawn = kinds.resampled(rng, resamples)
             # The cells' middles say how far a resample lies from the whole, not where that is.
-            apart = (counts - losses.count[:, 0]) @ middles / n
+            apart = drawn @ middles / drawn.sum(axis=1) - whole @ middles / whole.sum()
             found[metric.name] = sums.mean(metric.name) + apart
+        elif sums.weight is None:
+            found[metric.name] = rng.binomial(sums.n, sums.right / sums.n, size=resamples) / sums.n
         else:
-            found[metric.name] = rng.binomial(n, sums.right / n, size=resamples) / n
+            drawn = cells.outcome.resampled(rng, resamples).reshape(resamples, 2, -1).sum(axis=2)
+            found[metric.name] = drawn[:, 1] / drawn.sum(axis=1)
     return found
-
-
-def _of_curves(
-    cells: Cells, metrics: Sequence[Metric], resamples: int, rng: np.random.Generator
-) -> Replicates:
-    width, n = len(cells.position), cells.n
-    chance = cells.count.ravel() / n
-
-    def batch(size: int) -> Replicates:
-        drawn = rng.multinomial(n, chance, size=size).astype(np.float64)
-        return values_of_curves(metrics, cells.resampled(drawn[:, :width], drawn[:, width:]))
-
-    return _in_batches(batch, resamples, width)
 
 
 def honest(sums: RowSums, metrics: Sequence[Metric], draws: int, seed: int) -> Replicates:
@@ -64,14 +64,13 @@ def honest(sums: RowSums, metrics: Sequence[Metric], draws: int, seed: int) -> R
     if not floored:
         return {}
     cells, rng = sums.cells.cells(), np.random.default_rng([seed, 12])
-    count = cells.count.sum(axis=0).astype(np.int64)
-    chance = np.clip(cells.confidence.sum(axis=0) / count, 0.0, 1.0)
+    chance = np.clip(cells.confidence.sum(axis=0) / cells.count.sum(axis=0), 0.0, 1.0)
 
     def batch(size: int) -> Replicates:
-        right = rng.binomial(count, chance, size=(size, len(count))).astype(np.float64)
+        right = cells.either.right(rng, chance, size)
         return values_of_curves(floored, cells.with_hits(right))
 
-    return _in_batches(batch, draws, len(count))
+    return _in_batches(batch, draws, len(chance))
 
 
 def of_blocks(
@@ -85,22 +84,22 @@ def of_blocks(
 
     Resamples of blocks differ in size; their rows are weighted so that all count as many.
     """
-    n, rng = whole.n, np.random.default_rng([seed, 13])
-    cells = sum((block.cells for block in blocks[1:]), blocks[0].cells).cells()
-    keys = sum((block.cells for block in blocks[1:]), blocks[0].cells).key
-    of_block = np.zeros((len(blocks), len(keys)))
-    for i, block in enumerate(blocks):
-        of_block[i, np.searchsorted(keys, block.cells.key)] = block.cells.sums[:, 0]
-    place = np.unique(keys // 2, return_inverse=True)[1]
-    width = len(cells.position)
+    rng = np.random.default_rng([seed, 13])
+    every = sum((block.cells for block in blocks[1:]), blocks[0].cells)
+    cells = every.cells()
+    n, width = cells.total, len(cells.position)
     wrong, right = np.zeros((len(blocks), width)), np.zeros((len(blocks), width))
-    for outcome, into in ((0, wrong), (1, right)):
-        into[:, place[keys % 2 == outcome]] = of_block[:, keys % 2 == outcome]
-    size = np.array([block.n for block in blocks], dtype=np.float64)
+    for i, block in enumerate(blocks):
+        of_block = block.cells.unscaled.cells()
+        at = np.searchsorted(every.numbers, block.cells.numbers)
+        wrong[i, at], right[i, at] = of_block.count
+    scale = n / (wrong.sum() + right.sum())
+    wrong, right = wrong * scale, right * scale
+    size = wrong.sum(axis=1) + right.sum(axis=1)
     losses = {
-        name: np.array([block.mean(name) * block.n for block in blocks]) for name in whole.totals
+        name: np.array([block.mean(name) for block in blocks]) * size for name in whole.totals
     }
-    losses["accuracy"] = np.array([float(block.right) for block in blocks])
+    losses["accuracy"] = right.sum(axis=1)
     curves = [metric for metric in metrics if isinstance(metric, CurveMetric)]
     means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
 
@@ -110,7 +109,7 @@ def of_blocks(
         counts *= (n / (counts @ size))[:, None]
         found = {metric.name: counts @ losses[metric.name] / n for metric in means}
         if curves:
-            found |= values_of_curves(curves, cells.resampled(counts @ wrong, counts @ right))
+            found |= values_of_resamples(curves, cells.resampled(counts @ wrong, counts @ right))
         return found
 
     found = _in_batches(batch, resamples, width)

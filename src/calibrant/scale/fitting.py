@@ -8,10 +8,11 @@ from typing import TypeGuard
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import ConfidenceMap
 from calibrant.posthoc.contents import FittedForm
+from calibrant.posthoc.needs import ONLY_COUNTS
 from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.temperature.single import TemperatureScaling
 from calibrant.predictions.scoring import score_top
@@ -81,16 +82,20 @@ def fit_shards(
     known = set(broken or ())
     wide = shards.kind != "toplabel" and not shards.binary
     if isinstance(calibrator, TemperatureScaling | LaplaceTemperatureScaling) and wide:
-        fit = fit_temperature_to(shards, engine, watch, broken)
+        fit, every = fit_temperature_to(shards, engine, watch, broken)
         rows = _rows(shards, broken)
         calibrator.beta_ = fit.beta
         if isinstance(calibrator, LaplaceTemperatureScaling):
-            calibrator.uniform_ = 1 / (rows + 1)
+            calibrator.uniform_ = 1 / (every + 1)
         calibrator.n_classes_, calibrator.fit_report_ = shards.n_classes or 0, fit.report(rows)
     elif _takes_counts(calibrator, shards):
         cells: CellSums = gathered(
             engine, count_cells, shards.shards, CellSums.__add__, watch, broken
         )
+        if cells.n == 0:
+            raise InputError(f"{shards.source}: 'weight' must be above 0 for at least one row")
+        if not (cells.counts or calibrator.weighs):
+            raise NotApplicableError(ONLY_COUNTS.format(calibrator.method))
         form: FittedForm = "rows" if wide else "toplabel"
         calibrator.fit_confidences(*stand_ins(cells), shards.n_classes or 2, form)
         calibrator.fit_report_ = replace(calibrator.fit_report_, n=cells.n)
@@ -101,7 +106,8 @@ def fit_shards(
         held = sample_rows(shards, wanted, seed, engine, watch, broken)
         calibrator.fit_predictions(held)
         text = f"fitted to a uniform sample of {held.n} of {_rows(shards, broken)} rows"
-        _note(calibrator, f"{text}, drawn by their places (seed {seed})")
+        weighed = ", each with its weight" if shards.weighted else ""
+        _note(calibrator, f"{text}, drawn by their places (seed {seed}){weighed}")
     for name in sorted(broken or {}):
         _note(calibrator, f"left out: {(broken or {})[name]}")
     shards.broken.update({name: why for name, why in (broken or {}).items() if name not in known})
@@ -124,15 +130,21 @@ def _note(calibrator: Calibrator, text: str) -> None:
 
 def count_cells(shard: Shard) -> CellSums:
     """Return how many rows of a shard, right and wrong, lie in each cell of log odds."""
-    found = CellSums.none(FITTED_CELLS)
+    found = CellSums.none(FITTED_CELLS, weighted=shard.weighted)
     for batch in shard.batches():
-        top = score_top(batch.predictions)
-        found += CellSums.of(top.confidence, top.correct, FITTED_CELLS)
+        rows = batch.predictions
+        if rows.weights is not None:
+            rows = rows.take(np.flatnonzero(rows.weights))
+        if rows.n:
+            top = score_top(rows)
+            found += CellSums.of(top.confidence, top.correct, FITTED_CELLS, rows.weights)
     return found
 
 
 def stand_ins(sums: CellSums, most: int = STAND_INS) -> tuple[FloatArray, FloatArray]:
     """Return rows that stand for all: as many, or `most` at equal steps through their ranks.
+
+    With weights as many as all rows weigh, which then count alike.
 
     In its cell each row has a place of its own, and right rows are spread among wrong ones, so that
     running sums over the stand-ins are off from those over the rows by less than one of them.
@@ -143,8 +155,8 @@ def stand_ins(sums: CellSums, most: int = STAND_INS) -> tuple[FloatArray, FloatA
     cells = sums.cells()
     count = cells.count.sum(axis=0)
     ends, hits = np.cumsum(count), np.cumsum(cells.count[1])
-    n = int(ends[-1])
-    m = min(n, most)
+    n = float(ends[-1])
+    m = min(round(n), most)
     ranks = np.arange(m + 1) * (n / m)
     reached = np.interp(ranks, np.append(0.0, ends), np.append(0.0, hits)) * (m / n)
     correct = np.diff(np.floor(reached + 1e-9))

@@ -81,7 +81,8 @@ def evaluate_shards(
         True
     """
     check_drawing(2 if resamples is None else resamples, level, seed)
-    whole = () if cluster is not None else carried(metrics, shards.n_classes)
+    plain = cluster is None and not shards.weighted
+    whole = carried(metrics, shards.n_classes) if plain else ()
     plan = Plan(whole, column=cluster, clustered=cluster is not None, seed=seed)
     sums = summed(shards, plan, engine or Engine(), skip_broken=skip_broken, watch=watch)
     return evaluate_sums(
@@ -166,7 +167,7 @@ def evaluate_shards_by(
         about = rows.of_positive() if lead.metric.of_positive else rows
         drawn = honest(about, [lead.metric], draws, own)[lead.metric.name]
         cells = about.cells.cells()
-        mean, weight = cells.position, cells.count.sum(axis=0) / rows.n
+        mean, weight = cells.position, cells.count.sum(axis=0) / cells.total
         variance = float(weight @ (mean * (1 - mean)))
         value = less_rounding(lead.value)
         observed.append(float(evidence_of(value, lead.floor, rows.n, variance)))

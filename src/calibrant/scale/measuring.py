@@ -32,6 +32,7 @@ from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.carrying import usable
 from calibrant.scale.drawing import honest, of_blocks, resampled
+from calibrant.scale.mean_gaps import gap_of, mean_confidence, residual_of
 from calibrant.scale.row_sums import RowSums
 from calibrant.scale.sums import ShardSums
 from calibrant.scale.whole_rows import WholeRowSums
@@ -59,12 +60,14 @@ class ShardEvaluation(Evaluation):
         shards: number of files that were read.
         broken: files that were left out, with the reason.
         intervals: how resamples were drawn, in a sentence.
+        blocks: of clusters, or of clusters that were put together; empty where rows stand alone.
     """
 
     sums: RowSums | None = None
     shards: int = 0
     broken: dict[str, str] = field(default_factory=dict[str, str])
     intervals: str = KINDS["cells"]
+    blocks: Sequence[RowSums] = ()
 
     @property
     def n(self) -> int:
@@ -89,12 +92,22 @@ class ShardEvaluation(Evaluation):
     @property
     def accuracy(self) -> float:
         """Share of right rows."""
-        return self._sums.right / self.n
+        return self._sums.accuracy
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self._sums.weight is not None
+
+    @property
+    def effective_rows(self) -> float:
+        """How many independent rows of equal weight would know the mean gap as well."""
+        return 1 / residual_of(self._sums, self.blocks).share
 
     @property
     def gap(self) -> Gap:
         """Mean confidence less accuracy, and the ends of its interval."""
-        return gap_of(self._sums, self.level)
+        return gap_of(self._sums, self.level, self.blocks)
 
     @property
     def mean_probability(self) -> float | None:
@@ -104,12 +117,18 @@ class ShardEvaluation(Evaluation):
     @property
     def positive_share(self) -> float | None:
         """Share of rows of the positive class; None unless it is binary."""
-        return None if self.positive is None else self._sums.of_positive().right / self.n
+        return None if self.positive is None else self._sums.of_positive().accuracy
 
     @property
     def positive_gap(self) -> Gap | None:
         """Mean probability of the positive class less its share; None unless it is binary."""
-        return None if self.positive is None else gap_of(self._sums.of_positive(), self.level)
+        return (
+            None
+            if self.positive is None
+            else gap_of(
+                self._sums.of_positive(), self.level, [block.of_positive() for block in self.blocks]
+            )
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -124,23 +143,6 @@ class ShardEvaluation(Evaluation):
             head = f"{counted(len(lines), 'file')} couldn't be read:"
             text += "\n\n" + "\n".join([head, *lines])
         return text
-
-
-def mean_confidence(sums: RowSums) -> float:
-    """Return the mean confidence of the rows."""
-    return float(sums.cells.cells().confidence.sum()) / sums.n
-
-
-def gap_of(sums: RowSums, level: float) -> Gap:
-    """Return mean confidence less accuracy of the rows, and the ends of its interval."""
-    cells = sums.cells.cells()
-    each = np.divide(
-        cells.confidence, cells.count, out=np.zeros(cells.count.shape), where=cells.count > 0
-    )
-    residual, accuracy = each - np.array([[0.0], [1.0]]), sums.right / sums.n
-    gap = mean_confidence(sums) - accuracy
-    spread = float((cells.count * (residual - gap) ** 2).sum()) / sums.n
-    return Gap.of_moments(gap, spread, accuracy, sums.n, level)
 
 
 def evaluate_sums(
@@ -183,6 +185,8 @@ def evaluate_sums(
     if sums.rows is None:
         reasons = "; ".join(sorted(sums.broken.values()))
         raise InputError(f"{source}: no file could be read: {reasons}")
+    if sums.rows.n == 0:
+        raise InputError(f"{source}: 'weight' must be above 0 for at least one row")
     return evaluated(sums, sums.rows, metrics, resamples, level, seed, source)
 
 
@@ -240,6 +244,7 @@ def evaluated(
         shards=sums.shards,
         broken=sums.broken,
         intervals=kind,
+        blocks=blocks,
     )
 
 
@@ -261,7 +266,7 @@ def _measured(
     for metric in metrics:
         if isinstance(metric, MeanMetric):
             known = metric.name in rows.totals
-            values[metric.name] = rows.mean(metric.name) if known else rows.right / rows.n
+            values[metric.name] = rows.mean(metric.name) if known else rows.accuracy
     return {
         name: Measured(value, drawn[name], floors.get(name), name in floors)
         for name, value in values.items()
@@ -273,6 +278,6 @@ def stand_ins(rows: RowSums) -> TopLabel:
     cells = rows.cells.cells()
     n = min(rows.n, STAND_INS)
     ends = np.cumsum(cells.count.sum(axis=0))
-    at = np.searchsorted(ends, (np.arange(n) + 0.5) / n * rows.n, side="right")
+    at = np.searchsorted(ends, (np.arange(n) + 0.5) / n * float(ends[-1]), side="right")
     index = np.minimum(at, len(ends) - 1)
     return TopLabel(cells.position[index], cells.rows.correct[index], np.arange(n))

@@ -63,6 +63,7 @@ def joined(parts: list[Predictions]) -> Predictions:
         known_labels=every("known_labels"),
         predicted=every("predicted"),
         features=every("features"),
+        weights=every("weights"),
     )
 
 

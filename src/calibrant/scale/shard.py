@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import IntArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.row_numbers import rows_from
+from calibrant.core.weights import check_each_weight
 from calibrant.files.batched import of_rows, open_rows
 from calibrant.files.keys import ONE_SCORE, FileKind, Keys, Wanted, assemble, readable
 from calibrant.files.row_files import RowFile
@@ -52,6 +53,7 @@ class Shard:
         labels: a separate file of labels, for one `.npy` file.
         labelled: whether its rows need labels.
         positive: which label is the positive class of binary predictions.
+        weighted: whether its rows have weights.
     """
 
     where: str
@@ -62,6 +64,7 @@ class Shard:
     labels: str | None = None
     labelled: bool = True
     positive: str | None = None
+    weighted: bool = False
 
     @property
     def rows_at_once(self) -> int:
@@ -115,18 +118,20 @@ class Shard:
                     yield Batch(rows, place, beside)
 
     def _assembled(self, keys: Keys, arrays: dict[str, NDArray[Any]], checked: bool) -> Predictions:
-        if not checked or keys.kind != "logits" or keys.binary or keys.labels is None:
-            return assemble(keys, arrays.__getitem__, self.where)
-        labels = arrays[keys.labels].reshape(-1).astype(np.int64)
-        return Predictions("logits", arrays[keys.scores], labels, source=self.where)
+        plain = keys.kind == "logits" and not keys.binary and keys.labels is not None
+        if checked and plain and keys.labels is not None:
+            labels = arrays[keys.labels].reshape(-1).astype(np.int64)
+            rows = Predictions("logits", arrays[keys.scores], labels, source=self.where)
+        else:
+            # Of a batch all weights may be 0, of a file not.
+            rows = assemble(replace(keys, weight=None), arrays.__getitem__, self.where)
+        if keys.weight is None:
+            return rows
+        weights = check_each_weight(arrays[keys.weight], rows.n, self.where)
+        return replace(rows, weights=weights)
 
     def _keys(self, file: RowFile, features: bool) -> Keys:
         keys = file.choose(Wanted(self.kind, self.labelled, self.positive))
-        if "weight" in file.names():
-            raise PredictionsError(
-                f"{self.where}: has a 'weight' for each row, and shards are taken without weights; "
-                "measure it as one file"
-            )
         if keys.names is not None:
             names = next(file.read([keys.names], [slice(0, file.shape(keys.names)[0])]))[keys.names]
             keys = replace(keys, names=None, class_names=tuple(map(str, names.tolist())))

@@ -117,6 +117,11 @@ class Shards:
         return self.kind in BINARY
 
     @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return self.shards[0].weighted
+
+    @property
     def kind(self) -> FileKind:
         """What the scores are."""
         return self.shards[0].kind
@@ -169,7 +174,8 @@ def _header(
                 )
         classes = int(shape[1]) if wide else None if keys.kind == "toplabel" else 2
         held = "binary" if kind == "binary" else keys.kind
-        return Shard(where, held, int(shape[0]), classes, 0, labels, labelled, positive)
+        weighted = keys.weight is not None
+        return Shard(where, held, int(shape[0]), classes, 0, labels, labelled, positive, weighted)
 
 
 def _check_alike(one: Shard, other: Shard) -> None:
@@ -182,4 +188,9 @@ def _check_alike(one: Shard, other: Shard) -> None:
     if other.n_classes != one.n_classes:
         raise PredictionsError(
             f"{other.where}: has {other.n_classes} classes, but {one.where} has {one.n_classes}"
+        )
+    if other.weighted != one.weighted:
+        has, lacks = (other, one) if other.weighted else (one, other)
+        raise PredictionsError(
+            f"{lacks.where}: has no 'weight' for each row, but {has.where} has; give each file one"
         )

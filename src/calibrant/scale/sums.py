@@ -236,13 +236,17 @@ def _summed(scored: list[RowScores], beside: list[NDArray[Any]], empty: ShardSum
                 f"more than {MOST_GROUPS} groups of rows are too many to be measured together"
             )
         texts: list[str] = [str(name) for name in names.tolist()]
-        groups = {texts[i]: part for i, part in _coarse(scores, member, empty)}
+        groups = {texts[i]: part for i, part in _coarse(scores, member, empty) if part.n}
         return replace(sums, groups=groups)
     hashes = np.array([cluster_hash(name) for name in names.tolist()], dtype=np.int64)
     folded = len(hashes) > MOST_BLOCKS
     if folded:
         hashes = hashes % MOST_BLOCKS
-    return replace(sums, blocks=dict(_coarse(scores, hashes[member], empty)), folded=folded)
+    return replace(
+        sums,
+        blocks={i: part for i, part in _coarse(scores, hashes[member], empty) if part.n},
+        folded=folded,
+    )
 
 
 def _coarse(scores: RowScores, member: IntArray, empty: ShardSums) -> Iterator[tuple[int, RowSums]]:

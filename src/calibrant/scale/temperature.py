@@ -9,7 +9,7 @@ depends on the rows and their order alone, and so does the outcome: not on the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
+from calibrant.core.weights import are_counts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import (
     FIRST_SEARCH,
@@ -31,7 +32,7 @@ from calibrant.predictions.temperature import (
     fit_temperature,
 )
 from calibrant.scale.engines import Engine
-from calibrant.scale.exact import mean_of, rounded_sum
+from calibrant.scale.exact import as_float, exact_sum, mean_of, rounded_sum
 from calibrant.scale.moments import ORDER, row_moments
 from calibrant.scale.running import Task, Watcher, gathered
 from calibrant.scale.sampling import chosen_rows, joined
@@ -54,27 +55,44 @@ class CurveSums:
     Attributes:
         beta: the inverse temperature.
         n: number of rows; wrong: how many of them have a larger logit than that of the true label.
-        totals: exact sums of the moments, in their order, and of 1 - c.
+            Those of weight 0 aren't counted.
+        totals: exact sums of the moments, in their order, and of 1 - c; times the weights.
+        weight: the exact sum of the weights; None where rows count alike.
+        counts: whether weights, if there are any, are whole numbers, which count rows.
     """
 
     beta: float
     n: int
     wrong: int
     totals: tuple[int, ...]
+    weight: int | None = None
+    counts: bool = True
 
     def __add__(self, other: CurveSums) -> CurveSums:
         """Return the sums of both sets of rows together."""
         totals = tuple(a + b for a, b in zip(self.totals, other.totals, strict=True))
-        return CurveSums(self.beta, self.n + other.n, self.wrong + other.wrong, totals)
+        weight = None if self.weight is None or other.weight is None else self.weight + other.weight
+        n, wrong = self.n + other.n, self.wrong + other.wrong
+        return CurveSums(self.beta, n, wrong, totals, weight, self.counts and other.counts)
+
+    def _mean(self, total: int) -> float:
+        return mean_of(total, self.n) if self.weight is None else total / self.weight
+
+    @property
+    def every(self) -> float:
+        """How many rows there are: what they weigh where weights count rows."""
+        if self.weight is None or not self.counts:
+            return float(self.n)
+        return as_float(self.weight)
 
     @property
     def kappa(self) -> FloatArray:
         """Mean log-sum and cumulants."""
-        return np.array([mean_of(total, self.n) for total in self.totals[: ORDER + 1]])
+        return np.array([self._mean(total) for total in self.totals[: ORDER + 1]])
 
     def mean(self, i: int) -> float:
         """Return the mean of what comes after the cumulants."""
-        return mean_of(self.totals[ORDER + 1 + i], self.n)
+        return self._mean(self.totals[ORDER + 1 + i])
 
     @property
     def label_gap(self) -> float:
@@ -117,14 +135,21 @@ def sum_curves(shard: Shard, beta: float, *, checked: bool = False) -> CurveSums
         beta: the inverse temperature.
         checked: whether its rows were checked before.
     """
-    found = CurveSums(beta, 0, 0, (0,) * (ORDER + 5))
+    nothing = 0 if shard.weighted else None
+    found = CurveSums(beta, 0, 0, (0,) * (ORDER + 5), nothing)
     for batch in shard.batches(checked=checked):
         rows = batch.predictions
         moments = row_moments(to_numpy(rows.logits), rows.labels, beta)
         doubt = -np.expm1(-moments.kappa[0])
         every = (*moments.kappa, moments.label_gap, moments.mean_gap, moments.log_classes, doubt)
-        wrong = int(np.count_nonzero(moments.label_gap))
-        found += CurveSums(beta, rows.n, wrong, tuple(rounded_sum(values) for values in every))
+        gap, weights = moments.label_gap, rows.weights
+        if weights is None:
+            wrong, totals = int(np.count_nonzero(gap)), [rounded_sum(values) for values in every]
+            found += CurveSums(beta, rows.n, wrong, tuple(totals))
+            continue
+        n, wrong = int(np.count_nonzero(weights)), int(np.count_nonzero(gap * weights))
+        totals = tuple(exact_sum(values * weights) for values in every)
+        found += CurveSums(beta, n, wrong, totals, exact_sum(weights), are_counts(weights))
     return found
 
 
@@ -146,7 +171,10 @@ def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predicti
             break
     if not held:
         raise InputError(f"{shards.source}: no file could be read")
-    return joined(held).only_logits()
+    rows = joined(held).only_logits()
+    if rows.weights is not None and not rows.weights.any():
+        return replace(rows, weights=None)  # it is no more than a guess
+    return rows.counted
 
 
 def fit_temperature_to(
@@ -154,11 +182,12 @@ def fit_temperature_to(
     engine: Engine,
     watch: Watcher | None = None,
     broken: dict[str, str] | None = None,
-) -> TemperatureFit:
-    """Return the temperature of greatest likelihood of all rows of all shards.
+) -> tuple[TemperatureFit, float]:
+    """Return the temperature of greatest likelihood of all rows of all shards, and their number.
 
-    As `fit_temperature` where no finite one is best. `iterations` counts the passes over all rows.
-    Shards that can't be read go into `broken`, with the reason; None to end with them.
+    The number is what rows weigh where weights count them. As `fit_temperature` where no finite
+    temperature is best. `iterations` counts the passes over all rows. Shards that can't be read go
+    into `broken`, with the reason; None to end with them.
 
     Raises:
         PredictionsError: the top-label form, or a row that can't be used.
@@ -178,19 +207,21 @@ def fit_temperature_to(
 
     beta = fit_temperature(first_rows(shards, broken).summary).beta
     sums = sums_at(beta)
+    if sums.weight == 0:
+        raise InputError(f"{shards.source}: 'weight' must be above 0 for at least one row")
     scale = sums.mean_gap
     if scale == 0.0:
         warning = NotIdentifiedWarning("the logits are constant, so any temperature fits; took T=1")
-        return TemperatureFit(1.0, sums.log_classes, 0, warning)
+        return TemperatureFit(1.0, sums.log_classes, 0, warning), sums.every
     lowest, highest = (bound / scale for bound in FIRST_SEARCH)
     if sums.label_gap >= scale:
         warning = NotIdentifiedWarning(
             "the logits say no more about the labels than chance; the temperature stopped at "
             f"its upper bound T={1 / lowest:.3g}"
         )
-        return TemperatureFit(lowest, sums_at(lowest).loss(0.0), passes, warning)
+        return TemperatureFit(lowest, sums_at(lowest).loss(0.0), passes, warning), sums.every
     if sums.wrong == 0:
-        wanted = 0.5 / (sums.n + 1)
+        wanted = 0.5 / (sums.every + 1)
 
         def excess(log_beta: float) -> tuple[float, float]:
             # c = exp(-f), so the mean of 1 - c falls by about its own slope.
@@ -204,19 +235,19 @@ def fit_temperature_to(
             f"confidence; stopped at T={1 / beta:.3g}, where half an error in {sums.n + 1} "
             "rows is expected"
         )
-        return TemperatureFit(beta, sums_at(beta).loss(0.0), passes, warning)
+        return TemperatureFit(beta, sums_at(beta).loss(0.0), passes, warning), sums.every
     t, _ = _minimum(sums)
     while sums.last_term(t) > SMALLEST_TERM and passes < min(MOST_PASSES, MAX_STEPS):
         sums = sums_at(sums.beta * (1 + t))
         t, _ = _minimum(sums)
     found = TemperatureFit(sums.beta * (1 + t), sums.loss(t), passes, None)
-    if 2 * sums.n * (sums.log_classes - found.nll) < SIGNIFICANT_GAIN:
+    if 2 * sums.every * (sums.log_classes - found.nll) < SIGNIFICANT_GAIN:
         warning = NotIdentifiedWarning(
             f"the logits can't be told from chance with {sums.n} rows; "
             f"T={found.temperature:.3g} is mostly noise"
         )
-        return found._replace(warning=warning)
-    return found
+        return found._replace(warning=warning), sums.every
+    return found, sums.every
 
 
 def _minimum(sums: CurveSums) -> tuple[float, int]:

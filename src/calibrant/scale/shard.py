@@ -118,8 +118,8 @@ class Shard:
                     yield Batch(rows, place, beside)
 
     def _assembled(self, keys: Keys, arrays: dict[str, NDArray[Any]], checked: bool) -> Predictions:
-        plain = keys.kind == "logits" and not keys.binary and keys.labels is not None
-        if checked and plain and keys.labels is not None:
+        known = checked and keys.kind == "logits" and not keys.worded
+        if known and keys.labels is not None:
             labels = arrays[keys.labels].reshape(-1).astype(np.int64)
             rows = Predictions("logits", arrays[keys.scores], labels, source=self.where)
         else:

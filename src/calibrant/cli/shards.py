@@ -186,6 +186,7 @@ def fitted_text(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str
         "method": method,
         "arguments": calibrator.get_params(),
         "n_classes": calibrator.n_classes_,
+        "class_names": calibrator.class_names_,
         "parameters": calibrator.n_parameters,
         "keeps_prediction": calibrator.keeps_prediction,
         "fit": report.as_dict(),

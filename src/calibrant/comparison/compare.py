@@ -19,6 +19,7 @@ from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS
+from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
 
 
@@ -76,6 +77,12 @@ def compare(
         raise InputError(
             f"{binary.source} holds binary predictions, and {other.source} scores of two classes; "
             "read both with kind='binary' (--kind binary)"
+        )
+    names = (fit.class_names, test.class_names)
+    if fit.kind != "toplabel" and None not in names and names[0] != names[1]:
+        raise InputError(
+            f"{fit.source} has the classes {listed(names[0] or ())}, and {test.source} "
+            f"{listed(names[1] or ())}; compare sets of the same classes in the same order"
         )
     test = test.counted
     if _same_rows(fit, test):

@@ -95,7 +95,7 @@ def _check(path: StrPath | None, kind: str, dtype: str, level: float) -> None:
 
 def _class_names(calibrator: Exportable, given: Sequence[str] | None) -> list[str]:
     """Return the names of the classes, which are their numbers if nobody named them."""
-    found: Any = getattr(calibrator, "classes_", None) if given is None else given
+    found: Any = getattr(calibrator, "class_names_", None) if given is None else given
     if found is None:
         found = range(calibrator.n_classes_)
     names = [str(name) for name in found]

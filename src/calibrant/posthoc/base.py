@@ -39,7 +39,7 @@ from calibrant.posthoc.estimator import ClassifierOfLogits
 from calibrant.posthoc.exporting import Exported
 from calibrant.posthoc.needs import fitted_form, lacking, rows_for
 from calibrant.posthoc.saving import save
-from calibrant.predictions.names import are_words
+from calibrant.predictions.names import are_words, listed
 from calibrant.predictions.predictions import Predictions
 
 
@@ -61,6 +61,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
     Attributes:
         n_classes_: number of classes K it was fitted for.
         classes_: (K,) their numbers, from 0, or their names; what `predict` can return.
+        class_names_: their names, if the rows of the fit had some; else None.
         form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
             positive class, or the confidence in a ``"toplabel"``.
         fit_report_: what the fit did.
@@ -118,12 +119,13 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         more |= {"head": head, "reference": reference}
         rows = Predictions.from_logits(logits, labels, features, **more)
         self.fit_predictions(rows)
-        self.called_ = rows.class_names if are_words(labels) else None
+        self.called_ = self.class_names_ if are_words(labels) else None
         return self
 
     def fit_predictions(self, predictions: Predictions) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`."""
         self.called_ = None
+        self.class_names_ = None if predictions.kind == "toplabel" else predictions.class_names
         rows = self._prepared(predictions)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
@@ -225,8 +227,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
     def apply_predictions(self, predictions: Predictions) -> Predictions:
         """Return the same rows with calibrated probabilities for scores.
 
-        Labels, weights and clusters, where there are any, and features stay; the last layer makes
-        other scores than these, so it doesn't.
+        What is known of the rows stays, but for the last layer, which makes other scores.
 
         Raises:
             PredictionsError: what `predict_proba` refuses, or another form than it was fitted to.
@@ -273,9 +274,10 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
         logits = as_array(logits)
         if len(logits.shape) != 2 or logits.shape[1] != self.n_classes_:
+            called = f", {listed(self.class_names_)}," if self.class_names_ else ""
             raise PredictionsError(
-                f"this {type(self).__name__} was fitted for {self.n_classes_} classes and needs "
-                f"logits of shape (N, {self.n_classes_}), not {tuple(logits.shape)}"
+                f"this {type(self).__name__} was fitted for {self.n_classes_} classes{called} and "
+                f"needs logits of shape (N, {self.n_classes_}), not {tuple(logits.shape)}"
             )
         return logits
 

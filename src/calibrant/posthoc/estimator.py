@@ -28,7 +28,9 @@ class ClassifierOfLogits:
 
     method: ClassVar[str]
     n_classes_: int
-    # What the classes are called, if `fit` was told the truth by names.
+    # What the classes are called, if the rows of the fit said so.
+    class_names_: tuple[str, ...] | None = None
+    # The same if `fit` was told the truth by names, which `predict` then returns.
     called_: tuple[str, ...] | None = None
 
     @abstractmethod

@@ -69,6 +69,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
             raise ValueError(f"{n_classes} classes")
         if form not in FORMS or (form != "rows" and n_classes != 2):
             raise ValueError(f"form '{form}' of {n_classes} classes")
+        names = _names_in(header, n_classes)
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
         headers = cast(dict[str, dict[str, str]], json.loads(header.get("parts", "{}")))
@@ -108,11 +109,25 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
             )
         parts[name] = _rebuilt(inner, of_part, source)
     try:
-        calibrator.form_ = form
+        calibrator.form_, calibrator.class_names_ = form, names
+        calibrator.called_ = names if header.get("predicts") == "names" else None
         calibrator.restore_parts(parts)
         return calibrator.restore(own, n_classes, fit_report)
     except Exception as error:  # a plug-in's may make more of arrays than to keep them
         raise CalibratorFileError(f"{_unfit(calibrator, n_classes, source)} ({error})") from error
+
+
+def _names_in(header: dict[str, str], n_classes: int) -> tuple[str, ...] | None:
+    """Return the names of the classes, if the file says them; `ValueError` if they are none."""
+    names: Any = json.loads(header.get("class_names", "null"))
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in cast(list[Any], names)):
+        raise ValueError("class_names are no list of names")
+    found = tuple(cast(list[str], names))
+    if len(found) != n_classes or len(set(found)) < n_classes:
+        raise ValueError(f"class_names aren't {n_classes} different names")
+    return found
 
 
 def _try_out(calibrator: Calibrator, source: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.core.errors import NotApplicableError
 from calibrant.core.weights import are_counts
 from calibrant.posthoc.contents import FittedForm
+from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -66,6 +67,12 @@ def lacking(calibrator: Calibrator, predictions: Predictions, *, to_apply: bool)
         return (
             f"it was fitted to {FORMS[calibrator.form_]}, and {predictions.source} holds "
             f"{FORMS[form]}"
+        )
+    names, called = predictions.class_names, calibrator.class_names_
+    if to_apply and fitted and form != "toplabel" and names and called and names != called:
+        return (
+            f"it was fitted to the classes {listed(called)}, and {predictions.source} has "
+            f"{listed(names)}, in this order"
         )
     if to_apply and "features" in calibrator.needs and fitted:
         found, width = int(held["features"].shape[1]), calibrator.feature_width

@@ -69,7 +69,7 @@ class PerLabel(Calibrator):
                 "Predictions.from_many_labels, or read them with kind='many-labels'"
             )
         pattern = self._like or make_calibrator(self.base)
-        self.by_label_ = {}
+        self.by_label_, self.class_names_ = {}, None
         for place, name in enumerate(names):
             part = type(pattern)(**pattern.get_params())
             self.by_label_[_key(name)] = part.fit_predictions(predictions.of_label(place))

@@ -23,6 +23,8 @@ class Saveable(Protocol):
 
     method: ClassVar[str]
     n_classes_: int
+    class_names_: tuple[str, ...] | None
+    called_: tuple[str, ...] | None
 
     @property
     def form_(self) -> str:
@@ -73,6 +75,9 @@ def _described(calibrator: Saveable) -> dict[str, str]:
         "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
     }
+    if calibrator.class_names_ is not None:
+        described["class_names"] = json.dumps(calibrator.class_names_)
+        described["predicts"] = "numbers" if calibrator.called_ is None else "names"
     parts = {name: _described(part) for name, part in calibrator.parts().items()}
     return described | ({"parts": json.dumps(parts)} if parts else {})
 

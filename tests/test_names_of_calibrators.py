@@ -1,4 +1,4 @@
-"""What a calibrator knows of the names of its classes: saved, loaded, and held against other rows."""
+"""A calibrator knows what its classes are called: after loading, and against other rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_other_classes_or_another_order_of_them_are_refused_by_name(tmp_path):
         fitted.apply_predictions(other)
     nameless = cb.Predictions.from_logits(other.logits, other.labels)
     fitted.apply_predictions(nameless)
-    with pytest.raises(InputError, match="val has the classes 'cat'.*and test 'emu'"):
+    with pytest.raises(InputError, match=r"val has the classes 'cat'.*and test 'emu'"):
         cb.compare(["none"], fit=named_rows(), test=other)
     with pytest.raises(PredictionsError, match="3 classes, 'cat', 'dog', 'emu', and needs"):
         fitted.predict_proba(np.zeros((2, 4)))

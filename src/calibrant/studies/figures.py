@@ -58,9 +58,12 @@ def drawn_for(result: StudyResult, path: Path) -> bytes:
 
 def content(figure: Figure, form: str) -> bytes:
     """Return a figure as a file has it; equal figures give equal files, without dates."""
+    import matplotlib as mpl
+
     held = io.BytesIO()
     dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    figure.savefig(held, format=form, dpi=150, metadata=dated.get(form))
+    with mpl.rc_context({"svg.hashsalt": "calibrant"}):
+        figure.savefig(held, format=form, dpi=150, metadata=dated.get(form))
     return held.getvalue()
 
 

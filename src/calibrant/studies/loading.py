@@ -66,9 +66,9 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
     if compare and compare not in axes:
         raise InputError(f"{where}: compare: {unknown(axes, compare, 'axis')}")
     against = _texts(document, "against", where, default=[])
-    for name in against:
-        if not compare or name not in [value.name for value in axes[compare]]:
-            raise InputError(f"{where}: against: '{name}' is no value of the axis {compare}")
+    for rival in against:
+        if not compare or rival not in [value.name for value in axes[compare]]:
+            raise InputError(f"{where}: against: '{rival}' is no value of the axis {compare}")
     names = {axis: [value.name for value in values] for axis, values in axes.items()}
     published = _text(document, "published", where, default="")
     return Study(

@@ -79,7 +79,7 @@ def test_some_of_100_bad_groups_are_marked_with_200_simulated_worlds(metric: str
 
 
 def test_honest_groups_are_hardly_ever_marked():
-    # The whole way in small worlds; `calibrant.studies.many_groups` does more, and more groups.
+    # The whole way in small worlds; the study `many-groups` does more, and more groups.
     alarms = 0
     for world in range(100):
         predictions, column = groups_of(0.0, 15, 25, seed=1000 + world)

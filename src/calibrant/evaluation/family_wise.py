@@ -11,7 +11,7 @@ Values of groups of other sizes and confidences must be made comparable before a
 anything: `evidence` does that by the exponent of Bennett's inequality. What that gets wrong costs
 power, but makes no false alarms, since the simulated groups are put on the same scale.
 
-Measured with 1 000 simulated data sets (`python -m calibrant.studies.many_groups --repeats 12`): of
+Measured with 1 000 simulated data sets (`calibrant study run many-groups`): of
 honest worlds of 10, 100 and 1 000 groups of 20 to 200 rows .053, .056 and .047 raised an alarm
 (standard error .005 each), for a nominal .05. Of groups that were 15 points too sure, 79, 64 and
 53 % were found; counting and Holm's bound found 79, 0 and 0 %.

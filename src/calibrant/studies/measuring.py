@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.evaluation.over_data_sets import t_interval
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
@@ -57,3 +58,14 @@ def with_error(values: FloatArray, digits: int) -> str:
     """Return the mean of (N,) values with its standard error."""
     error = float(values.std(ddof=1)) / np.sqrt(len(values))
     return f"{values.mean():.{digits}f} +- {error:.{digits}f}"
+
+
+def mean_with_interval(values: Sequence[float]) -> dict[str, float]:
+    """Return the mean of independent numbers, with its 95 % t interval, as cells have it."""
+    low, high = t_interval(np.asarray(values), 0.95)
+    mean = float(np.mean(values))
+    return (
+        {"value": mean}
+        if low is None or high is None
+        else {"value": mean, "low": low, "high": high}
+    )

@@ -210,7 +210,7 @@ class TopRestScaling(Calibrator):
         bias stays as the interval shrinks. On synthetic rows with
         such a truth, 95 % intervals held it for 93, 96 and 91 % of the rows at 300, 1 000 and 5 000
         calibration rows; with 8 knots instead of 16, where the spline can't bend enough, for 93, 95
-        and 86 % (`python -m calibrant.studies.row_intervals`, 10 draws, standard errors 1 to
+        and 86 % (`calibrant study run row-intervals`, 10 draws, standard errors 1 to
         3 %).
 
         Args:

@@ -65,7 +65,7 @@ class SMART(SummaryTemperature):
     no lower ECE, and rather a higher one with few rows. For the paper's objective alone set
     ``likelihood_weight=0, shrinkage=0, max_iterations=100``.
 
-    Measured by `python -m calibrant.studies.smart_defaults` on a CIFAR-100 WideResNet, mean and
+    Measured by `calibrant study run smart-defaults` on a CIFAR-100 WideResNet, mean and
     standard error over 20 splits into 5 000 rows to fit and 5 000 to test:
 
     =============================  ============  ============

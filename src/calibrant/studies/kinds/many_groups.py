@@ -1,27 +1,28 @@
-"""Measure how often honest groups are marked as miscalibrated, and how often others are found.
+"""How often honest groups are marked as miscalibrated, and how often others are found.
 
-    python -m calibrant.studies.many_groups --groups 10 100 1000
-
-Groups have 20 to 200 rows. Half of them are as sure as networks are on what they know (confidences
-piled up near 1, where errors are rare events), half unsure. Each honest world is held against
-simulated ones as `evaluate_by` does it; a false alarm is a world in which any group is marked. Then
-one group in five is overconfident by 15 points: the share of those that is found, and, for
-comparison, by Holm's correction of p-values that are counted over as many simulated worlds.
+Each honest world is held against simulated ones as `evaluate_by` does it; a false alarm is a world
+in which any group is marked. Then one group in five is overconfident by 15 points: the share of
+those that is found, and, for comparison, by Holm's correction of p-values that are counted over as
+many simulated worlds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
+from calibrant._version import __version__
 from calibrant.core.arrays import FloatArray
-from calibrant.core.text import format_table
 from calibrant.evaluation.family_wise import evidence, step_down
 from calibrant.evaluation.uncertainty import holm
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.studies.program import parser_for, run_study
+from calibrant.studies.cells import Cell
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.kinds.base import Kind, Measure, Need
 
 LEVEL = 0.05
 SHARE, SHIFT = 5, 0.15
@@ -44,7 +45,7 @@ def eces(confidence: FloatArray, shift: float, worlds: int, rng: np.random.Gener
     return ece_of_curves(ResidualCurves.with_labels(rows, outcomes))
 
 
-def study(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArray, FloatArray]:
+def worlds_of(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArray, FloatArray]:
     """Return (W,) whether any honest group was marked, and (W, 2) shares of bad groups found."""
     rng = np.random.default_rng(seed)
     parts = confidences(groups, rng)
@@ -73,31 +74,47 @@ def study(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArray, 
     return alarms, power
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = parser_for("many_groups", __doc__)
-    parser.add_argument("--groups", type=int, nargs="+", default=[10, 100, 1000])
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--worlds", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=10)
-    given = parser.parse_args(words)
-    table: list[list[str]] = []
-    for groups in given.groups:
-        runs = [study(groups, given.draws, given.worlds, seed) for seed in range(given.repeats)]
-        alarms = np.array([run[0].mean() for run in runs])
-        power = np.array([run[1].mean(axis=0) for run in runs])
-        # Worlds of one run share their simulated ones, so the spread is that of runs.
-        error = alarms.std(ddof=1) / np.sqrt(len(alarms))
-        table.append(
-            [
-                str(groups),
-                f"{alarms.mean():.3f}",
-                f"{error:.3f}",
-                *(f"{100 * share:.0f} %" for share in power.mean(axis=0)),
-            ]
-        )
-    print(format_table(["groups", "false alarms", "s.e.", "found", "found by Holm"], table))
+class ManyGroups(Kind):
+    """Simulate worlds of honest and of bad groups; those of a seed share what they are held to."""
+
+    version: ClassVar[str] = "1"
+    axes: ClassVar[tuple[str, ...]] = ("groups",)
+    defaults: ClassVar[Mapping[str, Any]] = {"draws": 1000, "worlds": 200}
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """Shares of worlds with an alarm, and of bad groups that are found."""
+        titles = {
+            "false-alarms": "false alarms",
+            "found": "found",
+            "found-by-holm": "found by Holm",
+        }
+        return {name: Measure(name, title, 100.0, 1, "neither") for name, title in titles.items()}
+
+    def needs(self, cell: Cell) -> tuple[Need, ...]:
+        """Return nothing: groups are drawn."""
+        return ()
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return numbers and seed."""
+        settings = {name: self.setting(cell, name) for name in self.defaults}
+        return {**cell.at, "seed": cell.seed, **settings}
+
+    def method_version(self, cell: Cell) -> str:
+        """Return the version of the package, whose test it is."""
+        return __version__
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return shares."""
+        draws, worlds = self.setting(cell, "draws"), self.setting(cell, "worlds")
+        alarms, power = worlds_of(int(cell.at["groups"]), draws, worlds, cell.seed)
+        found, by_holm = power.mean(axis=0).tolist()
+        values: dict[str, Any] = {
+            "false-alarms": {"value": float(alarms.mean())},
+            "found": {"value": found},
+            "found-by-holm": {"value": by_holm},
+        }
+        return {"values": values}
 
 
-if __name__ == "__main__":
-    run_study(main)
+KIND = ManyGroups()

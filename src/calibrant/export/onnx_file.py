@@ -57,6 +57,7 @@ def to_onnx(
         "method": calibrator.method,
         "n_classes": str(calibrator.n_classes_),
         "class_names": json.dumps(names),
+        "form": str(getattr(calibrator, "form_", "rows")),
         "kind": kind,
     }
     if "level" in (calibrator.interval_arrays(level) or {}):

@@ -104,7 +104,9 @@ class Exported:
         same numbers: within 1e-6 in float32. It takes any number of rows and checks none of them:
         NaN in gives NaN out. Outputs: ``probs`` (N, K), ``label`` (N,), the predicted class,
         ``confidence`` (N,), its probability, and for methods with an interval for each row ``low``
-        and ``high`` (N,). Metadata: method, version, classes, class names, kind and level.
+        and ``high`` (N,). Metadata: method, version, classes, class names, form, kind and level.
+        What was fitted to binary predictions takes two columns, [0, z] of log odds z or [1 - p, p];
+        of the top-label form they are the log odds of the confidence, and class 1 is "right".
 
         Args:
             path: file to write (.onnx), whole or not at all; None writes nothing.

@@ -86,7 +86,7 @@ def run(study: str | Study, place: Path, **options: object) -> cb.studies.StudyR
         ("smart-table-4", 18),
         ("smart-table-13", 40),
         ("smart-figure-1", 1),
-        ("smart-figure-2", 4),
+        ("smart-figure-2", 3),
         ("smart-figure-11", 6),
         ("smart-figure-15", 10),
         ("smart-figure-16", 6),
@@ -236,6 +236,34 @@ def test_solved_temperatures_reach_the_confidence_and_the_margin_says_most() -> 
     low, high = theory.feasible_temperatures(found.indicator["margin"], 0.8, 10)
     assert (low <= found.temperature * (1 + 1e-9)).all()
     assert (found.temperature <= high * (1 + 1e-9)).all()
+
+
+def test_steps_in_the_pixels_of_a_run_change_its_predictions(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    from calibrant.training.run import RunSettings, train
+
+    rng = np.random.default_rng(0)
+    images = tmp_path / "images"
+    images.mkdir()
+    for part, count in (("train", 60), ("t10k", 30)):
+        labels = rng.integers(0, 3, count).astype(np.uint8)
+        pixels = (rng.integers(0, 90, (count, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+            sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+            content = bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
+            (images / f"{part}-{kind}-ubyte").write_bytes(content)
+    folder = tmp_path / "net"
+    settings = RunSettings(str(images), n_classes=3, epochs=1, batch_size=16, protocol="acls")
+    train(settings, folder, accelerator="cpu")
+    found = run("smart-figure-1", tmp_path, data=[f"cifar10-resnet50-cross-entropy={folder}"])
+    (ran,) = found.ran
+    assert ran.result["notes"] == ["steps in the pixels"]
+    steps = ran.result["steps"]
+    assert 0 < len(steps["smallest"]) <= 30
+    assert ran.result["values"]["changed"]["value"] == len(steps["smallest"]) / 30
+    # Without a step the network says what the run's file says of the same images.
+    margins = cb.read_predictions(folder / "test.npz").margins
+    assert all(np.abs(margins - margin).min() < 1e-3 for margin in steps["margin"])
 
 
 def test_steps_through_two_classes_are_the_margin_over_the_gradient() -> None:

@@ -73,7 +73,9 @@ class Estimate:
     @property
     def value(self) -> float:
         """The mean over seeds."""
-        return sum(self.values) / len(self.values)
+        # Not the sum of equal values over their number, which may differ in the last digit.
+        first = self.values[0]
+        return first + sum(value - first for value in self.values) / len(self.values)
 
     @property
     def spread(self) -> float | None:

@@ -41,7 +41,13 @@ def panelled(panels: Sequence[Panel]) -> Figure:
 
 def called(result: StudyResult, ran: Ran, *axes: str) -> str:
     """Return what panels call a cell: the words of some axes, or of all but the seed."""
-    words = [result.study.value(axis, ran.cell.at[axis]).label for axis in axes or ran.cell.at]
+    words: list[str] = []
+    for axis in axes or ran.cell.at:
+        value = result.study.value(axis, ran.cell.at[axis])
+        # Data set and network say more than the name of a file.
+        words += (
+            value.attributes.values() if axis == "input" and value.attributes else [value.label]
+        )
     return ", ".join(words)
 
 

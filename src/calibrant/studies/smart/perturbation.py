@@ -94,7 +94,8 @@ def through_the_network(folder: Path, rows: int, largest: float = 16 / 255) -> P
 
     network, normalise = load_network(folder)
     settings = RunSettings.read(folder / CONFIG)
-    test = read_data_set(str(settings.data), n_classes=None).test
+    cache = folder.resolve().parent / "image-cache"  # as for the run itself
+    test = read_data_set(str(settings.data), n_classes=settings.n_classes, cache=cache).test
     index = torch.arange(min(rows, len(test)))
     pixels = test.batch(index).float() / 255
 

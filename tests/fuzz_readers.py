@@ -237,6 +237,62 @@ def calibrators(folder: Path) -> dict[str, bytes]:
     return found
 
 
+def heads() -> dict[str, bytes]:
+    """Return sound files of heads of second stages."""
+    from calibrant.training.second_stages.registry import make_second_stage
+
+    rng = np.random.default_rng(0)
+    features, found = rng.normal(size=(60, 5)).astype(np.float32), dict[str, bytes]()
+    for method in ("retrain", "maccal"):
+        stage = make_second_stage(method, epochs=1, seed=0)
+        with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            labels = features[:, :3].argmax(axis=1)
+            stage.fit(features, labels, (features, labels)).save(Path(place) / "h.safetensors")
+            found[method] = (Path(place) / "h.safetensors").read_bytes()
+    return found
+
+
+def see_head(watch: Watch, kept: dict[str, bytes], rng: Rng) -> None:
+    from calibrant.training.second_stages.storage import load_head
+
+    path = watch.folder / "head.safetensors"
+    content, other = (kept[str(name)] for name in rng.choice(list(kept), 2))
+    path.write_bytes(damaged(content, other, rng))
+    watch.see("head", lambda: load_head(path))
+
+
+def see_images(watch: Watch, rng: Rng) -> None:
+    """Damage one file of a layout of images, and read all of it."""
+    from test_training_damaged_data import LAYOUTS, layouts
+
+    with tempfile.TemporaryDirectory() as place:
+        sound, read = layouts(Path(place))[str(rng.choice(LAYOUTS))]
+        files = sorted(file for file in sound.rglob("*") if file.is_file())
+        file, other = (files[int(i)] for i in rng.integers(len(files), size=2))
+        file.write_bytes(damaged(file.read_bytes(), other.read_bytes(), rng))
+        watch.see("images", lambda: read(sound))
+
+
+def see_shards(watch: Watch, form: str, rng: Rng) -> None:
+    """Measure, fit to and calibrate a folder of files of which one is damaged."""
+    names = [name for name in WRITERS if name not in ("npy", "legacy", "hdf5")]
+    name = names[int(rng.integers(len(names)))]
+    folder, (file, write) = watch.folder / "shards", WRITERS[name]
+    folder.mkdir()
+    for number in range(3):
+        write(folder / f"{number}{Path(file).suffix}", arrays_of(form, seed=number))
+    path = folder / f"{int(rng.integers(3))}{Path(file).suffix}"
+    path.write_bytes(damaged(path.read_bytes(), _another(watch, rng), rng))
+    out = str(watch.folder / "out.safetensors")
+    words = [
+        ["measure", str(folder)],
+        ["measure", str(folder), "--skip-broken"],
+        ["fit", str(folder), "--method", "temperature", "--out", out],
+    ]
+    see_command(watch, [*words[int(rng.integers(3))], "--workers", "1"])
+
+
 def see_calibrator(watch: Watch, name: str, content: bytes, other: bytes, rng: Rng) -> None:
     path = watch.folder / "damaged.safetensors"
     path.write_bytes(damaged(content, other, rng))
@@ -367,14 +423,16 @@ def fuzz(folder: Path, seed: int, numbers: Iterable[int], only: str = "") -> Wat
         folder: an empty one; the working folder becomes it for the while.
         seed: each case is drawn from it and its number.
         numbers: of the cases.
-        only: names of formats, and ``words`` and ``calibrator``, separated by commas; or all.
+        only: names of formats, and ``words``, ``calibrator``, ``head``, ``images`` and
+            ``shards``, separated by commas; or all.
     """
     watch = Watch(folder)
     kept = calibrators(folder)
     for path in folder.iterdir():
         path.unlink()
     (folder / "t.safetensors").write_bytes(kept["temperature"])
-    kinds = [*WRITERS, "calibrator", "calibrator", "words", "words"]
+    kept_heads = heads()
+    kinds = [*WRITERS, "calibrator", "calibrator", "words", "words", "head", "images", "shards"]
     here = Path.cwd()
     os.chdir(folder)
     try:
@@ -385,7 +443,11 @@ def fuzz(folder: Path, seed: int, numbers: Iterable[int], only: str = "") -> Wat
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tidy(watch, {"t.safetensors"})
-                one_case(watch, kind, kept, np.random.default_rng([seed, watch.number]))
+                rng = np.random.default_rng([seed, watch.number])
+                if kind == "head":
+                    see_head(watch, kept_heads, rng)
+                else:
+                    one_case(watch, kind, kept, rng)
     finally:
         os.chdir(here)
     return watch
@@ -406,7 +468,13 @@ def one_case(watch: Watch, kind: str, kept: dict[str, bytes], rng: Rng) -> None:
         name, other = (names[int(i)] for i in rng.integers(len(names), size=2))
         see_calibrator(watch, name, kept[name], kept[other], rng)
         return
+    if kind == "images":
+        see_images(watch, rng)
+        return
     form = FORMS[int(rng.integers(len(FORMS)))]
+    if kind == "shards":
+        see_shards(watch, form, rng)
+        return
     if kind == "words":
         file, write = WRITERS["npz"]
         write(watch.folder / file, arrays_of(form))
@@ -431,13 +499,15 @@ def main() -> int:
     parser.add_argument("--case", type=int)
     arguments = parser.parse_args()
     one = arguments.case
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         tempfile.tempdir = place
         folder = Path(place) / "files"
         folder.mkdir()
         numbers = for_minutes(arguments.minutes) if one is None else [one]
         watch = fuzz(folder, arguments.seed, numbers, arguments.only)
-        stray = [path.name for path in Path(place).iterdir() if path != folder]
+        # Python's own stays until the process ends, where processes were started.
+        own = (folder.name, "pymp-")
+        stray = [path.name for path in Path(place).iterdir() if not path.name.startswith(own)]
         if one is not None:
             shutil.copytree(folder, f"case-{one}", dirs_exist_ok=True)
     for name, count in watch.cases.items():

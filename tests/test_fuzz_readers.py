@@ -21,8 +21,9 @@ from calibrant.files import read_predictions
 pytest.importorskip("pyarrow")
 pytest.importorskip("h5py")
 pytest.importorskip("torch")
+pytest.importorskip("PIL")
 
-CASES = 10 * (len(WRITERS) + 4)
+CASES = 8 * (len(WRITERS) + 7)
 
 
 def test_damaged_files_and_odd_words_end_well(tmp_path, monkeypatch):

@@ -40,6 +40,10 @@ def clearly_lower(own: FloatArray, single: FloatArray, folds: int, worth: Worth)
 
     They have to do so even without the row that gains most: where few rows are wrong, one of them
     can make a gain that no other row bears out.
+
+    More than one error would cost more than it saves: of 75 draws of 1 000 rows of the sample,
+    where there is nothing to gain, chance takes `vector` through in two, 1.1 errors each (.0001 in
+    NLL on average), and what `pts` gains on 1 000 rows of CIFAR-100, .018, is seen by .6 to 1.7.
     """
     gain = difference_of_losses(single, own, folds, worth)
     largest = float(times(single - own, worth.weights).max()) / total(len(own), worth.weights)

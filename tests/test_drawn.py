@@ -75,9 +75,9 @@ def test_many_rows_have_the_replicates_of_few(metrics, labelled_logits, monkeypa
     rows = TopLabel.sort(scores.confidence, scores.correct)
     wanted = metrics_named(metrics)
     # One resample a batch, kept whole or as what was drawn.
-    monkeypatch.setattr("calibrant.evaluation.uncertainty.BATCH_ROWS", ROWS)
+    monkeypatch.setattr("calibrant.evaluation.draws.BATCH_ROWS", ROWS)
     whole = bootstrap(scores, rows, wanted, 5, 2), floor(rows, wanted, 5, 2)
-    monkeypatch.setattr("calibrant.evaluation.uncertainty.BATCH_ROWS", ROWS - 1)
+    monkeypatch.setattr("calibrant.evaluation.draws.BATCH_ROWS", ROWS - 1)
     lean = bootstrap(scores, rows, wanted, 5, 2), floor(rows, wanted, 5, 2)
     for first, second in zip(whole, lean, strict=True):
         assert set(first) == set(second)

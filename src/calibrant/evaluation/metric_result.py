@@ -30,8 +30,8 @@ class MetricResult:
     Examples:
         >>> import calibrant as cb
         >>> ece = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)["ece"]
-        >>> print(f"{ece.value:.3f}; an honest network would show {ece.floor:.3f}")
-        0.061; an honest network would show 0.006
+        >>> print(f"{ece.value:.1%}; an honest network would show {ece.floor:.2%}")
+        6.1%; an honest network would show 0.65%
         >>> ece.low < ece.value < ece.high, ece.at_floor
         (True, False)
     """

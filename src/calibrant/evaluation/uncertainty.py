@@ -21,17 +21,21 @@ its 95 % quantile can't be told from perfect at this N.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
+from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.threads import one_blas_thread, worker_count
+from calibrant.evaluation import draws as draws_of
+from calibrant.evaluation.draws import Draws, Replicates, in_batches, joined, shared
+from calibrant.metrics.at_landmarks import Resampling
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
-from calibrant.metrics.resampling import Clusters, HonestDraws, draw_rows, resampled
+from calibrant.metrics.honest_numbers import Pieces, honest_curves, numbers_right
+from calibrant.metrics.resampling import Clusters, Counts, HonestDraws, resampled
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.scoring import RowScores
@@ -43,14 +47,12 @@ DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
 # Of many honest groups together, how often any may be called miscalibrated.
 FAMILY_LEVEL = 0.05
-# Resamples are worked on in batches of about this many rows in all, 2 MB an array: smaller ones
-# would leave the threads waiting for one another in Python.
-BATCH_ROWS = 1 << 18
+# Of a floor that is drawn at landmarks: pieces whose distributions, and data sets whose metrics,
+# are computed at once.
+PIECES_TOGETHER, SETS_TOGETHER = 256, 100
 ROUNDING = 1e-9
 
 INDEPENDENT = HonestDraws(None, 0.0)
-
-Replicates = dict[str, FloatArray]
 
 
 def default_resamples(rows: int) -> int:
@@ -65,6 +67,7 @@ def bootstrap(
     resamples: int,
     seed: int,
     clusters: Clusters | None = None,
+    draws: Draws | None = None,
 ) -> Replicates:
     """Return the (R,) values of every metric on R bootstrap resamples.
 
@@ -78,32 +81,44 @@ def bootstrap(
         resamples: R.
         seed: of the random numbers.
         clusters: of the rows, drawn whole; None where every row stands alone.
+        draws: what is drawn by that seed, where it serves several evaluations.
     """
     if not metrics:
         return {}
-    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
-    plain = rows.weight is None and clusters is None
-    if rows.n > BATCH_ROWS and plain:
-        return _in_batches(
+    if rows.n > draws_of.BATCH_ROWS and rows.weight is None and clusters is None:
+        return in_batches(
             lambda rng, _: _one_of_many_rows(scores, rows, metrics, rng), rows.n, resamples, seed
         )
-    per_row = np.stack([metric.per_row(scores) for metric in means]) if means else None
+    drawn = Draws.of_rows(rows.n, resamples, seed, clusters) if draws is None else draws
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    quick, whole = _at_landmarks(metrics)
+    columns = rows.order if clusters is None else clusters.codes[rows.order]
+    numbers = [metric.per_row(scores)[rows.order] for metric in means]
+    sums = Resampling.of_rows(rows, columns, drawn.number, numbers)
 
-    def batch(rng: np.random.Generator, size: int) -> Replicates:
-        counts = draw_rows(rng, rows.n, size, clusters)
+    def by_running_sums(counts: Counts) -> Replicates:
+        in_order = np.ascontiguousarray(counts.take(columns, axis=0).T)
+        return values_of_resamples(whole, resampled(rows, in_order))
+
+    def batch(batches: range) -> Replicates:
+        counts, size = drawn.of(batches), drawn.sizes[0]
         found: Replicates = {}
-        if per_row is not None:
-            weighed = counts if scores.weights is None else counts * scores.weights
-            totals = rows.n if plain else weighed.sum(axis=1, keepdims=True)
-            values = weighed @ per_row.T / totals
-            found.update({metric.name: values[:, i] for i, metric in enumerate(means)})
-        if len(means) < len(metrics):
-            # `take` leaves a resample's numbers side by side; indexing would leave a row's.
-            curves = resampled(rows, counts.take(rows.order, axis=1))
-            found.update(values_of_resamples(metrics, curves))
+        if whole:  # on so few resamples that their running sums stay in the cache
+            starts = range(0, counts.shape[1], size)
+            found = joined([by_running_sums(counts[:, i : i + size]) for i in starts])
+        if means or quick:
+            curves = sums.curves(counts, residuals=bool(quick))
+            found |= {m.name: mean for m, mean in zip(means, curves.means, strict=True)}
+            found |= values_of_resamples(quick, curves)
         return found
 
-    return _in_batches(batch, rows.n, resamples, seed)
+    return shared(batch, drawn.batches())
+
+
+def _at_landmarks(metrics: Sequence[Metric]) -> tuple[list[Metric], list[Metric]]:
+    """Return the curve metrics that read curves at landmarks only, and those that read it all."""
+    curves = [metric for metric in metrics if isinstance(metric, CurveMetric)]
+    return [m for m in curves if m.at_landmarks], [m for m in curves if not m.at_landmarks]
 
 
 def floor(
@@ -124,17 +139,42 @@ def floor(
     """
 
     floored = [metric for metric in metrics if isinstance(metric, CurveMetric) and metric.has_floor]
-    if not floored:
-        return {}
+    quick, whole = _at_landmarks(floored)
+    if rows.weight is not None or honest.correlation:
+        quick, whole = [], floored
 
     def batch(rng: np.random.Generator, size: int) -> Replicates:
-        if rows.n > BATCH_ROWS and rows.weight is None and honest.clusters is None:
+        if rows.n > draws_of.BATCH_ROWS and rows.weight is None and honest.clusters is None:
             drawn = DrawnCurve(rows, outcomes=draw_outcomes(rng, rows.confidence))
-            return values_of_curves(floored, drawn)
+            return values_of_curves(whole, drawn)
         outcomes = honest.outcomes(rng, rows.confidence, size)
-        return values_of_curves(floored, ResidualCurves.with_labels(rows, outcomes))
+        return values_of_curves(whole, ResidualCurves.with_labels(rows, outcomes))
 
-    return _in_batches(batch, rows.n, resamples, seed)
+    found = in_batches(batch, rows.n, resamples, seed) if whole else {}
+    return found | _quick_floor(rows, quick, resamples, seed) if quick else found
+
+
+def _quick_floor(
+    rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int
+) -> Replicates:
+    """Return the (R,) values of metrics that want to know how many rows of a stretch are right."""
+    pieces = Pieces.of(rows.landmarks)
+    parts = [slice(i, i + PIECES_TOGETHER) for i in range(0, len(pieces.stretch), PIECES_TOGETHER)]
+    generators = np.random.default_rng([seed, 4]).spawn(len(parts))
+    right = np.zeros((rows.landmarks.stretches, resamples))
+
+    def draw(part: slice, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        return numbers_right(rng, rows.confidence, pieces, part, resamples)
+
+    def batch(start: int) -> Replicates:
+        return values_of_curves(
+            metrics, honest_curves(rows, right[:, start : start + SETS_TOGETHER])
+        )
+
+    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
+        for stretch, found in pool.map(draw, parts, generators):
+            right[stretch] += found
+        return joined(list(pool.map(batch, range(0, resamples, SETS_TOGETHER))))
 
 
 def _one_of_many_rows(
@@ -165,18 +205,6 @@ def values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Re
         curves.drawn_to_honest()
         found |= values_of_curves(errors, curves)
     return found
-
-
-def _in_batches(
-    batch: Callable[[np.random.Generator, int], Replicates], n: int, resamples: int, seed: int
-) -> Replicates:
-    """Run `batch` over all resamples on every core; the result depends on the seed alone."""
-    size = max(1, min(resamples, BATCH_ROWS // n))
-    sizes = [min(size, resamples - start) for start in range(0, resamples, size)]
-    generators = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(len(sizes))]
-    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
-        parts = list(pool.map(batch, generators, sizes))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def less_rounding(value: float) -> float:

@@ -143,18 +143,24 @@ class DrawnCurve(ResidualCurves):
         return found
 
     def _sums(self, places: IntArray, values: Callable[[slice], NDArray[np.generic]]) -> FloatArray:
-        """Return (B,) sums of the rows' values over the first k rows, at ascending places k."""
-        ends, back = np.unique(places, return_inverse=True)
-        found, total = np.zeros(len(ends), dtype=np.float64), 0.0
-        for part in stretches(self.rows.n):
-            if int(part.start) >= int(ends[-1]):
-                break
-            first, last = np.searchsorted(ends, [part.start, part.stop], side="right")
-            inside = ends[first:last] - part.start  # in (0, length of the stretch]
-            stretch = values(part)
-            bounds: list[int] = [0, *inside[inside < len(stretch)].tolist()]
-            pieces: FloatArray = np.add.reduceat(np.asarray(stretch, dtype=np.float64), bounds)
-            sums = total + np.cumsum(pieces)
-            found[first:last] = sums[: len(inside)]
-            total = float(sums[-1])
-        return found[back]
+        return sums_at(places, values, self.rows.n)
+
+
+def sums_at(
+    places: IntArray, values: Callable[[slice], NDArray[np.generic]], rows: int
+) -> FloatArray:
+    """Return (B,) sums of the rows' values over the first k rows, at ascending places k."""
+    ends, back = np.unique(places, return_inverse=True)
+    found, total = np.zeros(len(ends), dtype=np.float64), 0.0
+    for part in stretches(rows):
+        if int(part.start) >= int(ends[-1]):
+            break
+        first, last = np.searchsorted(ends, [part.start, part.stop], side="right")
+        inside = ends[first:last] - part.start  # in (0, length of the stretch]
+        stretch = values(part)
+        bounds: list[int] = [0, *inside[inside < len(stretch)].tolist()]
+        pieces: FloatArray = np.add.reduceat(np.asarray(stretch, dtype=np.float64), bounds)
+        sums = total + np.cumsum(pieces)
+        found[first:last] = sums[: len(inside)]
+        total = float(sums[-1])
+    return found[back]

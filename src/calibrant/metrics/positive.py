@@ -32,6 +32,7 @@ POSITIVE_METRICS: dict[str, Metric] = {
             definition="probability of the positive class, 15 equal-width bins (lo, hi], L1",
             of_positive=True,
             of_curves=ece_of_curves,
+            at_landmarks=True,
         ),
         CurveMetric(
             name="adaece_positive",
@@ -39,6 +40,7 @@ POSITIVE_METRICS: dict[str, Metric] = {
             definition="probability of the positive class, 15 equal-mass bins by rank, L1",
             of_positive=True,
             of_curves=adaece_of_curves,
+            at_landmarks=True,
             grid="logit",
         ),
         CurveMetric(
@@ -47,6 +49,7 @@ POSITIVE_METRICS: dict[str, Metric] = {
             definition="probability of the positive class, maximum over 1-Lipschitz witnesses",
             of_positive=True,
             of_curves=smce_of_curves,
+            at_landmarks=True,
             exact=smce_of_curve,
         ),
         CurveMetric(

@@ -34,6 +34,11 @@ class Crossing:
         return low + self.share * (np.take_along_axis(sums, self.above, axis=1) - low)
 
 
+def unit_of(rows: int) -> int:
+    """Return how many units 1 has in sums over so many rows."""
+    return 1 << (UNIT_BITS - rows.bit_length())
+
+
 class InUnits(NamedTuple):
     """Rows in whole numbers of a small unit.
 
@@ -54,7 +59,7 @@ class InUnits(NamedTuple):
     @classmethod
     def of_rows(cls, confidence: FloatArray, correct: FloatArray) -> Self:
         """Return (N,) confidences and outcomes in whole numbers."""
-        unit = 1 << (UNIT_BITS - len(confidence).bit_length())
+        unit = unit_of(len(confidence))
         whole = np.rint(confidence * unit).astype(np.int64)
         return cls(whole, correct.astype(np.int64) * unit, unit)
 

@@ -120,6 +120,8 @@ class CurveMetric(Metric):
         sums_gaps: whether it is made of the sizes of many bins' gaps. Its resamples scatter around
             gaps drawn towards 0 (`calibrant.metrics.likely_gaps`); what weighs all rows together
             knows its one gap better than bins know theirs.
+        at_landmarks: whether `of_curves` reads curves at landmarks only
+            (`calibrant.metrics.landmarks`), so that resamples needn't be summed row by row.
     """
 
     of_curves: Callable[[ResidualCurves], FloatArray]
@@ -127,6 +129,7 @@ class CurveMetric(Metric):
     grid: Cells = "uniform"
     has_floor: bool = True
     sums_gaps: bool = False
+    at_landmarks: bool = False
 
     def value(self, rows: TopLabel) -> float:
         """Return the value on sorted rows."""

@@ -11,6 +11,9 @@ from calibrant.metrics.top_label import ResidualCurves, TopLabel
 # Resamples are put on this many cells. That is off by at most mean|a - c| / (2 cells); on 10 000
 # rows it was off by 2e-5 at most and by 1e-6 on average, far below their spread.
 RESAMPLING_CELLS = 64
+# Resamples that are worked on at once, so many that their numbers stay in the cache; fewer than the
+# first are quicker one by one.
+FEWEST_AT_ONCE, MOST_AT_ONCE = 8, 256
 # The exact sweep takes about N^1.5 steps on calibrated rows, half a second at this many. More of
 # them are put on cells: off by at most mean|a - c| / 65 536, which is below 1e-5.
 MOST_EXACT_ROWS, LARGE_CELLS = 50_000, 1 << 15
@@ -70,9 +73,45 @@ def smce_of_curve(curve: ResidualCurves) -> float:
 def smce_of_curves(curves: ResidualCurves, cells: int = RESAMPLING_CELLS) -> FloatArray:
     """Return the (R,) smCEs of residual curves, with confidences moved to the middle of cells."""
     masses = curves.between_edges(np.arange(cells + 1) / cells) / -curves.total[:, None]
-    used = np.abs(masses).max(axis=0) > 0
-    middles = ((np.arange(cells) + 0.5) / cells)[used]
-    return np.array([max_lipschitz_correlation(middles, mass) for mass in masses[:, used]])
+    if len(masses) < FEWEST_AT_ONCE or cells > RESAMPLING_CELLS:
+        used = np.abs(masses).max(axis=0) > 0
+        middles = ((np.arange(cells) + 0.5) / cells)[used]
+        return np.array([max_lipschitz_correlation(middles, mass) for mass in masses[:, used]])
+    parts = range(0, len(masses), MOST_AT_ONCE)
+    return np.concatenate([_on_even_cells(masses[i : i + MOST_AT_ONCE].T) for i in parts])
+
+
+def _on_even_cells(masses: FloatArray) -> FloatArray:
+    """Return the (R,) maxima of `max_lipschitz_correlation` for (C, R) masses in C even cells.
+
+    With a bound of 1 / C on the steps of w, and of 1 on w itself, the best w is a multiple of
+    1 / C. The best value as a function of the last w is then kept as its 2 C differences between
+    neighbours. They descend, being those of a concave function, and are kept less the masses so
+    far. To let w differ by one step more inserts a difference of 0 twice and drops the two at the
+    ends: after sorting, each difference is the middle one of its neighbours and what is inserted.
+    """
+    cells, resamples = masses.shape
+    used = np.flatnonzero(np.abs(masses).max(axis=1) > 0)
+    between = np.diff(used, prepend=used[:1]).tolist()
+    # So many of them stay as they were in the end, 0 less no masses.
+    moved = sum(between)
+    differences, other = np.zeros((2, 2 * moved, resamples))
+    reached, least = np.zeros(resamples), np.zeros(resamples)
+    for steps, mass in zip(between, masses[used], strict=True):
+        for _ in range(steps):
+            zero = -reached
+            least += np.maximum(differences[0], zero) + reached
+            np.minimum(differences[:-2], zero, out=other[1:-1])
+            np.maximum(other[1:-1], differences[2:], out=other[1:-1])
+            np.maximum(differences[1], zero, out=other[0])
+            np.minimum(differences[-2], zero, out=other[-1])
+            differences, other = other, differences
+        least -= cells * mass
+        reached += mass
+    differences += reached
+    gain = np.maximum(differences, 0.0).sum(axis=0)
+    gain += 2 * (cells - moved) * np.maximum(reached, 0.0)
+    return (least + gain) / cells
 
 
 def max_lipschitz_correlation(positions: FloatArray, masses: FloatArray) -> float:

@@ -60,6 +60,7 @@ METRICS: dict[str, Metric] = {
             judges=True,
             sums_gaps=True,
             of_curves=ece_of_curves,
+            at_landmarks=True,
         ),
         CurveMetric(
             name="adaece",
@@ -68,6 +69,7 @@ METRICS: dict[str, Metric] = {
             judges=True,
             sums_gaps=True,
             of_curves=adaece_of_curves,
+            at_landmarks=True,
             grid="logit",
         ),
         CurveMetric(
@@ -76,6 +78,7 @@ METRICS: dict[str, Metric] = {
             definition="top label, exact maximum over 1-Lipschitz witnesses",
             judges=True,
             of_curves=smce_of_curves,
+            at_landmarks=True,
             exact=smce_of_curve,
         ),
         CurveMetric(
@@ -84,6 +87,7 @@ METRICS: dict[str, Metric] = {
             definition="top label, reflected Gaussian kernel at its fixed-point bandwidth",
             judges=True,
             of_curves=smece_of_curves,
+            at_landmarks=True,
             exact=smece_of_curve,
         ),
         MeanMetric(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.weights import mean, total
+from calibrant.metrics.landmarks import DenseLandmarks, Landmarks
 from calibrant.metrics.likely_gaps import LikelyGaps
 from calibrant.metrics.running_sums import Crossing, InUnits, accumulate
 
@@ -109,6 +110,16 @@ class TopLabel:
         np.add(changes, 1, out=starts[1:-1])
         starts[-1] = self.n
         return starts
+
+    @cached_property
+    def landmarks(self) -> Landmarks:
+        """Where the usual metrics want running sums, as long as every row counts once."""
+        return Landmarks.of_rows(self.confidence)
+
+    @cached_property
+    def dense_landmarks(self) -> DenseLandmarks:
+        """These, and so many more that what a resample wants is near to one."""
+        return DenseLandmarks.among(self.landmarks, self.tie_starts)
 
     def curves(self) -> ResidualCurves:
         """Return the residual curve of these rows as a batch of one."""

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from calibrant.evaluation.uncertainty import Replicates, values_of_resamples
+from calibrant.evaluation.draws import Replicates
+from calibrant.evaluation.uncertainty import values_of_resamples
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.scale.row_sums import RowSums
 

@@ -1,0 +1,291 @@
+"""Residual curves of many resamples, or of many honest outcomes, known at landmarks only.
+
+Sums over the stretches between landmarks are a product of a sparse matrix, which holds the rows'
+residuals, with how often each row was drawn, a resample a column. That takes one multiplication and
+one addition for each row of each resample; neither do rows have to be put in order, nor are running
+sums of all of them written down. Rows without weights are in whole numbers (`InUnits`), so that the
+sums are exact and the same as running ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.metrics.drawn import DrawnCurve
+from calibrant.metrics.landmarks import DenseLandmarks, Landmarks
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
+
+# Resamples whose sums are made at once: so few that what is drawn stays in the cache.
+COLUMNS = 32
+ROUNDING = 1e-12
+
+
+class CurvesAtLandmarks(ResidualCurves):
+    """R residual curves whose rows all count as they do in `rows`.
+
+    Args:
+        rows: the sorted rows.
+        landmarks: of the rows.
+        sums: (P + 1, R) sums of c - a over the rows before each landmark.
+    """
+
+    landmarks: Landmarks
+    sums: FloatArray
+
+    def __init__(self, rows: TopLabel, landmarks: Landmarks, sums: FloatArray) -> None:
+        for name, value in (("rows", rows), ("landmarks", landmarks), ("sums", sums)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def total(self) -> FloatArray:
+        """(1,) how many rows each curve counts."""
+        return np.array([self.rows.total])
+
+    def between(self, cuts: IntArray) -> FloatArray:
+        """Return (R, B) residual sums between the B + 1 landmarks `cuts`."""
+        return np.diff(self.sums[self.landmarks.places(cuts)], axis=0).T
+
+    def at_ranks(self, ranks: NDArray[Any]) -> FloatArray:
+        """Return (R, B) values of R(k) at (B,) ranks in [0, N]; see `ResidualCurves.at_ranks`."""
+        crossing = DrawnCurve(self.rows).crossing(ranks)
+        places = (self.landmarks.places(at[0]) for at in (crossing.below, crossing.above))
+        low, high = (self.sums[each] for each in places)
+        return (low + crossing.share[0][:, None] * (high - low)).T
+
+
+@dataclass(frozen=True, eq=False)
+class Resampling:
+    """What makes curves of how often rows, or clusters of them, were drawn.
+
+    Attributes:
+        rows: the sorted rows.
+        columns: (N,) which of what is drawn each sorted row belongs to: its cluster, or its place
+            in the caller's arrays.
+        residual: (N,) c - a of each, with its weight, in units.
+        unit: how many of them are 1.
+        adding: (P, G) sparse, what each adds to the residual of each stretch.
+        counting: (P, G) sparse, what it adds to how many rows each stretch has.
+        others: (M, G) what it adds to sums of other numbers.
+        total: (G,) what it adds to how many rows there are; None if that is always N.
+    """
+
+    rows: TopLabel
+    columns: IntArray
+    residual: FloatArray
+    unit: float
+    adding: Any
+    counting: Any
+    others: FloatArray
+    total: FloatArray | None
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: TopLabel,
+        columns: IntArray,
+        number: int,
+        means: Sequence[FloatArray] = (),
+    ) -> Self:
+        """Return what resamples rows.
+
+        Args:
+            rows: the sorted rows.
+            columns: (N,) see above.
+            number: G, how many clusters there are, or N.
+            means: (N,) other numbers of each sorted row, whose means are wanted.
+        """
+        from scipy.sparse import csr_matrix
+
+        if rows.weight is None:
+            unit, weight = float(rows.in_units.unit), np.ones(rows.n)
+            residual = (rows.in_units.confidence - rows.in_units.correct).astype(np.float64)
+            # Whole numbers of few bytes are added up quicker.
+            whole = np.uint16 if rows.n < 1 << 16 else np.uint32
+        else:
+            unit, weight, whole = 1.0, rows.weight, np.float64
+            residual = weight * (rows.confidence - rows.correct)
+        shape = (rows.dense_landmarks.stretches, number)
+        adding, counting = (
+            csr_matrix((values, columns, rows.dense_landmarks.positions), shape=shape)
+            for values in (residual, weight.astype(whole))
+        )
+        others = np.empty((len(means), number))
+        for found, each in zip(others, means, strict=True):
+            found[:] = np.bincount(columns, weight * each, number)
+        alike = rows.weight is None and number == rows.n
+        total = None if alike else np.bincount(columns, weight, number).astype(np.float64)
+        return cls(rows, columns, residual, unit, adding, counting, others, total)
+
+    def curves(self, drawn: NDArray[Any], *, residuals: bool = True) -> ResampledAtLandmarks:
+        """Return the curves of (G, R) numbers of times that each row or cluster was drawn.
+
+        Args:
+            drawn: see above.
+            residuals: whether anybody wants more than the means.
+        """
+        resamples, stretches = drawn.shape[1], self.adding.shape[0] if residuals else 0
+        sums = np.empty((stretches, resamples))
+        means = np.empty((len(self.others), resamples))
+        total = np.full(resamples, float(self.rows.n))
+        step = -(-resamples // -(-resamples // COLUMNS))
+        often = np.empty((drawn.shape[0], step))
+        for start in range(0, resamples, step):
+            part = slice(start, start + step)
+            if resamples - start < step:
+                often = np.empty((drawn.shape[0], resamples - start))
+            often[:] = drawn[:, part]
+            if stretches:
+                sums[:, part] = self.adding @ often
+            np.matmul(self.others, often, out=means[:, part])
+            if self.total is not None:
+                total[part] = self.total @ often
+        means /= total
+        running = running_columns(sums)
+        running *= 1 / self.unit
+        return ResampledAtLandmarks(self, drawn, running, total, means)
+
+
+class ResampledAtLandmarks(CurvesAtLandmarks):
+    """R residual curves of resamples.
+
+    Args:
+        resampling: of the rows.
+        drawn: (G, R) how often each row or cluster was drawn.
+        sums: (P + 1, R) sums of c - a over the rows before each landmark.
+        total: (R,) how many rows each resample has.
+        means: (M, R) means of other numbers.
+    """
+
+    landmarks: DenseLandmarks  # pyright: ignore[reportIncompatibleVariableOverride]
+    resampling: Resampling
+    drawn: NDArray[Any]
+    means: FloatArray
+    _total: FloatArray
+    _drawn_to_honest: bool
+
+    def __init__(
+        self,
+        resampling: Resampling,
+        drawn: NDArray[Any],
+        sums: FloatArray,
+        total: FloatArray,
+        means: FloatArray,
+    ) -> None:
+        super().__init__(resampling.rows, resampling.rows.dense_landmarks, sums)
+        more = {"resampling": resampling, "drawn": drawn, "means": means, "_total": total}
+        for name, value in (more | {"_drawn_to_honest": False}).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def total(self) -> FloatArray:
+        """(R,) how many rows each curve counts."""
+        return self._total
+
+    @cached_property
+    def counts(self) -> FloatArray:
+        """(P + 1, R) how many rows there are before each landmark."""
+        counting = self.resampling.counting
+        return running_columns(counting @ self.drawn.astype(counting.dtype))
+
+    def drawn_to_honest(self) -> None:
+        """Draw small gaps towards 0, in place: see `LikelyGaps`."""
+        np.add(self.sums, self.rows.towards_honest[self.landmarks.positions, None], out=self.sums)
+        object.__setattr__(self, "_drawn_to_honest", True)
+
+    def at_ranks(self, ranks: NDArray[Any]) -> FloatArray:
+        """Return (R, B) values of R(k) at ranks in [0, total]; see `ResidualCurves.at_ranks`."""
+        wanted = np.broadcast_to(np.atleast_2d(ranks).T, (ranks.shape[-1], self.drawn.shape[1]))
+        if self.rows.weight is not None:
+            # Sums in another order mustn't count rows that weren't drawn, beyond the last one.
+            wanted = wanted * (1 - ROUNDING)
+        stretch = self._stretches(wanted)
+        mass, low = (_at(sums, stretch) for sums in (self.counts, self.sums))
+        width, gap = (_at(sums, stretch + 1) for sums in (self.counts, self.sums))
+        width -= mass
+        gap -= low
+        many = ~self.landmarks.single[stretch]
+        if many.any():
+            missing = (wanted - mass)[many]
+            before, within = self._runs_within(stretch[many], np.nonzero(many)[1], missing)
+            mass[many] += before[0]
+            low[many] += before[1]
+            width[many], gap[many] = within
+        share = np.divide(wanted - mass, width, out=np.zeros_like(width), where=width > 0)
+        return (low + np.clip(share, 0.0, 1.0) * gap).T
+
+    def _stretches(self, wanted: FloatArray) -> IntArray:
+        """Return (B, R) the first stretch of each resample that ends with so many rows, or more."""
+        last, resamples = len(self.counts) - 2, self.drawn.shape[1]
+        resample = np.arange(resamples, dtype=np.int64)
+        found, step = np.zeros(wanted.shape, dtype=np.int64), 1 << last.bit_length() >> 1
+        while step:
+            further = np.minimum(found + step, last)
+            reached = self.counts.reshape(-1)[further * resamples + resample]
+            found = np.where(reached < wanted, further, found)
+            step >>= 1
+        return found
+
+    def _runs_within(
+        self, stretch: IntArray, resample: IntArray, missing: FloatArray
+    ) -> tuple[tuple[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
+        """Return what comes before the run that a stretch's missing rows end in, and in that run.
+
+        Args:
+            stretch: (M,) which.
+            resample: (M,) of which resample.
+            missing: (M,) how many rows of the stretch to count.
+
+        Returns:
+            Twice the (M,) number of rows and their sum of c - a.
+        """
+        rows, how, marks = self.rows, self.resampling, self.landmarks
+        start, end = marks.positions[stretch], marks.positions[stretch + 1]
+        # What lies beyond the end of a stretch is read, too, but never counted.
+        row = np.minimum(start + np.arange(marks.width)[:, None], rows.n - 1)
+        cell = (how.columns * self.drawn.shape[1]).take(row)
+        cell += resample
+        often = self.drawn.reshape(-1).take(cell)
+        weight = often if rows.weight is None else often * rows.weight.take(row)
+        reached = np.cumsum(weight, axis=0, dtype=np.int64 if rows.weight is None else np.float64)
+        at = np.minimum((reached < missing).sum(axis=0), end - start - 1)
+        if rows.distinct < rows.n:
+            run = np.searchsorted(rows.tie_starts, start + at, side="right")
+            first, last = rows.tie_starts[run - 1] - start, rows.tie_starts[run] - start
+        else:
+            first, last = at, at + 1
+        residual = np.cumsum(how.residual.take(row) * often, axis=0)
+        before, within = zip(
+            *(_split(sums, first, last) for sums in (reached, residual)), strict=True
+        )
+        gaps = [each[1] / how.unit for each in (before, within)]
+        if self._drawn_to_honest:
+            moved = rows.towards_honest
+            gaps[0] += moved[start + first] - moved[start]
+            gaps[1] += moved[start + last] - moved[start + first]
+        return (before[0], gaps[0]), (within[0], gaps[1])
+
+
+def _split(sums: NDArray[Any], first: IntArray, last: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return what (W, M) running sums come to before `first`, and from there to `last`."""
+    before = np.where(first > 0, _at(sums, np.maximum(first - 1, 0)[None])[0], 0.0)
+    return before, _at(sums, last[None] - 1)[0] - before
+
+
+def running_columns(values: NDArray[Any]) -> FloatArray:
+    """Return (P + 1, R) running sums of (P, R) values, from 0."""
+    sums = np.empty((len(values) + 1, values.shape[1]))
+    sums[0] = 0.0
+    np.cumsum(values, axis=0, out=sums[1:])
+    return sums
+
+
+def _at(sums: NDArray[Any], index: IntArray) -> FloatArray:
+    """Return (B, R) values of (P + 1, R) sums at (B, R) indices."""
+    return np.take_along_axis(sums, index, axis=0)

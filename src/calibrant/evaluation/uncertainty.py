@@ -22,19 +22,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.evaluation import draws as draws_of
 from calibrant.evaluation.draws import Draws, Replicates, in_batches, joined, shared
+from calibrant.evaluation.floors import floor_at_landmarks
 from calibrant.metrics.at_landmarks import Resampling
 from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
-from calibrant.metrics.honest_numbers import Pieces, honest_curves, numbers_right
 from calibrant.metrics.resampling import Clusters, Counts, HonestDraws, resampled
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
@@ -47,9 +45,6 @@ DEFAULT_LEVEL = 0.95
 FLOOR_QUANTILE = 0.95
 # Of many honest groups together, how often any may be called miscalibrated.
 FAMILY_LEVEL = 0.05
-# Of a floor that is drawn at landmarks: pieces whose distributions, and data sets whose metrics,
-# are computed at once.
-PIECES_TOGETHER, SETS_TOGETHER = 256, 100
 ROUNDING = 1e-9
 
 INDEPENDENT = HonestDraws(None, 0.0)
@@ -151,30 +146,7 @@ def floor(
         return values_of_curves(whole, ResidualCurves.with_labels(rows, outcomes))
 
     found = in_batches(batch, rows.n, resamples, seed) if whole else {}
-    return found | _quick_floor(rows, quick, resamples, seed) if quick else found
-
-
-def _quick_floor(
-    rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int
-) -> Replicates:
-    """Return the (R,) values of metrics that want to know how many rows of a stretch are right."""
-    pieces = Pieces.of(rows.landmarks)
-    parts = [slice(i, i + PIECES_TOGETHER) for i in range(0, len(pieces.stretch), PIECES_TOGETHER)]
-    generators = np.random.default_rng([seed, 4]).spawn(len(parts))
-    right = np.zeros((rows.landmarks.stretches, resamples))
-
-    def draw(part: slice, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
-        return numbers_right(rng, rows.confidence, pieces, part, resamples)
-
-    def batch(start: int) -> Replicates:
-        return values_of_curves(
-            metrics, honest_curves(rows, right[:, start : start + SETS_TOGETHER])
-        )
-
-    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
-        for stretch, found in pool.map(draw, parts, generators):
-            right[stretch] += found
-        return joined(list(pool.map(batch, range(0, resamples, SETS_TOGETHER))))
+    return found | floor_at_landmarks(rows, quick, resamples, seed) if quick else found
 
 
 def _one_of_many_rows(

@@ -1,0 +1,66 @@
+"""What the gate of FeDLaS does to the training images, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from calibrant.core.errors import InputError
+from calibrant.studies.cells import Cell
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.kinds.base import Measure
+from calibrant.studies.networks.cells import PROGRESS, NetworkKind, at_progress
+from calibrant.studies.networks.sources import Source
+from calibrant.studies.networks.trained import Network
+
+_MEASURES = (
+    Measure("gate_positive", "psi = +1", 100, 1, "neither", "share of the training images"),
+    Measure("gate_negative", "psi = -1", 100, 1, "neither", "share of the training images"),
+    Measure("gate_flip_rate", "flip rate", 100, 1, "neither", "share whose psi changed"),
+    Measure("gate_alpha", "mean alpha", 1, 4, "neither", "mean smoothing"),
+    Measure("gate_correlation", "corr(NCI, right)", 1, 3, "neither", "Pearson, training images"),
+)
+
+
+class Gate(NetworkKind):
+    """Read the history of a training with FeDLaS at shares of its epochs."""
+
+    version: ClassVar[str] = "1"
+    axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", PROGRESS)
+    takes_recorded: ClassVar[bool] = True
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """Shares, flips, smoothing and correlation."""
+        return {measure.name: measure for measure in _MEASURES}
+
+    def measuring(self, cell: Cell) -> dict[str, Any]:
+        """Return which epoch."""
+        return {"progress": float(cell.at[PROGRESS])}
+
+    def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
+        """Return means over the seeds that were kept."""
+        assert source.recorded is not None
+        if not source.recorded.epochs:
+            raise InputError(f"{cell}: nothing was kept of the gate over the epochs")
+        rows = [at_progress(cell, epochs) for epochs in source.recorded.epochs]
+        values = {
+            measure.name: {"value": sum(found) / len(found)}
+            for measure in _MEASURES
+            if (found := [row[measure.name] for row in rows if row[measure.name] is not None])
+        }
+        return {"values": values}
+
+    def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
+        """Return the numbers of an epoch."""
+        epochs = network.epochs()
+        if "gate_positive" not in epochs[-1]:
+            raise InputError(f"{network.plan.name}: its history holds no gate; train with FeDLaS")
+        row = at_progress(cell, epochs)
+        return {
+            "values": {m.name: {"value": row[m.name]} for m in _MEASURES},
+            "epoch": row["epoch"],
+        }
+
+
+KIND = Gate()

@@ -1,0 +1,69 @@
+"""A network that is trained, with a second stage and a calibrator if asked, and then measured."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.studies.cells import Cell
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.kinds.posthoc import measured
+from calibrant.studies.networks.cells import NetworkKind
+from calibrant.studies.networks.sources import Source
+from calibrant.studies.networks.trained import Network
+
+# Measured in any case, so that tables of different metrics share their cells.
+USUAL = (
+    "ece",
+    "adaece",
+    "mce",
+    "overconfidence",
+    "underconfidence",
+    "nll",
+    "brier",
+    "accuracy",
+)
+
+
+class Training(NetworkKind):
+    """Train as `calibrant train` does, unless such a run is given, and measure on the test rows."""
+
+    version: ClassVar[str] = "1"
+    takes_recorded: ClassVar[bool] = True
+
+    def measuring(self, cell: Cell) -> dict[str, Any]:
+        """Return resamples, level, and what is measured beyond the usual."""
+        return {
+            "resamples": self.setting(cell, "resamples"),
+            "level": self.setting(cell, "level"),
+            "metrics": sorted(set(cell.metrics) - set(USUAL)),
+        }
+
+    def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
+        """Return means over the seeds that were kept."""
+        assert source.recorded is not None
+        assert source.given is not None
+        seeds = ", ".join(map(str, source.recorded.seeds))
+        note = f"kept numbers of {source.given.path.name}, means over seeds {seeds}"
+        return {"values": source.recorded.values, "notes": [note]}
+
+    def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
+        """Return metrics of the test rows, with intervals and floors."""
+        stage = network.stage()
+        said = network.speaker(stage)(network.test)
+        found = evaluate(
+            said,
+            metrics=list(dict.fromkeys([*USUAL, *cell.metrics])),
+            resamples=self.setting(cell, "resamples"),
+            level=self.setting(cell, "level"),
+        )
+        return measured(found) | {
+            # The same test images in the same order are resampled alike.
+            "pairing": f"{network.plan.input} {network.test.n} {network.labels_digest}",
+            "fit_rows": network.validation.n,
+            "test_rows": network.test.n,
+            "notes": [] if stage is None else list(stage.notes_),
+        }
+
+
+KIND = Training()

@@ -1,0 +1,168 @@
+"""Which network a cell is about: the settings of its training run, and what comes behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.studies.cells import Cell
+
+# Made here, so that a study runs in seconds without any data.
+SYNTHETIC = "synthetic-images"
+NONE = "none"
+PLAIN_LOSS = "cross-entropy"
+# Settings of the training run, as `calibrant train` has them; 0 and "" stand for its defaults.
+RUN: Mapping[str, Any] = {
+    "net": "",
+    "loss": "",
+    "loss_arguments": {},
+    "loss_settings_for": "",
+    "mixing": NONE,
+    "mixing_arguments": {},
+    "protocol": "acls",
+    "epochs": 0,
+    "batch_size": 0,
+    "rate": 0.0,
+    "plain_share": -1.0,
+    "n_classes": 0,
+    "image_size": 0,
+    "precision": "32",
+}
+DEFAULTS: Mapping[str, Any] = {
+    **RUN,
+    "variant": "",  # what the name of the network ends in for a data set, such as -tiny
+    "trains": True,  # whether the network can be trained here; otherwise its predictions are needed
+    "accelerator": "auto",
+    "second_stage": "",
+    "stage_arguments": {},
+    "stage_epochs": 40,
+    "after": NONE,  # a calibrator, fitted to the validation rows
+}
+_MAY_BE_LEFT_OPEN = (
+    "loss_settings_for",
+    "epochs",
+    "batch_size",
+    "rate",
+    "plain_share",
+    "n_classes",
+    "image_size",
+)
+# What tells one training run from another; the images and where they lie are told apart elsewhere.
+TELLING = tuple(name for name in RUN if name not in ("n_classes", "image_size"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One network, its head, and what rescales it.
+
+    Attributes:
+        input: name of the data set.
+        network: what tables call the network.
+        line: its loss, or its mixing, in words.
+        seed: of everything random.
+        run: settings of the training run, without the data set, as `RunSettings` takes them.
+        stage: name of a second stage that trains a new head; "" for none.
+        stage_arguments: of the second stage.
+        after: name of a calibrator.
+        trains: whether the network can be trained here.
+        accelerator: where it is trained.
+    """
+
+    input: str
+    network: str
+    line: str
+    seed: int
+    run: Mapping[str, Any]
+    stage: str
+    stage_arguments: Mapping[str, Any]
+    after: str
+    trains: bool
+    accelerator: str
+
+    @property
+    def name(self) -> str:
+        """What a run, or predictions, of this network are called if they are given by name."""
+        return f"{self.input}-{self.network}-{self.line}-{self.seed}".replace(" ", "-")
+
+    def configuration(self) -> dict[str, Any]:
+        """Return all that the outcome depends on besides the images."""
+        return {
+            "run": dict(self.run),
+            "stage": self.stage,
+            "stage_arguments": dict(self.stage_arguments),
+            "after": self.after,
+        }
+
+    def digest(self, data: str) -> str:
+        """Return the digest of the training run on images with the given digest."""
+        text = json.dumps([dict(self.run), data], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def is_of(self, configuration: Mapping[str, Any]) -> bool:
+        """Return whether the ``config.json`` of a run says that it trained this network."""
+        if configuration.get("loss") == PLAIN_LOSS:
+            configuration = {**configuration, "loss_settings_for": None}
+        return all(
+            name in configuration and _plain(configuration[name]) == _plain(self.run[name])
+            for name in (*TELLING, "seed")
+        )
+
+
+def plan_of(cell: Cell) -> Plan:
+    """Return what the settings of a cell ask for."""
+    settings = {**DEFAULTS, **cell.settings}
+    stage, mixing = settings["second_stage"], settings["mixing"]
+    loss = settings["loss"]
+    if not loss:
+        named = mixing == NONE and not stage
+        loss = cell.at.get("method", PLAIN_LOSS) if named else PLAIN_LOSS
+    network = cell.at.get("network", settings["net"])
+    run: dict[str, Any] = {name: settings[name] for name in RUN}
+    run |= {"net": f"{settings['net'] or network}{settings['variant']}", "loss": loss}
+    run |= {name: run[name] or None for name in _MAY_BE_LEFT_OPEN}
+    if loss == PLAIN_LOSS:
+        run["loss_settings_for"] = None  # it has none
+    if settings["plain_share"] < 0:
+        run["plain_share"] = None
+    run["seed"] = cell.seed
+    arguments = dict(settings["stage_arguments"])
+    if stage:
+        arguments.setdefault("epochs", settings["stage_epochs"])
+    return Plan(
+        cell.input,
+        network,
+        line_of(loss, settings["loss_arguments"], mixing, settings["mixing_arguments"]),
+        cell.seed,
+        run,
+        stage,
+        arguments,
+        settings["after"],
+        bool(settings["trains"]) or cell.input == SYNTHETIC,
+        settings["accelerator"],
+    )
+
+
+def line_of(
+    loss: str, arguments: Mapping[str, Any], mixing: str, mixing_arguments: Mapping[str, Any]
+) -> str:
+    """Return a loss with its mixing in words: ``mixup alpha=0.2``, ``focal gamma=3``."""
+    name = " ".join([loss, *_words(arguments)])
+    if mixing == NONE:
+        return name
+    mixed = " ".join([mixing, *_words(mixing_arguments)])
+    return mixed if loss == PLAIN_LOSS else f"{name} + {mixed}"
+
+
+def _words(arguments: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in arguments.items()]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would give it back."""
+    try:
+        return json.loads(json.dumps(value))
+    except TypeError:
+        return value

@@ -1,0 +1,142 @@
+"""Where the network of a cell comes from: predictions, a finished run, or images to train on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from calibrant.core.errors import InputError
+from calibrant.studies.inputs import Given, Inputs
+from calibrant.studies.kinds.base import Need
+from calibrant.studies.networks.plans import SYNTHETIC, Plan
+from calibrant.studies.networks.recorded import Recorded, recorded_of
+
+SourceKind = Literal["predictions", "run", "recorded", "images", "synthetic"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a network comes from.
+
+    Attributes:
+        kind: ``predictions`` that were given by the name of the plan, a finished ``run``, numbers
+            that were ``recorded`` of one, ``images`` to train on, or ``synthetic`` ones.
+        given: the input; None for synthetic images.
+        recorded: where the numbers stand.
+    """
+
+    kind: SourceKind
+    given: Given | None = None
+    recorded: Recorded | None = None
+
+    @property
+    def digest(self) -> str:
+        """The digest of what the outcome depends on."""
+        if self.given is None:
+            return SYNTHETIC
+        if self.kind in ("images", "recorded"):
+            return self.given.digest
+        return _outputs(self.given).digest
+
+
+def _outputs(given: Given) -> Given:
+    """Return the predictions of a run, which stay as they are when more is put beside them."""
+    if not given.is_run:
+        return given
+    return Given(given.name, (given.path / "val.npz", given.path / "test.npz"))
+
+
+def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source | None:
+    """Return where the network of a plan comes from, or None if nothing that is given will do.
+
+    Args:
+        plan: which network.
+        inputs: what is given.
+        recorded: whether numbers that were kept of it will do.
+
+    Raises:
+        InputError: what goes by its name is a run with other settings.
+    """
+    named = inputs.get(plan.name)
+    if named is not None:
+        if named.is_run and _configuration(named) is not None:
+            _check(named, plan)
+            return Source("run", named)
+        return Source("predictions", named)
+    images = inputs.get(plan.input)
+    for given in inputs.values():
+        if given.is_run and _made(given, plan, images):
+            return Source("run", given)
+    for given in inputs.values() if recorded else ():
+        kept = recorded_of(given, plan)
+        if kept is not None:
+            return Source("recorded", given, kept)
+    if plan.input == SYNTHETIC:
+        return Source("synthetic")
+    if images is not None and plan.trains:
+        return Source("images", images)
+    return None
+
+
+def _configuration(given: Given) -> dict[str, object] | None:
+    try:
+        return given.configuration
+    except InputError:
+        return None
+
+
+def _made(given: Given, plan: Plan, images: Given | None) -> bool:
+    """Return whether a run trained the network of a plan on its data set."""
+    configuration = _configuration(given)
+    if configuration is None or not plan.is_of(configuration):
+        return False
+    data = str(configuration.get("data"))
+    if images is not None:
+        return Path(data).resolve() == images.path.resolve()
+    return given.name.startswith(f"{plan.input}-") or Path(data).name.startswith(plan.input)
+
+
+def _check(given: Given, plan: Plan) -> None:
+    configuration = given.configuration
+    for name in ("net", "loss", "mixing", "seed"):
+        if name in configuration and configuration[name] != plan.run[name]:
+            raise InputError(
+                f"{given.path}: is a run with {name} {configuration[name]!r}, not "
+                f"{plan.run[name]!r}; what is called {plan.name} must be one"
+            )
+
+
+@dataclass(frozen=True)
+class NetworkNeed(Need):
+    """The network of a plan. Needs of one data set are one, whatever their plans are."""
+
+    plan: Plan | None = field(default=None, compare=False)
+    recorded: bool = field(default=False, compare=False)
+
+    def _source(self, inputs: Inputs) -> Source | None:
+        if self.plan is None:
+            return None
+        return source_of(self.plan, inputs, recorded=self.recorded)
+
+    def lacking(self, inputs: Inputs) -> bool:
+        """Return whether it can neither be found nor trained."""
+        return self._source(inputs) is None
+
+    def digest(self, inputs: Inputs) -> str:
+        """Return the digest of where it comes from."""
+        source = self._source(inputs)
+        return "" if source is None else source.digest
+
+
+TRAINABLE = (
+    "a data set in a form that `calibrant train` reads (--data NAME=PATH), or finished runs of it, "
+    "found by their settings or by the name DATA-NETWORK-LOSS-SEED"
+)
+GIVEN = "predictions or runs named DATA-NETWORK-LOSS-SEED, as {}: such networks aren't trained here"
+
+
+def need_of(plan: Plan, *, recorded: bool = False) -> NetworkNeed:
+    """Return what a cell with that plan needs; see `source_of`."""
+    what = TRAINABLE if plan.trains else GIVEN.format(plan.name)
+    return NetworkNeed(plan.input, what, plan=plan, recorded=recorded)

@@ -1,0 +1,262 @@
+"""The network of a plan, trained if need be, and what it says of images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.files import read_predictions
+from calibrant.files.atomic import replacing, whole_set
+from calibrant.files.folders import RUN_FILES, is_run
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.registry import make_calibrator
+from calibrant.predictions.predictions import Predictions
+from calibrant.studies.inputs import Given, Inputs
+from calibrant.studies.measuring import quietly
+from calibrant.studies.networks.images import data_set, in_memory
+from calibrant.studies.networks.plans import SYNTHETIC, Plan
+from calibrant.studies.networks.sources import Source, source_of
+
+if TYPE_CHECKING:
+    from calibrant.training.data.dataset import DataSet
+    from calibrant.training.data.images import ImageSet
+    from calibrant.training.second_stages import SecondStage
+
+SECONDS = "seconds.json"
+_TRAIN = "train.npz"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network that is trained, with the head and the calibrator behind it.
+
+    Attributes:
+        plan: what it is.
+        source: where it comes from.
+        folder: of its run; None where there are only predictions.
+        validation, test: its predictions, those of its own head.
+        place: folder for what several cells share.
+        inputs: what is given.
+    """
+
+    plan: Plan
+    source: Source
+    folder: Path | None
+    validation: Predictions
+    test: Predictions
+    place: Path
+    inputs: Inputs
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it was trained, if it was trained here in one go."""
+        try:
+            return float(json.loads((self._run() / SECONDS).read_text(encoding="utf-8")))
+        except (OSError, ValueError, InputError):
+            return None
+
+    def _run(self) -> Path:
+        if self.folder is None:
+            raise InputError(
+                f"{self.plan.name}: only predictions are given, and this needs the network: a run "
+                "of `calibrant train`, or the images to train it on"
+            )
+        return self.folder
+
+    @property
+    def labels_digest(self) -> str:
+        """The digest of the labels of its test rows."""
+        labels = np.ascontiguousarray(np.asarray(self.test.labels, np.int64))
+        return hashlib.sha256(labels.tobytes()).hexdigest()[:16]
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """Return what its run kept of each epoch.
+
+        Raises:
+            InputError: there is no history.
+        """
+        path = self._run() / "history.json"
+        try:
+            return list(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: can't be read as the history of a run") from error
+
+    def training_rows(self) -> Predictions:
+        """Return what it says of its training images, seen as they are; made if need be.
+
+        Raises:
+            InputError: neither ``train.npz`` nor the network and its images are there.
+        """
+        run = self._run()
+        if (run / _TRAIN).is_file():
+            return read_predictions(run / _TRAIN)
+        digest = self.plan.digest(self.source.digest)
+        file = self.place / f"train-{digest}.npz"
+        with locked(file):
+            if not file.is_file():
+                self.make_training_rows(file)
+        return read_predictions(file)
+
+    def make_training_rows(self, file: Path | None = None) -> None:
+        """Run the network over its training images once, and write what it says if asked."""
+        from calibrant.training.run import RunSettings, load_network, predict, write_outputs
+        from calibrant.training.run.train import held_out
+
+        run = self._run()
+        network, normalise = load_network(run)
+        training, _ = held_out(self._images(), RunSettings.read(run / "config.json"))
+        outputs = predict(network, training, normalise)
+        if file is not None:
+            write_outputs(file, outputs, network)
+
+    def test_images(self, most: int | None = None) -> ImageSet:
+        """Return the first test images of its data set."""
+        return in_memory(self._images().test, most)
+
+    def _images(self) -> DataSet:
+        """Return its data set, as given or where its run found it."""
+        name, inputs = self.plan.input, self.inputs
+        configuration = Given(name, (self._run(),)).configuration
+        if name not in inputs and name != SYNTHETIC:
+            inputs = Inputs({name: Given(name, (Path(str(configuration["data"])),))})
+        return data_set(name, inputs, self.place / "image-cache", configuration.get("n_classes"))
+
+    def says_of(self, images: ImageSet) -> Predictions:
+        """Return logits and features of images, by its own head."""
+        from calibrant.training.run.outputs import predict
+        from calibrant.training.run.train import load_network
+
+        network, normalise = load_network(self._run())
+        said = predict(network, images, normalise)
+        return Predictions.from_logits(
+            said.logits.numpy(), said.labels.numpy(), said.features.numpy(), source="images"
+        )
+
+    def stage(self) -> SecondStage | None:
+        """Return its second stage, fitted to its training rows; None if the plan has none."""
+        from calibrant.training.second_stages import make_second_stage
+
+        if not self.plan.stage:
+            return None
+        stage = make_second_stage(
+            self.plan.stage, **{"seed": self.plan.seed, **self.plan.stage_arguments}
+        )
+        rows = self.training_rows()
+        for part in (rows, self.validation, self.test):
+            if part.features is None:
+                raise InputError(
+                    f"{part.source}: holds no features for a second stage to learn from"
+                )
+        with quietly():
+            stage.fit(
+                rows.features,
+                rows.labels,
+                (self.validation.features, self.validation.labels),
+                n_classes=self.validation.n_classes,
+                reference_logits=self.validation.logits,
+            )
+        return stage
+
+    def speaker(self, stage: SecondStage | None = None) -> Speaker:
+        """Return what gives the probabilities that count: those of head and calibrator."""
+        calibrator = make_calibrator(self.plan.after)
+        with quietly():
+            calibrator.fit(_logits(stage, self.validation), self.validation.labels)
+        return Speaker(stage, calibrator)
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A head with a calibrator behind it."""
+
+    stage: SecondStage | None
+    calibrator: Calibrator
+
+    def __call__(self, rows: Predictions) -> Predictions:
+        """Return calibrated probabilities of rows."""
+        probs = self.calibrator.predict_proba(_logits(self.stage, rows))
+        return Predictions.from_probs(np.asarray(probs), rows.labels, source=rows.source)
+
+
+def _logits(stage: SecondStage | None, rows: Predictions) -> Any:
+    return rows.logits if stage is None else stage.logits(rows.features)
+
+
+def network_of(plan: Plan, inputs: Inputs, work: Path) -> Network:
+    """Return the network of a plan: found, or trained beside the folder of a cell.
+
+    Args:
+        plan: which.
+        inputs: what is given.
+        work: the cell's folder; the run lies beside it, for all cells that are about it.
+    """
+    source = source_of(plan, inputs)
+    assert source is not None  # or the cell would lack what it needs
+    place = work.parent
+    place.mkdir(parents=True, exist_ok=True)
+    if source.kind == "predictions":
+        assert source.given is not None
+        validation, test = source.given.predictions()
+        if test is None:
+            raise InputError(
+                f"{source.given.path}: there must be {plan.name}-val beside {plan.name}-test: one "
+                "file can't say which rows the network was chosen by"
+            )
+        return Network(plan, source, None, validation, test, place, inputs)
+    if source.kind == "run":
+        assert source.given is not None
+        folder = source.given.path
+    else:
+        folder = _train(plan, source, inputs, place)
+    validation, test = (read_predictions(folder / name) for name in RUN_FILES)
+    return Network(plan, source, folder, validation, test, place, inputs)
+
+
+def _train(plan: Plan, source: Source, inputs: Inputs, place: Path) -> Path:
+    """Train the network of a plan, or go on where that was broken off; return the run's folder."""
+    from calibrant.training.run import RunSettings, train
+
+    folder = place / f"run-{plan.digest(source.digest)}"
+    with locked(folder):
+        if is_run(folder):
+            return folder
+        data: DataSet | None = None
+        name = SYNTHETIC
+        if source.kind == "synthetic":
+            data = data_set(SYNTHETIC, inputs, place)
+        else:
+            assert source.given is not None
+            name = str(source.given.path.resolve())
+        fresh = not folder.exists()
+        began = time.perf_counter()
+        trained = train(
+            RunSettings(name, **plan.run),
+            folder,
+            resume=True,
+            accelerator=plan.accelerator,
+            cache=place / "image-cache",
+            data=data,
+        )
+        assert trained is not None  # on one device
+        if fresh:
+            with replacing(folder / SECONDS) as temporary:
+                temporary.write_text(f"{time.perf_counter() - began:.3f}\n", encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def locked(path: Path) -> Generator[None]:
+    """Let one process at a time make what is to lie at a path; a process that dies lets go."""
+    folder = path.parent / f"{path.name}.lock"
+    folder.mkdir(parents=True, exist_ok=True)
+    with whole_set(folder, exclusive=True):
+        yield

@@ -39,28 +39,23 @@ class Gate(NetworkKind):
         return {"progress": float(cell.at[PROGRESS])}
 
     def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
-        """Return means over the seeds that were kept."""
+        """Return the numbers of an epoch that were kept."""
         assert source.recorded is not None
         if not source.recorded.epochs:
             raise InputError(f"{cell}: nothing was kept of the gate over the epochs")
-        rows = [at_progress(cell, epochs) for epochs in source.recorded.epochs]
-        values = {
-            measure.name: {"value": sum(found) / len(found)}
-            for measure in _MEASURES
-            if (found := [row[measure.name] for row in rows if row[measure.name] is not None])
-        }
-        return {"values": values}
+        return _result(at_progress(cell, source.recorded.epochs))
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
         """Return the numbers of an epoch."""
         epochs = network.epochs()
         if "gate_positive" not in epochs[-1]:
             raise InputError(f"{network.plan.name}: its history holds no gate; train with FeDLaS")
-        row = at_progress(cell, epochs)
-        return {
-            "values": {m.name: {"value": row[m.name]} for m in _MEASURES},
-            "epoch": row["epoch"],
-        }
+        return _result(at_progress(cell, epochs))
+
+
+def _result(row: dict[str, Any]) -> dict[str, Any]:
+    values = {measure.name: {"value": row[measure.name]} for measure in _MEASURES}
+    return {"values": values, "epoch": row["epoch"]}
 
 
 KIND = Gate()

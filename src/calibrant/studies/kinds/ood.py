@@ -64,7 +64,7 @@ class OutOfDistribution(NetworkKind):
         found: list[dict[str, tuple[float, float]]] = []
         for name in self.sets(cell):
             others = unknown_images(name, images, inputs, network.place, most)
-            found.append(_compared(known, _scores(speak, network.says_of(others))))
+            found.append(_compared(known, _scores(speak, network.says_of(others, known=False))))
         quantile = NormalDist().inv_cdf((1 + self.setting(cell, "level")) / 2)
         values: dict[str, dict[str, float]] = {}
         for measure in found[0]:

@@ -40,11 +40,10 @@ class Training(NetworkKind):
         }
 
     def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
-        """Return means over the seeds that were kept."""
+        """Return the numbers that were kept."""
         assert source.recorded is not None
         assert source.given is not None
-        seeds = ", ".join(map(str, source.recorded.seeds))
-        note = f"kept numbers of {source.given.path.name}, means over seeds {seeds}"
+        note = f"kept in {source.given.path.name}"
         return {"values": source.recorded.values, "notes": [note]}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:

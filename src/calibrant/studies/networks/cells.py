@@ -13,7 +13,7 @@ from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Kind, Need
 from calibrant.studies.networks.plans import DEFAULTS, Plan, plan_of
-from calibrant.studies.networks.sources import Source, need_of, source_of
+from calibrant.studies.networks.sources import Source, is_trained, need_of, source_of
 from calibrant.studies.networks.trained import Network, network_of
 
 # Of a training: how far it has come, in percent of its epochs.
@@ -37,13 +37,11 @@ class NetworkKind(Kind):
 
     def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:
         """Return the data sets; runs and sets of unknown images are no rows."""
-        plans = {plan_of(cell).name for cell in cells_of(study)}
-        beside = {need.input for cell in cells_of(study) for need in self.more_needs(cell)}
-        return [
-            name
-            for name in named
-            if name not in plans | beside and not inputs[name].is_run and name[-2:] != "-c"
-        ]
+        cells = cells_of(study)
+        beside = {plan_of(cell).name for cell in cells}
+        beside |= {f"{cell.input}-c" for cell in cells}  # its corrupted images
+        beside |= {need.input for cell in cells for need in self.more_needs(cell)}
+        return [name for name in named if name not in beside and not is_trained(inputs[name])]
 
     def more_needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return what is needed besides the network."""
@@ -53,11 +51,7 @@ class NetworkKind(Kind):
         """Return the plan, where its network comes from, and what `measuring` says."""
         plan = plan_of(cell)
         source = self.source(plan, inputs)
-        found = plan.configuration() | {"source": source.kind} | self.measuring(cell)
-        if source.recorded is not None:
-            # Numbers of all seeds together are one cell.
-            found["run"] = {**found["run"], "seed": None}
-        return found
+        return plan.configuration() | {"source": source.kind} | self.measuring(cell)
 
     def source(self, plan: Plan, inputs: Inputs) -> Source:
         """Return where the network of a plan comes from."""

@@ -1,12 +1,11 @@
 """Numbers that were kept of networks whose files are gone: ``docs/results/losses.json``.
 
-They are means over seeds with their standard deviation, of networks trained on CIFAR-10.
+The study of losses trained them on CIFAR-10.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,18 +19,15 @@ DATA = "cifar10"
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was kept of networks that differ in their seeds.
+    """What was kept of one network.
 
     Attributes:
-        values: by metric, as results of cells have them; the interval is that of the mean over
-            seeds.
-        seeds: which there were.
-        epochs: by seed, what was kept of each epoch of the training; empty if nothing was.
+        values: by metric, as results of cells have them.
+        epochs: what was kept of each epoch of the training; empty if nothing was.
     """
 
     values: dict[str, dict[str, Any]]
-    seeds: tuple[int, ...]
-    epochs: list[list[dict[str, Any]]]
+    epochs: list[dict[str, Any]]
 
 
 def recorded_of(given: Given, plan: Plan) -> Recorded | None:
@@ -41,20 +37,24 @@ def recorded_of(given: Given, plan: Plan) -> Recorded | None:
     document = _read(given.path, given.path.stat().st_mtime_ns) if given.path.is_file() else None
     if document is None:
         return None
-    if any(plan.run.get(name) != value for name, value in document.get("settings", {}).items()):
+    if any(plan.run.get(name) != value for name, value in document["settings"].items()):
         return None
     for name, line in document["lines"].items():
         settings: dict[str, Any] = line["settings"]
         asked = {key: plan.run[key] for key in settings if key in plan.run}
-        # Where a loss has one set of arguments for all data sets, it doesn't matter which it is.
-        same = asked | {"loss_settings_for": settings["loss_settings_for"]} == settings
-        if same and plan.after in line["after"]:
-            return Recorded(
-                {metric: _value(found) for metric, found in line["after"][plan.after].items()},
-                tuple(line["seeds"]),
-                document.get("gate_by_epoch", {}).get(name, []),
-            )
+        if asked != settings:
+            continue
+        values = _of(document, "runs", name, plan.seed).get("after", {}).get(plan.after)
+        epochs = _of(document, "gate_by_epoch", name, plan.seed).get("epochs", [])
+        return None if values is None else Recorded(values, epochs)
     return None
+
+
+def _of(document: dict[str, Any], key: str, line: str, seed: int) -> dict[str, Any]:
+    for row in cast("list[dict[str, Any]]", document.get(key, [])):
+        if (row["line"], row["seed"]) == (line, seed):
+            return row
+    return {}
 
 
 @lru_cache(maxsize=8)
@@ -63,17 +63,8 @@ def _read(path: Path, state: int) -> dict[str, Any] | None:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(document, dict) or "lines" not in document:
+    if not isinstance(document, dict) or not {"lines", "settings", "runs"} <= set(
+        cast("dict[str, Any]", document)
+    ):
         return None
     return cast("dict[str, Any]", document)
-
-
-def _value(found: dict[str, Any]) -> dict[str, Any]:
-    from scipy.stats import t
-
-    value: dict[str, Any] = {"value": found["value"], "floor": found["floor"]}
-    seeds, deviation = found["seeds"], found["deviation"]
-    if seeds > 1 and deviation is not None:
-        half = float(t.ppf(0.975, seeds - 1)) * deviation / math.sqrt(seeds)
-        value |= {"low": found["value"] - half, "high": found["value"] + half}
-    return value

@@ -60,7 +60,7 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
     """
     named = inputs.get(plan.name)
     if named is not None:
-        if named.is_run and _configuration(named) is not None:
+        if is_trained(named):
             _check(named, plan)
             return Source("run", named)
         return Source("predictions", named)
@@ -77,6 +77,11 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
     if images is not None and plan.trains:
         return Source("images", images)
     return None
+
+
+def is_trained(given: Given) -> bool:
+    """Return whether an input is a finished run; a data set may be three files called like one."""
+    return given.is_run and _configuration(given) is not None
 
 
 def _configuration(given: Given) -> dict[str, object] | None:

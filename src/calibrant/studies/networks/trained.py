@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SECONDS = "seconds.json"
 _TRAIN = "train.npz"
+# Second stages that this process has fitted last: cells of one figure ask for the same one.
+_STAGES: dict[str, SecondStage] = {}
+_MOST_STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -130,23 +133,39 @@ class Network:
             inputs = Inputs({name: Given(name, (Path(str(configuration["data"])),))})
         return data_set(name, inputs, self.place / "image-cache", configuration.get("n_classes"))
 
-    def says_of(self, images: ImageSet) -> Predictions:
-        """Return logits and features of images, by its own head."""
+    def says_of(self, images: ImageSet, *, known: bool = True) -> Predictions:
+        """Return logits and features of images, by its own head.
+
+        Args:
+            images: which.
+            known: whether their labels are of the classes that it knows.
+        """
         from calibrant.training.run.outputs import predict
         from calibrant.training.run.train import load_network
 
         network, normalise = load_network(self._run())
         said = predict(network, images, normalise)
         return Predictions.from_logits(
-            said.logits.numpy(), said.labels.numpy(), said.features.numpy(), source="images"
+            said.logits.numpy(),
+            said.labels.numpy() if known else None,
+            said.features.numpy(),
+            source="images",
         )
 
     def stage(self) -> SecondStage | None:
         """Return its second stage, fitted to its training rows; None if the plan has none."""
-        from calibrant.training.second_stages import make_second_stage
-
         if not self.plan.stage:
             return None
+        key = json.dumps([self.plan.digest(self.source.digest), self.plan.configuration()])
+        if key not in _STAGES:
+            while len(_STAGES) >= _MOST_STAGES:
+                _STAGES.pop(next(iter(_STAGES)))
+            _STAGES[key] = self._fitted()
+        return _STAGES[key]
+
+    def _fitted(self) -> SecondStage:
+        from calibrant.training.second_stages import make_second_stage
+
         stage = make_second_stage(
             self.plan.stage, **{"seed": self.plan.seed, **self.plan.stage_arguments}
         )
@@ -184,7 +203,7 @@ class Speaker:
     def __call__(self, rows: Predictions) -> Predictions:
         """Return calibrated probabilities of rows."""
         probs = self.calibrator.predict_proba(_logits(self.stage, rows))
-        return Predictions.from_probs(np.asarray(probs), rows.labels, source=rows.source)
+        return Predictions.from_probs(np.asarray(probs), rows.known_labels, source=rows.source)
 
 
 def _logits(stage: SecondStage | None, rows: Predictions) -> Any:

@@ -1,0 +1,269 @@
+"""Studies of trained networks: FeDLaS's and MaC-Cal's tables and figures."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.core.errors import InputError
+from calibrant.studies.cells import cells_of
+from calibrant.studies.inputs import Inputs, inputs_of
+from calibrant.studies.networks.plans import plan_of
+from calibrant.studies.networks.sources import source_of
+
+pytest.importorskip("lightning")
+ONE = cb.Engine(workers=1)
+NAMES = [name for name in cb.studies.names() if name.startswith(("fedlas", "maccal"))]
+RESULTS = Path(__file__).parents[1] / "docs/results/losses.json"
+
+
+def published(name: str, metric: str) -> dict[tuple[str, ...], float]:
+    study = cb.studies.study_named(name)
+    return {tuple(p.at.values()): p.value for p in study.published if p.metric == metric}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all small forms are kept, so that they share their networks."""
+    return tmp_path_factory.mktemp("kept")
+
+
+def test_all_tables_and_figures_are_declared() -> None:
+    tables = [f"fedlas-table-{i}" for i in range(1, 5)] + [f"maccal-table-{i}" for i in range(1, 6)]
+    figures = ["fedlas-figure-1c", "fedlas-figure-3"]
+    figures += [f"maccal-figure-{i}" for i in (1, 4, 5, 6, 7, 8)]
+    assert sorted(NAMES) == sorted(tables + figures)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_small_form_runs(name: str, out: Path) -> None:
+    found = cb.studies.run(name, small=True, out=out, engine=ONE)
+    assert (found.failed, found.missing) == ([], [])
+    assert len(found.ran) == len(cells_of(cb.studies.study_named(name).reduced()))
+    assert {e.measure.name for e in found.estimates} >= set(found.study.metrics) - {
+        "gate_flip_rate"
+    }
+    assert all(np.isfinite(estimate.value) for estimate in found.estimates)
+
+
+def test_small_forms_share_their_networks(out: Path) -> None:
+    for name in ("fedlas-table-4", "maccal-table-1"):
+        cb.studies.run(name, small=True, out=out, engine=ONE)
+    configurations = [
+        json.loads(path.read_text()) for path in (out / "work").glob("run-*/config.json")
+    ]
+    told = [json.dumps(each, sort_keys=True) for each in configurations]
+    assert len(set(told)) == len(told) > 4
+
+
+def test_the_split_ece_of_the_paper_adds_up_to_its_ece() -> None:
+    """Table 4 is Table 1's ResNet-50, split; a footnote has what is left by rounding."""
+    over, under = (published("fedlas-table-4", f"{side}confidence") for side in ("over", "under"))
+    whole = published("fedlas-table-1", "ece")
+    assert len(over) == 15
+    for (data, network, method), value in over.items():
+        other = under[data, network, method]
+        assert value + other == pytest.approx(whole[data, network, method], abs=0.021)
+
+
+def test_the_ranks_of_the_paper_are_those_of_its_numbers() -> None:
+    """As its footnote prints them."""
+    whole = published("fedlas-table-1", "ece")
+    assert len(whole) == 16 * 6
+    by_setting: dict[Any, dict[str, float]] = defaultdict(dict)
+    for (data, network, method), value in whole.items():
+        by_setting[data, network][method] = value
+    ranks: dict[str, list[float]] = defaultdict(list)
+    for values in by_setting.values():
+        for method, value in values.items():
+            ranks[method].append(1 + sum(other < value for other in values.values()))
+    mean = {method: np.mean(found) for method, found in ranks.items()}
+    assert mean["fedlas-mbls"] == pytest.approx(1.83, abs=0.01)
+    assert mean["mbls"] == pytest.approx(4.33, abs=0.01)
+    assert mean["cross-entropy"] == pytest.approx(14.0, abs=0.01)
+    assert mean["mdca"] == pytest.approx(14.17, abs=0.01)
+
+
+def test_the_ends_of_the_ablation_are_densenet_in_table_1() -> None:
+    first, steps = published("maccal-table-1", "ece"), published("maccal-table-5", "ece")
+    assert len(first) == 16 * 9
+    for data in ("cifar10", "cifar100"):
+        for step, method in (("cross-entropy", "cross-entropy"), ("decaying-adaptation", "maccal")):
+            assert steps[data, "densenet121", step] == first[data, "densenet121", method]
+
+
+def test_the_means_of_table_3_are_those_of_table_1() -> None:
+    """Of the first stages, but for what rounding and the paper's slips leave."""
+    first, third = published("maccal-table-1", "ece"), published("maccal-table-3", "ece")
+    apart: dict[str, float] = {}
+    for (data, method, stage), value in third.items():
+        if stage == "baseline":
+            networks = [v for (d, _, m), v in first.items() if (d, m) == (data, method)]
+            apart[f"{data} {method}"] = abs(value - np.mean(networks))
+    assert len(apart) == 30
+    beyond_rounding = {name for name, gap in apart.items() if gap > 0.03}
+    assert beyond_rounding == {"tiny-imagenet mixup", "cifar100 mit", "cifar100 dual-focal"}
+
+
+def test_ratios_of_costs_are_those_of_the_seconds() -> None:
+    ratio, seconds = (published("maccal-table-4", metric) for metric in ("ratio", "seconds"))
+    assert len(seconds) == 9 * 6
+    for (data, network, method), value in ratio.items():
+        base = seconds[data, network, "cross-entropy"]
+        assert value == pytest.approx(seconds[data, network, method] / base, abs=5e-4)
+
+
+def write_images(folder: Path, classes: int = 4, rows: int = 64, side: int = 32) -> Path:
+    """Write a data set as arrays."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(1)
+    for name in ("train", "test"):
+        labels = np.arange(rows) % classes
+        images = rng.integers(0, 256, (rows, side, side, 3), dtype=np.uint8)
+        np.savez(folder / f"{name}.npz", images=images, labels=labels)
+    return folder
+
+
+def test_a_run_that_is_there_is_not_trained_again(tmp_path: Path) -> None:
+    data = write_images(tmp_path / "images")
+    options: dict[str, Any] = {
+        "only": {"input": ["cifar10"], "network": ["resnet8"], "method": ["cross-entropy"]},
+        "settings": {"epochs": 1, "batch_size": 16, "n_classes": 4, "resamples": 40},
+        "seeds": [3],
+        "engine": ONE,
+    }
+    first = cb.studies.run(
+        "fedlas-table-1", data=f"cifar10={data}", out=tmp_path / "out", **options
+    )
+    assert first.failed == []
+    (run,) = (path.parent for path in (tmp_path / "out/work").glob("run-*/val.npz"))
+    # Found by its settings beside the images, and by its name without them.
+    renamed = tmp_path / "runs" / "cifar10-resnet8-cross-entropy-3"
+    renamed.parent.mkdir()
+    run.rename(renamed)
+    for i, given in enumerate(([f"cifar10={data}", str(renamed.parent)], [str(renamed.parent)])):
+        place = tmp_path / f"again-{i}"
+        again = cb.studies.run("fedlas-table-1", data=given, out=place, **options)
+        assert [r["value"] for r in again.records()] == [r["value"] for r in first.records()]
+        assert not list((place / "work").glob("run-*"))
+    # Predictions alone do as well, by the name; a calibrator behind them is fitted to the first.
+    for part in ("val", "test"):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        target = tmp_path / "files" / f"cifar10-resnet8-cross-entropy-3-{part}.npz"
+        target.write_bytes((renamed / f"{part}.npz").read_bytes())
+    options["only"]["method"] = ["cross-entropy", "cross-entropy-temperature"]
+    files = cb.studies.run(
+        "fedlas-table-1", data=str(tmp_path / "files"), out=tmp_path / "third", **options
+    )
+    assert {r["method"] for r in files.records()} == {"cross-entropy", "cross-entropy-temperature"}
+    # What needs the network itself says so.
+    options["settings"] = {"n_classes": 4, "most": 10}
+    options["only"] = {"method": ["cross-entropy"], "unknown": ["shuffled-tiles"]}
+    options["only"] |= {"input": ["cifar10"], "network": ["resnet8"]}
+    unknown = cb.studies.run(
+        "fedlas-table-3", data=str(tmp_path / "files"), out=tmp_path / "third", **options
+    )
+    ((_, error),) = unknown.failed
+    assert "only predictions are given" in error
+
+
+def test_a_run_under_a_wrong_name_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar10-resnet8-focal-0"
+    folder.mkdir()
+    for name in ("val.npz", "test.npz"):
+        np.savez(folder / name, logits=np.zeros((3, 2)), labels=np.zeros(3, int))
+    (folder / "config.json").write_text('{"net": "resnet8", "loss": "acls"}')
+    only = {"input": ["cifar10"], "network": ["resnet8"], "method": ["focal"]}
+    with pytest.raises(InputError, match="is a run with loss 'acls', not 'focal'"):
+        cb.studies.run("fedlas-table-1", data=str(tmp_path), only=only, out=tmp_path / "out")
+
+
+def test_unknown_images_are_a_data_set_and_no_row(tmp_path: Path) -> None:
+    known = write_images(tmp_path / "known")
+    others = write_images(tmp_path / "others", classes=7)
+    found = cb.studies.run(
+        "fedlas-table-3",
+        data=[f"cifar10={known}", f"svhn={others}"],
+        only={"network": ["resnet8"], "method": ["cross-entropy"], "unknown": ["svhn"]},
+        settings={"epochs": 1, "batch_size": 16, "n_classes": 4},
+        seeds=[0],
+        out=tmp_path / "out",
+        engine=ONE,
+    )
+    assert found.failed == []
+    assert {(r["input"], r["unknown"]) for r in found.records()} == {("cifar10", "svhn")}
+    assert [missing.input for missing in found.missing] == ["cifar100"]
+
+
+@pytest.mark.parametrize(
+    ("study", "data", "network", "method", "side", "classes"),
+    [
+        ("maccal-table-1", "cifar10", "densenet121", "maccal", 32, 10),
+        ("fedlas-table-1", "tiny-imagenet", "resnet50", "fedlas-mbls", 64, 2),
+    ],
+)
+def test_the_full_networks_train_on_files_of_the_true_layouts(
+    tmp_path: Path, study: str, data: str, network: str, method: str, side: int, classes: int
+) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(2)
+    place = tmp_path / data
+    place.mkdir()
+    if data == "cifar10":  # the binary version: a byte of the label, then three planes
+        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+            rows = rng.integers(0, 256, (4, 3073), dtype=np.uint8)
+            rows[:, 0] = np.arange(4) % classes
+            (place / f"{name}.bin").write_bytes(rows.tobytes())
+        (place / "batches.meta.txt").write_text("\n".join("abcdefghij") + "\n")
+    else:  # a folder for each class
+        for part, count in (("train", 10), ("val", 1)):
+            for label in range(classes):
+                folder = place / part / f"n{label:08}"
+                folder.mkdir(parents=True)
+                for i in range(count):
+                    pixels = rng.integers(0, 256, (side, side, 3), dtype=np.uint8)
+                    image.fromarray(pixels).save(folder / f"{i}.png")
+    found = cb.studies.run(
+        study,
+        data=f"{data}={place}",
+        only={"input": [data], "network": [network], "method": [method]},
+        settings={"epochs": 1, "batch_size": 9, "stage_epochs": 1, "resamples": 40},
+        seeds=[1],
+        out=tmp_path / "out",
+        engine=ONE,
+    )
+    assert found.failed == []
+    (run,) = (tmp_path / "out/work").glob("run-*/config.json")
+    settings = json.loads(run.read_text())
+    protocol = {"cifar10": "mukhoti", "tiny-imagenet": "acls-tiny"}[data]
+    suffix = "-tiny" if data == "tiny-imagenet" else ""
+    assert (settings["net"], settings["protocol"]) == (network + suffix, protocol)
+    assert all(r["published"] is not None for r in found.records() if r["metric"] == "ece")
+
+
+def test_numbers_that_were_kept_stand_in_for_networks_that_are_gone() -> None:
+    document = json.loads(RESULTS.read_text())
+    inputs: Inputs = inputs_of([str(RESULTS)])[0]
+    study = cb.studies.study_named("fedlas-table-1")
+    found = 0
+    for cell in cells_of(study):
+        source = source_of(plan_of(cell), inputs, recorded=True)
+        if source is None:
+            continue
+        assert source.recorded is not None
+        assert (cell.input, cell.at["network"]) == ("cifar10", "resnet8")
+        after = "temperature" if cell.method == "cross-entropy-temperature" else "none"
+        line = cell.method.removesuffix("-temperature")
+        (run,) = (
+            run for run in document["runs"] if (run["line"], run["seed"]) == (line, cell.seed)
+        )
+        assert source.recorded.values == run["after"][after]
+        found += 1
+        assert source_of(plan_of(cell), inputs) is None
+    assert found == 27  # nine methods of the table, three seeds

@@ -201,6 +201,10 @@ def test_own_data_and_own_methods_enter_by_name(place: Path) -> None:
     found = run(place, data=data, methods=["temperature", "svs+top-rest"])
     assert {record["input"] for record in found.records()} == {"one", "two", "mine"}
     assert {record["method"] for record in found.records()} == {"temperature", "svs+top-rest"}
+    pair = [place / "data" / f"one-{part}.npz" for part in ("val", "test")]
+    named = run(place, data={"one": pair, "mine": place / "other.npz"}, methods=["temperature"])
+    assert named.computed == 0
+    assert {ran.cell.input for ran in named.ran} == {"one", "mine"}
 
 
 def test_a_part_of_the_grid_runs_with_settings_of_ones_own(place: Path) -> None:
@@ -314,6 +318,9 @@ def test_the_command_line_lists_shows_and_runs(
     code, _, err = call(*part, "--set", "resamples=many")
     assert (code, "must be a whole number" in err) == (2, True)
     assert "\\toprule" in tables[1].read_text()
+    # Before anything is computed, not after.
+    code, out, err = call("run", mine, "--data", data, "--out", place / "new", "--table", "t.txt")
+    assert (code, (place / "new").exists()) == (2, False)
     code, out, err = call("run", "smart-tabel-1")
     assert code == 2
     assert "did you mean 'smart-table-1'" in err

@@ -10,7 +10,7 @@ import typer
 
 from calibrant.cli.datasets import seeds_in
 from calibrant.cli.options import EngineName, Json, Scheduler, Workers
-from calibrant.cli.output import emit, progress, write_text
+from calibrant.cli.output import check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, names_in
 from calibrant.files.atomic import replacing
@@ -136,13 +136,17 @@ def run(
     Exit code 1 where a cell failed.
     """
     from calibrant.scale.engines import Engine
+    from calibrant.studies import figures, writing
     from calibrant.studies.computing import Progress, run_cells
-    from calibrant.studies.figures import drawn_for
     from calibrant.studies.needing import can_run, missing_of, told
     from calibrant.studies.running import prepared
     from calibrant.studies.store import Store
-    from calibrant.studies.writing import written_for
 
+    check_outputs([], [*(table or []), *(figure or []), None if json == "-" else json])
+    for path in table or []:
+        writing.check_ending(path)
+    for path in figure or []:
+        figures.check_ending(path)
     chosen: Any = engine or "processes"
     asked, inputs = prepared(
         name,
@@ -170,10 +174,10 @@ def run(
 
         found = run_cells(asked, inputs, Store(out), Engine(chosen, workers, scheduler), watch)
     for path in table or []:
-        write_text(path, written_for(found, path))
+        write_text(path, writing.written_for(found, path))
     for path in figure or []:
         with replacing(path) as temporary:
-            temporary.write_bytes(drawn_for(found, path))
+            temporary.write_bytes(figures.drawn_for(found, path))
     written = "".join(f"\n\nwrote {path}" for path in [*(table or []), *(figure or [])])
     emit(f"{found}{written}", found.as_dict(), json)
     if found.failed:

@@ -50,10 +50,14 @@ def drawn_for(result: StudyResult, path: Path) -> bytes:
     Raises:
         InputError: it ends otherwise, or there is nothing to draw.
     """
-    suffix = path.suffix.lower()
-    if suffix not in FORMATS:
+    check_ending(path)
+    return content(draw(result), path.suffix.lower()[1:])
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a name that ends in nothing that figures are written as; see `drawn_for`."""
+    if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: figures are written as {', '.join(FORMATS)}; name it so")
-    return content(draw(result), suffix[1:])
 
 
 def content(figure: Figure, form: str) -> bytes:

@@ -150,7 +150,7 @@ def _legend(result: StudyResult, *, ranked: bool) -> str:
         )
     if ranked:
         said.append("Mean rank: over rows that have all of them, 1 is best.")
-    return " ".join([*said, *result.study.footnotes])
+    return "\n\n".join([" ".join(said), *result.study.footnotes]).strip()
 
 
 def details(result: StudyResult) -> Table:
@@ -213,7 +213,8 @@ def as_text(result: StudyResult) -> str:
         parts.append(f"Not there, and left out (--data gives it):\n{told(result.missing)}")
     for heading, table in tables(result):
         lead = f"{heading}\n\n" if heading else ""
-        parts += [f"{lead}{table.to_text()}", wrap(table.notes)]
+        parts.append(f"{lead}{table.to_text()}")
+        parts += [wrap(note) for note in table.notes.split("\n\n")]
     if result.failed:
         lines = [f"- {failed.cell}: {failed.error}" for failed in result.failed]
         parts.append("\n".join(["Failed, and tried again by the next run:", *lines]))

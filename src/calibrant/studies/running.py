@@ -16,11 +16,14 @@ from calibrant.studies.kinds import kind_named
 from calibrant.studies.results import StudyResult
 from calibrant.studies.store import DEFAULT_FOLDER, Store
 
+# One path or several, or names with paths.
+Data = str | Path | Sequence[str | Path] | Mapping[str, str | Path | Sequence[str | Path]]
+
 
 def run(
     study: str | Study,
     *,
-    data: Sequence[str | Path] | str | Path = (),
+    data: Data = (),
     small: bool = False,
     seeds: Sequence[int] | None = None,
     methods: Sequence[str] | None = None,
@@ -34,8 +37,8 @@ def run(
 
     Args:
         study: its name, the path of a declaration (.toml), or what was read of one.
-        data: inputs: paths, ``NAME=PATH`` or ``NAME=FIT_PATH,TEST_PATH``. A name that the study
-            doesn't know is another row.
+        data: inputs: paths, ``NAME=PATH`` or ``NAME=FIT_PATH,TEST_PATH``; or names with a path, or
+            a pair of paths, each. A name that the study doesn't know is another row.
         small: run the small form, on sample data that ship with the package.
         seeds: in place of the study's.
         methods: in place of the study's; any that `make_calibrator` knows, plug-ins among them.
@@ -58,6 +61,9 @@ def run(
         >>> [ran.cell.method for ran in found.ran], found.missing
         (['none', 'temperature'], [])
     """
+    if isinstance(data, Mapping):
+        pairs = ((name, (of,) if isinstance(of, str | Path) else of) for name, of in data.items())
+        data = [f"{name}={','.join(map(str, paths))}" for name, paths in pairs]
     texts = [data] if isinstance(data, str | Path) else data
     chosen, inputs = prepared(
         study,

@@ -36,11 +36,15 @@ def written_for(result: StudyResult, path: str | Path) -> str:
     Raises:
         InputError: it ends otherwise.
     """
+    check_ending(path)
     forms = {".md": to_markdown, ".tex": to_latex, ".csv": to_csv, ".html": to_html}
-    form = forms.get(Path(path).suffix.lower())
-    if form is None:
+    return forms[Path(path).suffix.lower()](result) + "\n"
+
+
+def check_ending(path: str | Path) -> None:
+    """Refuse a name that ends in nothing that tables are written as; see `written_for`."""
+    if Path(path).suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: tables are written as {', '.join(ENDINGS)}; name it so")
-    return form(result) + "\n"
 
 
 def to_markdown(result: StudyResult) -> str:
@@ -98,8 +102,8 @@ def to_html(result: StudyResult) -> str:
 
 
 def _scrolled(table: Table) -> str:
-    note = f'<p class="note">{escape(table.notes)}</p>' if table.notes else ""
-    return f'<div class="scroll">{table.to_html()}</div>{note}'
+    notes = [f'<p class="note">{escape(note)}</p>' for note in table.notes.split("\n\n") if note]
+    return f'<div class="scroll">{table.to_html()}</div>{"".join(notes)}'
 
 
 def _left_out(result: StudyResult) -> list[str]:

@@ -137,6 +137,7 @@ def without_times(place: Path) -> dict[str, object]:
             del document[key]
         for key in ("fit_seconds", "apply_seconds"):
             del document["result"][key]
+        document["result"]["values"].pop("seconds", None)
     return found
 
 

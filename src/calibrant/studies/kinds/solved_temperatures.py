@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class SolvedTemperatures(TrainingPaths):
     """Two parts: ``indicators``, on random rows, which needs nothing, and ``training``."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     axes: ClassVar[tuple[str, ...]] = ("input", "part")
     defaults: ClassVar[Mapping[str, Any]] = {
         **TrainingPaths.defaults,

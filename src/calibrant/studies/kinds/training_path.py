@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class TrainingPaths(Kind):
     """Train for `epochs` epochs on the rows to fit on, and measure on the others after each."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     axes: ClassVar[tuple[str, ...]] = ("input", "objective")
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 80,
@@ -39,7 +39,8 @@ class TrainingPaths(Kind):
             Measure("ece", "ECE at the end", 100.0, 2),
             Measure("nll", "NLL at the end", 1.0, 4),
             Measure("settled", "epochs until settled", 1.0, 0),
-            Measure("unrest", "unrest of the gradient", 1.0, 3),
+            Measure("late_gradient", "late gradient, 1/1000", 1000.0, 1),
+            Measure("unrest", "its step an epoch, 1/1000", 1000.0, 1),
             Measure("nll_change", "NLL between the epochs", 100.0, 1, "neither"),
             Measure("ece_change", "ECE between the epochs", 100.0, 1, "neither"),
         ]
@@ -80,6 +81,7 @@ def path_result(path: TrainingPath, between: tuple[int, int] | list[int]) -> dic
         "ece": float(path.ece[-1]),
         "nll": float(path.nll[-1]),
         "settled": path.epochs_to_settle,
+        "late_gradient": path.late_gradient,
         "unrest": path.unrest,
         "nll_change": path.change("nll", start, end),
         "ece_change": path.change("ece", start, end),

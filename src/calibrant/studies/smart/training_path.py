@@ -53,9 +53,17 @@ class TrainingPath:
 
     @property
     def unrest(self) -> float:
-        """Mean step of the gradient's norm in the last quarter, in units of its mean there."""
-        late = self.gradient[-max(2, len(self.gradient) // 4) :]
-        return float(np.abs(np.diff(late)).mean() / max(late.mean(), np.finfo(float).tiny))
+        """How far the gradient's norm moves from epoch to epoch, on average in the last quarter."""
+        return float(np.abs(np.diff(self._late)).mean())
+
+    @property
+    def late_gradient(self) -> float:
+        """Mean norm of the gradient in the last quarter."""
+        return float(self._late.mean())
+
+    @property
+    def _late(self) -> FloatArray:
+        return self.gradient[-max(2, len(self.gradient) // 4) :]
 
 
 def train_by_adam(

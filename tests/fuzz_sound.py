@@ -172,7 +172,7 @@ def _tabled(table: dict[str, Any]) -> Arrays:
 def _torch_arrays(path: Path) -> Arrays:
     import torch
 
-    tensors = torch.load(path, weights_only=True)
+    tensors = torch.load(path, weights_only=True, map_location="cpu")
     return {name: tensor.numpy() for name, tensor in tensors.items()}
 
 
@@ -201,7 +201,9 @@ def read_otherwise(path: Path) -> Arrays:
         return {n: np.load(path.with_name(f"{n}.npy")) for n in ("logits", "labels")}
     if kind in (".csv", ".tsv"):
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",")
+            text = file.read()
+            tabbed = "\t" in text.partition("\n")[0]
+            lines = csv.reader(io.StringIO(text), delimiter="\t" if tabbed else ",")
             header, *rows = [line for line in lines if line]
         return _tabled(dict(zip(header, zip(*rows, strict=True), strict=True)))
     if kind == ".jsonl":
@@ -214,7 +216,8 @@ def read_otherwise(path: Path) -> Arrays:
     if kind in (".arrow", ".feather"):
         from pyarrow import ipc
 
-        opened = (ipc.open_file if kind == ".feather" else ipc.open_stream)(path)
+        is_file = path.read_bytes().startswith(b"ARROW1")
+        opened = (ipc.open_file if is_file else ipc.open_stream)(path)
         return _tabled(opened.read_all().to_pydict())
     if kind == ".h5":
         import h5py

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import calibrant as cb
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import effective_rows
 from calibrant.files import read_predictions, write_predictions
@@ -160,3 +161,18 @@ def test_the_effective_number_of_rows():
     assert effective_rows(3, np.array([1.0, 1.0, 2.0])) == pytest.approx(16 / 6)
     clusters = np.array([0, 0, 0, 7])
     assert effective_rows(4, None, clusters) == pytest.approx(16 / 10)
+
+
+@pytest.mark.parametrize("weight", [2.0**62, 1e300, 1e-310])
+def test_weights_of_any_size_that_are_all_the_same_are_none(weight: float):
+    # Beyond 2^53 every float64 is a whole number, and yet no number of rows.
+    plain = Predictions.from_logits(LOGITS, LABELS)
+    weighed = Predictions.from_logits(LOGITS, LABELS, sample_weight=np.full(ROWS, weight))
+    found, wanted = (cb.evaluate(rows, resamples=20) for rows in (weighed, plain))
+    for name in ("ece", "adaece", "smce", "nll"):
+        assert found[name].value == pytest.approx(wanted[name].value, rel=1e-9)
+
+
+def test_weights_whose_sum_is_no_number_are_refused():
+    with pytest.raises(PredictionsError, match="'weight' sums to more than float64 can hold"):
+        Predictions.from_logits(LOGITS, LABELS, sample_weight=np.full(ROWS, 1e308))

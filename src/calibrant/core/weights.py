@@ -19,6 +19,8 @@ from calibrant.core.row_numbers import row_number
 
 # Weights that differ by no more than this, after division by their mean, differ by rounding.
 SAME_WEIGHT = 1e-12
+# Beyond it every float64 is a whole number, and says nothing of rows that were counted.
+MOST_COUNTED = 2.0**53
 
 
 def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -> FloatArray:
@@ -33,6 +35,9 @@ def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -
         raise PredictionsError(
             f"{source}: '{key}' must be above 0 for at least one row, but all {rows} are 0"
         )
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values.sum()):
+            raise PredictionsError(f"{source}: '{key}' sums to more than float64 can hold")
     return values
 
 
@@ -115,8 +120,10 @@ def normalised(weights: FloatArray) -> FloatArray | None:
 
 
 def are_counts(weights: FloatArray | None) -> bool:
-    """Return whether weights, if any, are whole numbers."""
-    return weights is None or bool((weights == np.round(weights)).all())
+    """Return whether weights, if any, are whole numbers, with a sum that float64 holds exactly."""
+    if weights is None:
+        return True
+    return bool((weights == np.round(weights)).all() and weights.sum() <= MOST_COUNTED)
 
 
 def times(values: FloatArray, weights: FloatArray | None) -> FloatArray:

@@ -15,3 +15,4 @@ from calibrant.training.losses.registry import make_loss as make_loss
 from calibrant.training.mixing import Mixup as Mixup
 from calibrant.training.mixing import RegMixup as RegMixup
 from calibrant.training.trainer_callback import TrainerCalibration as TrainerCalibration
+from calibrant.training.with_loss import NetworkWithLoss as NetworkWithLoss

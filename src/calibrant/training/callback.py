@@ -13,6 +13,7 @@ from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.collectives import world_size
+from calibrant.training.with_loss import NetworkWithLoss
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -52,7 +53,8 @@ class CalibrationCallback(Callback):
       processes.
     - Schedules and counters learn of each epoch (`start_epoch`, `end_epoch`).
 
-    What belongs to a single batch stays with the module: CRL's ``index=``, RankMixup's mixtures.
+    What belongs to a single batch stays with the module: CRL's ``index=``, RankMixup's mixtures;
+    or with a `NetworkWithLoss` in it, which hands over both.
     The trainer's `gradient_clip_val` clips the gate of FeDLaS along with the network, which the
     paper doesn't; to clip the network alone, override the module's `configure_gradient_clipping`.
 
@@ -130,8 +132,9 @@ class CalibrationCallback(Callback):
         for loss in self._following:
             # Each epoch anew, since the trainer's number may follow a schedule.
             loss.accumulation_steps = trainer.accumulate_grad_batches
-        for loss in _losses_of(pl_module):
-            loss.start_epoch(trainer.current_epoch)
+        models = (part for part in pl_module.modules() if isinstance(part, NetworkWithLoss))
+        for part in (*_losses_of(pl_module), *models):
+            part.start_epoch(trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Tell the losses that an epoch is over."""

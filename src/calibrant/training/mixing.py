@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,7 +64,7 @@ class Mixup:
     Args:
         alpha: of the Beta distribution, 0.1 to 0.4 in the paper on calibration.
         larger_share: take max(share, 1 - share), so that x dominates.
-        seed: of shares and permutations.
+        seed: of shares and permutations; several numbers, such as epoch and batch, make one seed.
 
     Examples:
         >>> import torch
@@ -73,7 +74,9 @@ class Mixup:
         True
     """
 
-    def __init__(self, alpha: float = 0.2, larger_share: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, alpha: float = 0.2, larger_share: bool = False, seed: int | Sequence[int] = 0
+    ) -> None:
         self.alpha = number("alpha", alpha, above=0)
         self.larger_share = larger_share
         self._random = np.random.default_rng(seed)

@@ -87,6 +87,8 @@ class TrainerCalibration(TrainerCallback):
         self._inputs: dict[str, Any] = {}
         self._index: Tensor | None = None
         self._fitting = self._mixing = False
+        # Step and batch within it: mixtures follow from them, in a run that goes on as well.
+        self._place = (0, 0)
         self._seen: list[tuple[Tensor, Tensor]] = []
         model.register_forward_pre_hook(self._take, with_kwargs=True)
 
@@ -122,6 +124,10 @@ class TrainerCalibration(TrainerCallback):
         """Tell the loss which epoch begins."""
         # A run that goes on within an epoch begins at a fraction of it.
         self.loss.start_epoch(int(state.epoch or 0))
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take note of the step, which the mixtures follow from."""
+        self._place = (state.global_step, 0)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tell the loss that an epoch is over."""
@@ -161,12 +167,14 @@ class TrainerCalibration(TrainerCallback):
         shares: list[Tensor] = []
         self._mixing = True
         try:
-            for _ in range(self.loss.mixtures):
-                mixture = Mixup(**self.loss.mixture_arguments)(inputs, labels)
+            for number in range(self.loss.mixtures):
+                seed = (*self._place, number)
+                mixture = Mixup(**self.loss.mixture_arguments, seed=seed)(inputs, labels)
                 said.append(logits_of(self._model(**self._with(name, mixture.inputs))))
                 shares.append(mixture.soft_target(logits.shape[1]))
         finally:
             self._mixing = False
+        self._place = (self._place[0], self._place[1] + 1)
         return {"mixed_logits": torch.stack(said), "mixed_target": torch.stack(shares)}
 
     def _mixable(self) -> tuple[str, Tensor]:

@@ -14,14 +14,16 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.data.arrays import is_arrays, read_arrays
+from calibrant.training.data.arrow import find_arrow, read_arrow_images
 from calibrant.training.data.binary import is_cifar, is_idx, read_cifar, read_idx_folder
 from calibrant.training.data.folders import read_aircraft, read_class_folders, read_cub
 from calibrant.training.data.images import Images, ImageSet, tensor
 from calibrant.training.data.parquet import ParquetImages, find_parquet, read_parquet_images
 
 LAYOUTS = (
-    "train-*.parquet and test-*.parquet, CIFAR's files or archive, train.npz and test.npz, IDX "
-    "files, CUB-200-2011, FGVC-Aircraft, or folders train/CLASS/ and test/CLASS/"
+    "train-*.parquet and test-*.parquet, Arrow files of Hugging Face datasets, CIFAR's files or "
+    "archive, train.npz and test.npz, IDX files, CUB-200-2011, FGVC-Aircraft, or folders "
+    "train/CLASS/ and test/CLASS/"
 )
 
 # The images of each split, and the names of the classes if the files say.
@@ -75,13 +77,14 @@ def read_data_set(
 ) -> DataSet:
     """Read a data set; its layout is recognised by the names of its files.
 
-    Small images are decoded into memory; those in folders stay files, decoded batch by batch.
+    Small images are decoded into memory; those in folders and in Arrow files stay there, decoded
+    batch by batch.
 
     Args:
         path: the folder or archive.
         n_classes: K, needed only if the files don't name the classes.
-        size: (height, width) to stretch the images of folders to; other layouts refuse it. CUB and
-            Aircraft: 448x448 by default.
+        size: (height, width) to stretch the images of folders and of Arrow files to; other layouts
+            refuse it. CUB and Aircraft: 448x448 by default.
         cache: folder for the decoded images of parquet files, so that the next run needn't decode
             them; made if need be. Default: none is kept.
 
@@ -92,6 +95,9 @@ def read_data_set(
     folder, source = Path(path), fspath(path)
     if not folder.exists():
         raise InputError(f"{source}: there is no such file or folder")
+    stay = find_arrow(folder) if folder.is_dir() and not find_parquet(folder) else {}
+    if stay:
+        return _data_set(*_arrow(stay, size), n_classes, source)
     read = _reader_into_memory(folder, None if cache is None else Path(cache))
     if read is not None:
         if size is not None:
@@ -125,6 +131,11 @@ def _parquet(files: dict[str, list[Path]], cache: Path | None) -> _Contents:
     parts = {split: _cached(paths, cache) for split, paths in files.items()}
     names = next(iter(parts.values())).class_names
     return {split: part.images for split, part in parts.items()}, names
+
+
+def _arrow(files: dict[str, list[Path]], size: tuple[int, int] | None) -> _Contents:
+    parts = {split: read_arrow_images(paths, size) for split, paths in files.items()}
+    return {split: images for split, (images, _) in parts.items()}, parts["train"][1]
 
 
 def _idx(folder: Path) -> _Contents:

@@ -100,20 +100,25 @@ def _read_columns(file: Path) -> tuple[list[bytes], Any, tuple[str, ...] | None]
     with readable("the parquet file", str(file)):
         archive: Any = parquet.ParquetFile(file)
         schema = archive.schema_arrow
-        image = _column(schema.names, IMAGE_COLUMNS, "images", file)
-        label = _column(schema.names, LABEL_COLUMNS, "labels", file)
+        image = column(schema.names, IMAGE_COLUMNS, "images", file)
+        label = column(schema.names, LABEL_COLUMNS, "labels", file)
         table = archive.read(columns=[image, label])
-        contents = [_encoded(cell) for cell in table[image].to_pylist()]
+        contents = [encoded(cell) for cell in table[image].to_pylist()]
         truth = np.asarray(table[label].to_numpy())
     for row, content in enumerate(contents):
         if not isinstance(content, bytes):
             raise InputError(f"{file}: row {row} of '{image}' holds no encoded image")
     # Here, where rows have the numbers that they have in the file.
     truth = check_labels(truth, len(contents), None, str(file), label)
-    return contents, truth, _class_names(schema.metadata or {}, label)
+    return contents, truth, class_names(schema.metadata or {}, label)
 
 
-def _column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -> str:
+def column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -> str:
+    """Return the first of the known columns that a file has.
+
+    Raises:
+        InputError: it has none.
+    """
     for name in known:
         if name in names:
             return name
@@ -122,12 +127,12 @@ def _column(names: Sequence[str], known: Sequence[str], what: str, file: Path) -
     )
 
 
-def _encoded(cell: Any) -> Any:
+def encoded(cell: Any) -> Any:
     """Return the bytes of a cell, which in the Hub's files is a pair of bytes and path."""
     return cell.get("bytes") if hasattr(cell, "keys") else cell
 
 
-def _class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:
+def class_names(metadata: dict[bytes, bytes], label: str) -> tuple[str, ...] | None:
     """Return the class names that the Hub's metadata give for the column of labels."""
     try:
         names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]

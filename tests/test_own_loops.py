@@ -1,0 +1,260 @@
+"""The programs of docs/own-loops.md, from the page: broken off and gone on, they end alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tiny_networks import CLASSES, images, tiny_cnn
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from calibrant.core.errors import InputError
+from calibrant.training import NetworkWithLoss, make_loss
+
+PAGE = Path(__file__).parents[1] / "docs/own-loops.md"
+NAMES = ["adafocal", "scheduled-focal", "crl", "rankmixup", "fedlas-ls"]
+ROWS = 32
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def programs(*numbers: int) -> dict[str, Any]:
+    """Run blocks of the page and return what they define."""
+    names: dict[str, Any] = {"torch": torch}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for number in numbers:
+        exec(compile(blocks[number], f"{PAGE.name}, block {number}", "exec"), names)
+    return names
+
+
+def loss_named(name: str) -> Any:
+    torch.manual_seed(1)
+    extra: dict[str, Any] = {"crl": {"samples": ROWS}, "scheduled-focal": {"gamma": {0: 5, 1: 2}}}
+    return make_loss(name, CLASSES, **extra.get(name, {}))
+
+
+def data() -> TensorDataset:
+    inputs, target = images(ROWS)
+    return TensorDataset(inputs, target, torch.arange(ROWS))
+
+
+def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=name)
+
+
+def in_one_go_and_in_two(name: str, folder: Path, **settings: Any) -> list[dict[str, Any]]:
+    """Return the final states of two epochs of the plain loop, the second time broken off."""
+    learn = programs(0)["learn"]
+    found: list[dict[str, Any]] = []
+    for parts in ((2,), (1, 2)):
+        place = folder / f"{name}-{len(parts)}.pt"
+        for epochs in parts:
+            # Everything is made anew, as by a program that is started again.
+            model = learn(tiny_cnn(), loss_named(name), data(), data(), epochs, place, **settings)
+        found.append({key: value.clone() for key, value in model.state_dict().items()})
+        assert model.loss.accumulation_steps == settings.get("accumulate", 1)
+    return found
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulated": {"accumulate": 2},
+    "float16 with a scaler": {"half": torch.float16},
+    "bfloat16": {"half": torch.bfloat16},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_loop_that_goes_on_ends_as_one_in_one_go(name, way, tmp_path):
+    whole, resumed = in_one_go_and_in_two(name, tmp_path, layer="4", **WAYS[way])
+    assert_alike(whole, resumed)
+    start = NetworkWithLoss(tiny_cnn(), loss_named(name), layer="4").state_dict()
+    assert any((whole[key] != start[key]).any() for key in whole if key.startswith("network"))
+    own = [key for key in whole if key.startswith("loss.")]
+    assert all((whole[key] != start[key]).any() for key in own)
+    assert bool(own) == (name not in ("scheduled-focal", "rankmixup"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_compiled_loop_learns_what_a_plain_one_does(name, tmp_path):
+    # What is compiled is traced all the same; only the code that a machine runs isn't generated.
+    wrap = partial(torch.compile, backend="eager")
+    whole, resumed = in_one_go_and_in_two(name, tmp_path, layer="4", wrap=wrap)
+    assert_alike(whole, resumed)
+    learn = programs(0)["learn"]
+    plain = learn(tiny_cnn(), loss_named(name), data(), data(), 2, tmp_path / "p.pt", layer="4")
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(whole[key], value, rtol=1e-4, atol=1e-5)
+
+
+def test_accumulated_batches_make_the_step_of_a_large_one():
+    inputs, target = images(ROWS)
+    gradients: list[Any] = []
+    for parts in (1, 4):
+        model = NetworkWithLoss(tiny_cnn(), loss_named("scheduled-focal"))
+        model.start_epoch(1)
+        for rows in torch.arange(ROWS).chunk(parts):
+            (model(inputs[rows], target[rows]) / parts).backward()
+        gradients.append(next(model.parameters()).grad)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_what_a_loss_asks_for_is_handed_over():
+    inputs, target = images(8)
+    model = NetworkWithLoss(tiny_cnn(), loss_named("crl"))
+    with pytest.raises(InputError, match="CRL needs index="):
+        model(inputs, target)
+    value, logits = model.with_logits(inputs, target, torch.arange(8))
+    assert value.requires_grad
+    assert logits.shape == (8, CLASSES)
+    with pytest.raises(InputError, match="give end_epoch their logits and targets"):
+        NetworkWithLoss(tiny_cnn(), loss_named("adafocal")).end_epoch()
+    with pytest.raises(InputError, match="must be one tensor of floating-point numbers"):
+        NetworkWithLoss(nn.Embedding(9, CLASSES), loss_named("rankmixup"))(target, target)
+    model = NetworkWithLoss(tiny_cnn(), loss_named("rankmixup"))
+    model.start_epoch(0)
+    first, second = (float(model(inputs, target)) for _ in range(2))
+    assert first != second  # other mixtures
+    model.start_epoch(0)
+    assert float(model(inputs, target)) == first
+
+
+def lightning_states(
+    name: str, folder: Path, *, compiled: bool = False, **arguments: Any
+) -> list[dict[str, Any]]:
+    lightning = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    names = programs(0, 1)
+    loader = DataLoader(data(), batch_size=8)
+    found: list[dict[str, Any]] = []
+    for parts in ((2,), (1, 2)):
+        place = folder / f"{name}-{len(parts)}"
+        for epochs in parts:
+            last = place / "last.ckpt"
+            trainer = lightning.Trainer(
+                max_epochs=epochs,
+                callbacks=[ModelCheckpoint(place, save_last=True)],
+                accelerator="cpu",
+                logger=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+                **arguments,
+            )
+            module = names["Module"](tiny_cnn(), loss_named(name), layer="4")
+            if compiled:
+                module.model.compile(backend="eager")
+            names["fit"](trainer, module, loader, loader, last if last.exists() else None)
+        found.append({key: value.clone() for key, value in module.state_dict().items()})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        *((name, {"accumulate_grad_batches": 2}) for name in NAMES),
+        ("fedlas-ls", {"precision": "bf16-mixed"}),
+    ],
+)
+def test_a_run_of_lightning_that_goes_on_ends_as_one_in_one_go(name, arguments, tmp_path):
+    whole, resumed = lightning_states(name, tmp_path, **arguments)
+    assert_alike(whole, resumed)
+
+
+def trainer_states(folder: Path, **arguments: Any) -> list[dict[str, Any]]:
+    """Return the final states of two epochs of the Trainer, the second time broken off."""
+    import transformers
+    from test_trainer_callback import a_model, loss_named, rows
+
+    make = programs(2)["trainer_for"]
+    plain = [{key: row[key] for key in ("input_ids", "labels")} for row in rows()]
+    found: list[dict[str, Any]] = []
+    for name in ("whole", "again"):
+        settings = transformers.TrainingArguments(
+            str(folder / name),
+            num_train_epochs=2,
+            per_device_train_batch_size=4,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            **arguments,
+        )
+        trainer = make(a_model(loss := loss_named("fedlas-ls")), loss, plain, plain[:16], settings)
+        [earlier] = sorted((folder / "whole").glob("checkpoint-*"))[:1] if found else [None]
+        trainer.train(resume_from_checkpoint=earlier and str(earlier))
+        found.append({key: value.clone() for key, value in trainer.model.state_dict().items()})
+    return found
+
+
+def test_a_run_of_the_trainer_that_goes_on_ends_as_one_in_one_go(tmp_path):
+    pytest.importorskip("accelerate")
+    way = {"bf16": True, "gradient_accumulation_steps": 2}
+    compiled = {"torch_compile": True, "torch_compile_backend": "eager"}
+    assert_alike(*trainer_states(tmp_path, **way, **compiled))
+
+
+def test_a_compiled_module_of_lightning_goes_on(tmp_path):
+    whole, resumed = lightning_states("fedlas-ls", tmp_path, compiled=True)
+    assert_alike(whole, resumed)
+
+
+def in_two_processes(rank: int, folder: str) -> None:
+    # As a launcher sets them.
+    for name, value in (("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", 2)):
+        os.environ[name] = str(value)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731", "NODE_RANK": "0"}
+    meeting, patience = f"file://{folder}/meeting", timedelta(minutes=10)
+    dist.init_process_group("gloo", meeting, patience, world_size=2, rank=rank)
+    try:
+        found: dict[str, Any] = {}
+        for name in NAMES:
+            place = Path(folder) / str(rank)
+            place.mkdir(exist_ok=True)
+            found[name] = in_one_go_and_in_two(
+                name,
+                place,
+                layer="4",
+                wrap=DistributedDataParallel,
+                shard=lambda rows: Subset(rows, range(rank, len(rows), 2)),
+            )
+        shared = Path(folder) / "shared"
+        found["lightning"] = lightning_states("fedlas-ls", shared, strategy="ddp", devices=2)
+        found["trainer"] = trainer_states(
+            shared, ddp_backend="gloo", ddp_find_unused_parameters=False
+        )
+        torch.save(found, f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_processes_that_go_on_end_as_in_one_go_and_with_one_state(tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    pytest.importorskip("accelerate")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"):
+        monkeypatch.setenv(name, "")  # to be taken back at the end
+    # The first process is this one: importing torch in another costs more than all the rest.
+    second = get_context("spawn").Process(target=in_two_processes, args=(1, str(tmp_path)))
+    second.start()
+    in_two_processes(0, str(tmp_path))
+    second.join(600)
+    assert second.exitcode == 0
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for name in (*NAMES, "lightning", "trainer"):
+        for whole, resumed in (ranks[0][name], ranks[1][name]):
+            assert_alike(whole, resumed)
+        assert_alike(ranks[0][name][0], ranks[1][name][0])

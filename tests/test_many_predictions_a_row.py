@@ -506,3 +506,36 @@ def test_shards_may_name_their_classes(tmp_path: Path):
     assert [batch.class_names for batch in batches] == [tuple("abcdefghij")] * 2
     found = cb.evaluate_shards(cb.Shards(tmp_path), engine=cb.Engine(workers=1), resamples=20)
     assert found["accuracy"].value == pytest.approx(evaluate(named, resamples=2)["accuracy"].value)
+
+
+# --- print, page and JSON
+
+
+def test_page_and_json_show_each_label_by_name(tmp_path: Path, labelled):
+    path, page = tmp_path / "m.npz", tmp_path / "m.html"
+    cb.write_predictions(many(labelled, label_names=["honest", "sure", "high"]), path)
+    words = ["measure", str(path), "--kind", "many-labels", "--resamples", "40"]
+    outcome = CliRunner().invoke(app, [*words, "--report", str(page), "--json", "-"])
+    found = json.loads(outcome.stdout)
+    assert found["label_names"] == list(found["labels"]["groups"]) == ["honest", "sure", "high"]
+    text = page.read_text(encoding="utf-8")
+    shown = json.loads(
+        text.partition('<script id="data" type="application/json">')[2].partition("<")[0]
+    )
+    rows = {row["name"]: row for row in shown["groups"]["rows"]}
+    assert shown["groups"]["of_positive"]
+    assert (shown["labels"], shown["n_classes"]) == (3, None)
+    share = labelled[1].mean(axis=0)
+    for place, row in enumerate(rows.values()):
+        assert row["accuracy"] == pytest.approx(share[place])
+    assert "1200 predictions of 3 labels, pooled" in str(evaluate(many(labelled), resamples=20))
+
+
+def test_clusters_of_rows_stay_clusters_of_each_label(labelled):
+    patients = np.arange(400) // 4
+    rows = many(labelled, clusters=patients)
+    each = cb.evaluate_labels(rows, resamples=20)
+    assert [group.clusters for group in each.groups.values()] == [100] * 3
+    np.testing.assert_array_equal(rows.of_label(1).clusters, patients)
+    alone = cb.evaluate_labels(many(labelled), resamples=20)
+    assert [group.clusters for group in alone.groups.values()] == [None] * 3

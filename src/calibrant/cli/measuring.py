@@ -60,17 +60,19 @@ def _measured(file: Path, asked: Asked, report: Path | None) -> tuple[str, dict[
     if grouped is not None and report is None:
         return str(grouped), grouped.as_dict()
     result = evaluate(predictions, **asked.options)
-    if report is not None:
-        from calibrant.report import write_evaluation_report
-
-        write_evaluation_report(report, result, predictions, grouped)
-    if grouped is not None:
-        return str(grouped), grouped.as_dict()
-    text, document = str(result), result.as_dict()
+    labels_apart = None
     if predictions.label_names is not None:
         from calibrant.evaluation.many_labels import evaluate_labels
 
         labels_apart = evaluate_labels(predictions, **asked.options)
+    if report is not None:
+        from calibrant.report import write_evaluation_report
+
+        write_evaluation_report(report, result, predictions, grouped or labels_apart)
+    if grouped is not None:
+        return str(grouped), grouped.as_dict()
+    text, document = str(result), result.as_dict()
+    if labels_apart is not None:
         text += f"\n\n{labels_apart}"
         document["labels"] = labels_apart.as_dict()
     if asked.rows_for is not None:

@@ -50,6 +50,7 @@ class Evaluation(EvaluationTables):
         honest: how outcomes of rows depend on one another, on which floors rest.
         positive: of binary predictions the rows sorted by the probability of the positive class,
             which takes the place of the confidence, and being of it that of being right.
+        label_names: of many labels what these are called.
 
     Examples:
         >>> import calibrant as cb
@@ -68,6 +69,7 @@ class Evaluation(EvaluationTables):
     level: float
     honest: HonestDraws = INDEPENDENT
     positive: TopLabel | None = None
+    label_names: tuple[str, ...] | None = None
 
     @property
     def clusters(self) -> int | None:
@@ -169,6 +171,7 @@ class Evaluation(EvaluationTables):
             "clusters": self.clusters,
             "correlation": None if self.clusters is None else self.correlation,
             "n_classes": self.n_classes,
+            "label_names": self.label_names,
             "level": self.level,
             "state": findings.state_of(self),
             "finding": findings.heading(self),
@@ -259,18 +262,8 @@ def evaluate(
         draws = HonestDraws.like(positive, clusters_of_rows)
         found |= _results(others, predictions, scored, positive, resamples, level, seed, draws)
     results = {metric.name: found[metric.name] for metric in wanted}
-    return Evaluation(
-        predictions.source,
-        predictions.form,
-        predictions.n_classes,
-        results,
-        skipped,
-        scores,
-        rows,
-        level,
-        honest,
-        positive,
-    )
+    of = (predictions.source, predictions.form, predictions.n_classes, results, skipped, scores)
+    return Evaluation(*of, rows, level, honest, positive, predictions.label_names)
 
 
 def _results(

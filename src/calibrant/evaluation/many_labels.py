@@ -59,9 +59,11 @@ def evaluate_labels(
             f"{predictions.source}: holds no many labels; make them with "
             "Predictions.from_many_labels, or read them with kind='many-labels'"
         )
-    # Rows of one label are independent: there is one of each row.
+    clusters = predictions.clusters
+    if clusters is not None and len(np.unique(clusters * len(names) + index)) == len(index):
+        clusters = None  # there is one row of each cluster, so rows of one label are independent
     found = evaluate_by(
-        replace(predictions, clusters=None, grid=None, label_names=None),
+        replace(predictions, clusters=clusters, grid=None, label_names=None, label_index=None),
         np.array(names)[index],
         metrics=LABEL_METRICS if metrics is None else metrics,
         min_rows=min_rows,

@@ -14,6 +14,7 @@ from calibrant.evaluation.uncertainty import FAMILY_LEVEL
 if TYPE_CHECKING:
     from calibrant.evaluation.evaluate import Evaluation, MetricResult
     from calibrant.evaluation.groups import GroupedEvaluation
+    from calibrant.metrics.shapes import Metric
 
 # What groups are called in print, where that isn't what the argument is called.
 HEADINGS = {
@@ -38,9 +39,13 @@ def evaluation_text(evaluation: Evaluation) -> str:
     width = "" if classes is None else f", {classes} classes"
     form = FORMS.get(evaluation.kind, evaluation.kind)
     table = evaluation_table(evaluation)
+    rows = counted(evaluation.n, "row")
+    if evaluation.label_names is not None:
+        labels = counted(len(evaluation.label_names), "label")
+        rows = f"{counted(evaluation.n, 'prediction')} of {labels}, pooled"
     parts = [
         wrap(evaluation.headline()),
-        f"{evaluation.source}: {counted(evaluation.n, 'row')}{width}, {form}",
+        f"{evaluation.source}: {rows}{width}, {form}",
         wrap(weighing(evaluation)),
         table.to_text(),
         "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
@@ -149,11 +154,20 @@ def _legend(grouped: GroupedEvaluation, head: Sequence[str]) -> str:
     return f"{text} * more than noise, at 5 % for {together} (Holm's steps, simulated)."
 
 
+def said_and_true(group: Evaluation, metric: Metric) -> tuple[float, float]:
+    """Return the mean confidence and accuracy of a group, or what a metric is about instead.
+
+    Of the positive class these are its mean probability and its share.
+    """
+    mean, share = group.mean_probability, group.positive_share
+    if metric.of_positive and mean is not None and share is not None:
+        return mean, share
+    return group.mean_confidence, group.accuracy
+
+
 def _group_row(name: str, group: Evaluation, result: MetricResult, marked: bool) -> list[str]:
     metric = result.metric
-    mean, share = group.mean_confidence, group.accuracy
-    if metric.of_positive and group.mean_probability is not None:
-        mean, share = group.mean_probability, group.positive_share or 0.0
+    mean, share = said_and_true(group, metric)
     return [
         name,
         str(group.n),

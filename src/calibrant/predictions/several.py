@@ -142,7 +142,10 @@ class Several(Forms):
             )
         part = self.take(np.flatnonzero(self.label_index == number))
         named = (f"not {names[number]}", names[number])
-        return replace(part, clusters=None, label_index=None, label_names=None, class_names=named)
+        part = replace(part, label_index=None, label_names=None, class_names=named)
+        if part.clusters is None or len(np.unique(part.clusters)) < part.n:
+            return part
+        return replace(part, clusters=None)  # each of its rows is one
 
     @classmethod
     def concatenate(

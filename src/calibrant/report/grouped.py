@@ -7,7 +7,7 @@ from typing import Any
 from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.numbers import show
-from calibrant.evaluation.printed import HEADINGS
+from calibrant.evaluation.printed import HEADINGS, said_and_true
 from calibrant.report.render import typeset
 
 
@@ -17,6 +17,7 @@ def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:
     metric = groups[groups.worst][groups.metric].metric
     return {
         "by": HEADINGS.get(groups.by, groups.by),
+        "of_positive": metric.of_positive,
         "metric": groups.metric,
         "title": metric.title,
         "percent": metric.percent,
@@ -29,12 +30,13 @@ def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:
 
 def _group(name: str, group: Evaluation, groups: GroupedEvaluation, marked: bool) -> dict[str, Any]:
     result = group[groups.metric]
+    said, true = said_and_true(group, result.metric)
     shown = {end: getattr(result, end) for end in ("value", "low", "high", "floor_95")}
     return {
         "name": name,
         "n": group.n,
-        "confidence": group.mean_confidence,
-        "accuracy": group.accuracy,
+        "confidence": said,
+        "accuracy": true,
         **shown,
         "p_adjusted": groups.p_adjusted.get(name),
         "marked": marked,

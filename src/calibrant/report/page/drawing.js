@@ -328,13 +328,14 @@ function rankingFigure() {
 }
 
 function drawGroups() {
-  const { rows, title, metric, percent: inPercent, by } = doc.groups;
+  const { rows, title, metric, percent: inPercent, by, of_positive: ofPositive } = doc.groups;
+  const [said, held] = ofPositive ? ["probability", "share"] : ["confidence", "accuracy"];
   const [low, high] = scaleOf(true, rows.map((r) => ({ ...r, floor_95: r.floor_95 })));
   const worst = Math.min(...rows.map((r) => r.value));
   const ends = `<span class="visually-hidden">Picture, </span><span class="ends"><span>${low}</span><span>${inPercent ? fixed(100 * high, 1) : fixed(high, 3)}</span></span>`;
   buildTable(byId("groups-table"), [
     { text: by, csv: "group" }, { text: "Rows", csv: "rows", number: true },
-    { text: "Confidence", csv: "confidence", number: true }, { text: "Right", csv: "accuracy", number: true },
+    { text: ofPositive ? "Probability" : "Confidence", csv: said, number: true }, { text: ofPositive ? "Share" : "Right", csv: held, number: true },
     { html: ends, csv: [], name: "strip" },
     { text: title, csv: [metric, `${metric}_low`, `${metric}_high`], number: true },
     { text: "Floor, 95\u202f%", csv: "floor_95", number: true }, { text: "p, all groups", csv: "p_adjusted", number: true },

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class CalibrantError(Exception):
@@ -124,8 +127,36 @@ class PlugInWarning(UserWarning):
     """A method of another package could not be taken in; the message names it and says why."""
 
 
+_heard: ContextVar[list[Warning] | None] = ContextVar("heard", default=None)
+
+
+@contextmanager
+def heard_warnings() -> Generator[list[Warning]]:
+    """Keep this package's warnings from inside in a list, instead of issuing them.
+
+    Unlike `warnings.catch_warnings`, which changes a state of the process, it serves threads that
+    each keep their own; threads that are started inside have to inherit the context.
+    """
+    found: list[Warning] = []
+    token = _heard.set(found)
+    try:
+        yield found
+    finally:
+        _heard.reset(token)
+
+
+def hear(warning: Warning) -> bool:
+    """Keep a warning if `heard_warnings` wants it; return whether it did."""
+    heard = _heard.get()
+    if heard is not None:
+        heard.append(warning)
+    return heard is not None
+
+
 def warn_caller(warning: CalibrationWarning) -> None:
     """Issue `warning` for the line that called into this package, however deep it was found."""
+    if hear(warning):
+        return
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith("calibrant."):
         frame, level = frame.f_back, level + 1

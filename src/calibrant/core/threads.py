@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from functools import lru_cache
-from typing import Any
+from importlib import import_module
+from typing import Any, TypeVar
 
 MOST_WORKERS = 8
 _limit: list[int] = []
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
+T = TypeVar("T")
+Found = TypeVar("Found")
 
 
 def core_count() -> int:
@@ -26,12 +32,40 @@ def core_count() -> int:
 
 def worker_count() -> int:
     """Return how many threads to share work among: the cores this process may use, at most 8."""
-    return min(core_count(), *_limit, MOST_WORKERS)
+    return 1 if _alone.get() else min(core_count(), *_limit, MOST_WORKERS)
 
 
 def limit_threads(most: int) -> None:
     """Let this process share work among no more threads, as one process of many."""
     _limit[:] = [most]
+
+
+def each_at_once(items: Sequence[T], work: Callable[[T], Found], workers: int) -> list[Found]:
+    """Return what `work` makes of every item, in their order, some at a time.
+
+    Each item has one core: what shares work among threads does without them in there. The first
+    error in the order of the items is raised, after those that had begun are done.
+
+    Args:
+        items: what to work on. The last ones begin first: whoever has many puts the longest there.
+        work: is called in a copy of the caller's context, in any order.
+        workers: how many at a time; one works on them in order.
+    """
+    if workers < 2 or len(items) < 2:
+        return [work(item) for item in items]
+    import_module("scipy.linalg")  # whose BLAS is to have one thread as well
+
+    def alone(item: T) -> Found:
+        _alone.set(True)
+        return work(item)
+
+    with one_blas_thread(), ThreadPoolExecutor(min(workers, len(items))) as pool:
+        try:
+            waiting = [pool.submit(copy_context().run, alone, item) for item in reversed(items)]
+            return [each.result() for each in reversed(waiting)]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 @contextmanager

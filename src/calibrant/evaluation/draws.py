@@ -7,10 +7,13 @@ paired.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeVar
+from threading import Lock
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from calibrant.core.threads import one_blas_thread, worker_count
 from calibrant.metrics.resampling import Clusters, Counts, draw_columns
 
 T = TypeVar("T")
+AnyDraws = TypeVar("AnyDraws", bound="Draws")
 
 # Resamples are drawn in batches of about this many rows in all, 2 MB an array.
 BATCH_ROWS = 1 << 18
@@ -76,9 +80,10 @@ class Draws:
     def of_rows(
         cls, rows: int, resamples: int, seed: int, clusters: Clusters | None = None
     ) -> Self:
-        """Return what draws so many resamples of so many rows."""
+        """Return what draws so many resamples of so many rows; see `drawn_once`."""
         number = rows if clusters is None else clusters.number
-        return cls(number, batch_sizes(rows, resamples), seed)
+        found, store = cls(number, batch_sizes(rows, resamples), seed), _store.get()
+        return found if store is None else store.kept(found)
 
     def kept_if_small(self) -> Self:
         """Return the same with all of it drawn, unless it is too much to be kept."""
@@ -104,3 +109,34 @@ class Draws:
     def _batch(self, index: int) -> Counts:
         own = np.random.SeedSequence(self.seed, spawn_key=(index,))
         return draw_columns(np.random.default_rng(own), self.number, self.sizes[index])
+
+
+class _Store:
+    """Draws that were kept, by what decides of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._draws: dict[tuple[int, ...], Any] = {}
+
+    def kept(self, draws: AnyDraws) -> AnyDraws:
+        key = (draws.number, draws.seed, *draws.sizes)
+        with self._lock:  # whoever comes second waits, and draws nothing
+            if key not in self._draws:
+                self._draws[key] = draws.kept_if_small()
+            return self._draws[key]
+
+
+_store: ContextVar[_Store | None] = ContextVar("store", default=None)
+
+
+@contextmanager
+def drawn_once() -> Generator[None]:
+    """Let all evaluations inside share what is drawn by the same seed for as many rows.
+
+    Threads that are started inside have to inherit the context.
+    """
+    token = _store.set(_store.get() or _Store())
+    try:
+        yield
+    finally:
+        _store.reset(token)

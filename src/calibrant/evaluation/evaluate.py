@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.evaluation import findings
+from calibrant.evaluation.draws import drawn_once
 from calibrant.evaluation.metric_result import MetricResult, result_of
 from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
 from calibrant.evaluation.tables import EvaluationTables
@@ -247,20 +249,19 @@ def evaluate(
     wanted: list[Metric] = []
     for metric in named:
         reason = metric.refusal(predictions)
-        if reason is None:
-            wanted.append(metric)
-        else:
-            skipped[metric.name] = reason
+        wanted += [metric] if reason is None else []
+        skipped |= {} if reason is None else {metric.name: reason}
     honest = HonestDraws.like(rows, clusters_of_rows)
     top = [metric for metric in wanted if not metric.of_positive]
-    found = _results(top, predictions, scores, rows, resamples, level, seed, honest)
     positive = None
-    if predictions.binary:
-        scored = scores.of_positive()
-        positive = TopLabel.sort(scored.confidence, scored.correct, scored.weights)
-        others = [metric for metric in wanted if metric.of_positive]
-        draws = HonestDraws.like(positive, clusters_of_rows)
-        found |= _results(others, predictions, scored, positive, resamples, level, seed, draws)
+    with drawn_once() if predictions.binary else nullcontext():
+        found = _results(top, predictions, scores, rows, resamples, level, seed, honest)
+        if predictions.binary:
+            scored = scores.of_positive()
+            positive = TopLabel.sort(scored.confidence, scored.correct, scored.weights)
+            others = [metric for metric in wanted if metric.of_positive]
+            draws = HonestDraws.like(positive, clusters_of_rows)
+            found |= _results(others, predictions, scored, positive, resamples, level, seed, draws)
     results = {metric.name: found[metric.name] for metric in wanted}
     of = (predictions.source, predictions.form, predictions.n_classes, results, skipped, scores)
     return Evaluation(*of, rows, level, honest, positive, predictions.label_names)

@@ -62,7 +62,6 @@ def bootstrap(
     resamples: int,
     seed: int,
     clusters: Clusters | None = None,
-    draws: Draws | None = None,
 ) -> Replicates:
     """Return the (R,) values of every metric on R bootstrap resamples.
 
@@ -76,7 +75,6 @@ def bootstrap(
         resamples: R.
         seed: of the random numbers.
         clusters: of the rows, drawn whole; None where every row stands alone.
-        draws: what is drawn by that seed, where it serves several evaluations.
     """
     if not metrics:
         return {}
@@ -84,7 +82,7 @@ def bootstrap(
         return in_batches(
             lambda rng, _: _one_of_many_rows(scores, rows, metrics, rng), rows.n, resamples, seed
         )
-    drawn = Draws.of_rows(rows.n, resamples, seed, clusters) if draws is None else draws
+    drawn = Draws.of_rows(rows.n, resamples, seed, clusters)
     means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
     quick, whole = _at_landmarks(metrics)
     columns = rows.order if clusters is None else clusters.codes[rows.order]

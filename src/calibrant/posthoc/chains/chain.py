@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from functools import cache
@@ -12,7 +11,7 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.errors import CalibrationWarning, InputError
+from calibrant.core.errors import InputError, heard_warnings
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
 from calibrant.posthoc.pieces import scores_behind
@@ -115,9 +114,7 @@ class Chain(Calibrator):
         scores = np.empty((rows.n, self.n_classes_))
         fold = fold_numbers(rows.summary, folds, self.seed, clusters=rows.clusters)
         folds = int(fold.max()) + 1
-        with warnings.catch_warnings():
-            # What a fold lacks the whole set may have, and that has been warned of.
-            warnings.simplefilter("ignore", CalibrationWarning)
+        with heard_warnings():  # what a fold lacks the whole set may have, and that was told
             for part in range(folds):
                 seen, unseen = rows.take(fold != part), rows.take(fold == part)
                 other = type(step)(**step.get_params()).fit_predictions(seen)

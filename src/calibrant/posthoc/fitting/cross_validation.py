@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Literal, NamedTuple
 
 import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.core.errors import CalibrationWarning, InputError, NotApplicableError
+from calibrant.core.errors import InputError, NotApplicableError, heard_warnings
 from calibrant.core.weights import codes_of, mean, times, total
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.pieces import scores_behind
@@ -72,9 +71,7 @@ def held_out_losses(calibrator: Calibrator, predictions: Predictions, fold: IntA
         fold: (N,) fold of each row, from 0.
     """
     losses = np.empty(predictions.n)
-    with warnings.catch_warnings():
-        # What a fold lacks the whole set may have.
-        warnings.simplefilter("ignore", CalibrationWarning)
+    with heard_warnings():  # what a fold lacks the whole set may have
         for part in range(int(fold.max()) + 1):
             seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
             probs = calibrator.fit_predictions(seen).predict_proba(unseen.scores)
@@ -176,9 +173,7 @@ class CrossValidation:
         given = self.predictions.only_logits()
         losses, scores = np.zeros(given.n), list[FloatArray]()
         keeps = calibrator.keeps_prediction and (before is None or before.keeps_prediction)
-        with warnings.catch_warnings():
-            # What a fold lacks the whole set may have.
-            warnings.simplefilter("ignore", CalibrationWarning)
+        with heard_warnings():  # what a fold lacks the whole set may have
             for repeat, fold in enumerate(self.assignments):
                 if before is not None:
                     given = given.only_logits(before.scores[repeat])

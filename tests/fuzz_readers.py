@@ -12,6 +12,7 @@ time, more than 300 MB of memory, a file left behind, numbers that another reade
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import io
 import itertools
@@ -499,17 +500,17 @@ def main() -> int:
     parser.add_argument("--case", type=int)
     arguments = parser.parse_args()
     one = arguments.case
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        tempfile.tempdir = place
-        folder = Path(place) / "files"
-        folder.mkdir()
-        numbers = for_minutes(arguments.minutes) if one is None else [one]
-        watch = fuzz(folder, arguments.seed, numbers, arguments.only)
-        # Python's own stays until the process ends, where processes were started.
-        own = (folder.name, "pymp-")
-        stray = [path.name for path in Path(place).iterdir() if not path.name.startswith(own)]
-        if one is not None:
-            shutil.copytree(folder, f"case-{one}", dirs_exist_ok=True)
+    place = tempfile.mkdtemp()
+    # Before Python's own, which it removes when the process ends.
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    tempfile.tempdir = place
+    folder = Path(place) / "files"
+    folder.mkdir()
+    numbers = for_minutes(arguments.minutes) if one is None else [one]
+    watch = fuzz(folder, arguments.seed, numbers, arguments.only)
+    stray = [n for n in os.listdir(place) if not n.startswith((folder.name, "pymp-"))]
+    if one is not None:
+        shutil.copytree(folder, f"case-{one}", dirs_exist_ok=True)
     for name, count in watch.cases.items():
         print(f"{name:12} {count:7d} cases, {watch.refused[name]} refused")
     print(f"slowest {watch.slowest[0]:.1f} s ({watch.slowest[1]})")

@@ -17,7 +17,7 @@ from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
-from calibrant.studies.weights_and_clusters import clustered, means_over_effects
+from calibrant.studies.kinds.dependence import clustered, means_over_effects
 
 # It compares rows in pairs, and refuses weights.
 REFUSES = {"skce"}

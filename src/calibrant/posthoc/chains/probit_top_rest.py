@@ -20,7 +20,7 @@ from calibrant.predictions.predictions import Predictions
 
 # Standard errors by which normal noise has to be better. Of 0, 0.25 and 0.5 the middle one lost
 # least to the better choice, over six kinds of data with 50 to 5 000 rows each
-# (`calibrant.studies.first_steps`).
+# (the study `first-steps`).
 CLEAR = 0.25
 
 

@@ -26,7 +26,7 @@ PARTS: tuple[Part, ...] = ("cal", "test")
 KEYS = ("probas_cal", "labels_cal", "probas_test", "labels_test")
 PROBLEMS = ("binary", "multiclass")
 # Numbers that are read at once.
-BLOCK = 1 << 22
+BLOCK = 1 << 20
 
 
 class Experiment(NamedTuple):

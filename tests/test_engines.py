@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from functools import cache
@@ -119,8 +120,12 @@ def test_the_compiled_map_is_one_graph(method, dtype):
     np.testing.assert_allclose(got.numpy(), expected(method, dtype), atol=1e-6)
 
 
+# A C++ compiler takes its time over each; all of them, if asked for, agree to 1.2e-7.
+COMPILED = ALL if os.environ.get("CALIBRANT_COMPILE_ALL") else ["temperature", "smart", "top-rest"]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, inside its compiler
-@pytest.mark.parametrize("method", ["temperature", "smart", "top-rest"])
+@pytest.mark.parametrize("method", COMPILED)
 def test_the_default_compiler_takes_it_too(method):
     if shutil.which("c++") is None:
         pytest.skip("torch's default compiler needs a C++ compiler")

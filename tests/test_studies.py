@@ -82,7 +82,7 @@ def said() -> dict[str, tuple[int | None, str, list[str]]]:
 
 
 def test_there_are_the_studies_that_the_documentation_rests_on() -> None:
-    alone = {"verdicts", "whole_networks"}
+    alone = {"scikit_learn", "whole_networks"}
     several = {"losses", "monitoring", "second_stages", "second_stages.seeds"}
     assert {name.removeprefix("calibrant.studies.") for name in programs()} >= alone | several
 
@@ -132,7 +132,7 @@ def test_nothing_but_the_command_line_imports_studies() -> None:
 def test_wrong_input_of_a_study_is_one_sentence(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.npz"
     done = subprocess.run(
-        [sys.executable, "-m", "calibrant.studies.verdicts", "--data", f"a={missing}"],
+        [sys.executable, "-m", "calibrant.studies.losses", "table", str(missing)],
         capture_output=True,
         text=True,
         check=False,

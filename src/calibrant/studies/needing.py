@@ -49,7 +49,7 @@ def missing_of(study: Study, inputs: Inputs) -> list[Missing]:
     for cell in cells_of(study):
         for need in kind.needs(cell):
             of_input = found.setdefault(need.input, {})
-            if need in of_input or need.lacking(inputs):
+            if need.lacking(inputs):
                 of_input[need] = of_input.get(need, 0) + 1
     missing: list[Missing] = []
     for name, of_input in found.items():

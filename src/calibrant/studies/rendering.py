@@ -159,7 +159,9 @@ def details(result: StudyResult) -> Table:
     keys = [*study.rows, *study.columns]
     several = len(study.metrics) > 1
     compared = any(estimate.published is not None for estimate in found)
-    head = [*keys, *(["metric"] if several else []), "value", "95 % interval", "floor"]
+    floored = any(estimate.floor is not None for estimate in found)
+    head = [*keys, *(["metric"] if several else []), "value", "95 % interval"]
+    head += ["floor"] if floored else []
     head += ["published", "difference", "noise"] if compared else []
     rows: list[list[str]] = []
     for estimate in found:
@@ -171,17 +173,18 @@ def details(result: StudyResult) -> Table:
             value += f" +- {measure.show(estimate.spread)}"
         both = estimate.low is not None and estimate.high is not None
         ends = f"{measure.show(estimate.low)} .. {measure.show(estimate.high)}" if both else ""
-        line += [value, ends, measure.show(estimate.floor)]
+        line += [value, ends]
+        line += [measure.show(estimate.floor)] if floored else []
         if compared:
             line += _beside(estimate)
         rows.append(line)
-    notes = "Floor: what honest confidences would show on average."
+    notes = "Floor: what honest confidences would show on average. " if floored else ""
     if compared:
         notes += (
-            " Noise: whether the published value lies within that of both: the interval, the "
+            "Noise: whether the published value lies within that of both: the interval, the "
             "spread over seeds, and what the paper prints behind +-."
         )
-    return Table(head, rows, set(), notes, max(1, len(keys) + several))
+    return Table(head, rows, set(), notes.strip(), max(1, len(keys) + several))
 
 
 def _beside(estimate: Estimate) -> list[str]:

@@ -1,47 +1,47 @@
-"""Measure how good the verdict of `compare` is, where the truth is known.
-
-    python -m calibrant.studies.verdicts --data cifar10=VAL.npz:TEST.npz --rows 2000 --sets 200
+"""How good the verdict of `compare` is, where the truth is known.
 
 Methods are fitted once. The rest of a file's rows then stand for the world: test sets are drawn
 from them with replacement, and each is compared as `compare` does. Because the world is at hand, it
-is known which method is truly the best there, and what each choice costs. Printed, for each world:
-
-- how many methods the set of those that may be the best in NLL holds, how often it misses the truly
-  best, and the same for the methods that Holm's correction over all pairs can't tell from the best;
-- what four ways to choose cost: NLL and ECE in the world, less the lowest of any method there, with
-  standard errors over test sets;
-- the scatter of differences in ECE: resamples' over the true one, and how often the 95 % interval
-  of a difference holds its expected value.
-
-Without --data the world is the sample that ships with the package.
+is known which method is truly the best there, and what each choice costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
+from calibrant._version import __version__
 from calibrant.comparison.comparison import ComparedMethod
 from calibrant.comparison.verdict import decide
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
-from calibrant.core.text import format_table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import holm, paired_difference
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant.sample import load_sample
-from calibrant.studies.data import Source
-from calibrant.studies.program import parser_for, run_study
+from calibrant.studies.cells import Cell
+from calibrant.studies.declaration import SAMPLE
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.kinds.base import PREDICTIONS, Kind, Measure, Need
+from calibrant.studies.kinds.coverage import share
+from calibrant.studies.measuring import mean_with_interval
 
 METHODS = (
     *("none", "temperature", "ets", "smart", "top-rest", "svs", "vector", "isotonic", "histogram"),
     "spline",
 )
-WAYS = ("lowest ECE", "lowest NLL", "temperature", "verdict")
+# Ways to choose a method, with what tables call them.
+WAYS = {
+    "lowest-ece": "lowest ECE",
+    "lowest-nll": "lowest NLL",
+    "temperature": "temperature",
+    "verdict": "verdict",
+}
 METRICS = ("nll", "ece")
 LEVEL = 0.95
 # Methods that the world can tell apart by less than this are equally good.
@@ -148,8 +148,8 @@ def look(methods: Sequence[ComparedMethod]) -> Found:
         [names.index(name) for name in verdict.may_be_best["nll"]],
         [i for i in range(len(names)) if i not in told],
         {
-            "lowest ECE": int(values["ece"].argmin()),
-            "lowest NLL": best,
+            "lowest-ece": int(values["ece"].argmin()),
+            "lowest-nll": best,
             "temperature": names.index("temperature"),
             "verdict": names.index(verdict.recommended),
         },
@@ -158,28 +158,72 @@ def look(methods: Sequence[ComparedMethod]) -> Found:
     )
 
 
-def with_error(values: FloatArray, scale: float = 1.0, digits: int = 4) -> str:
-    """Return a mean and its standard error."""
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    return f"{scale * values.mean():.{digits}f} +- {scale * error:.{digits}f}"
+class Verdicts(Kind):
+    """Fit methods, draw test sets from the rest of the rows, and hold each choice to the truth."""
+
+    version: ClassVar[str] = "1"
+    axes: ClassVar[tuple[str, ...]] = ("input",)
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "fit_rows": 4000,
+        "rows": 2000,  # of a test set
+        "sets": 120,
+        "resamples": 200,
+        "methods": list(METHODS),
+    }
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """What sets of best methods hold, what choices cost, how resamples scatter."""
+        found = [
+            Measure("may-be-best", "may be best", 1.0, 1, "neither"),
+            Measure("by-holm", "left by Holm", 1.0, 1, "neither"),
+            Measure("missed", "best missed", 100.0, 1, "neither"),
+            Measure("scatter", "scatter over true", 1.0, 2, "neither"),
+            Measure("held", "intervals hold", 100.0, 1, "neither"),
+            *(Measure(f"{way}-nll", f"{title}: NLL lost", 1.0, 4) for way, title in WAYS.items()),
+            *(Measure(f"{way}-ece", f"{title}: ECE lost", 100.0, 2) for way, title in WAYS.items()),
+        ]
+        return {measure.name: measure for measure in found}
+
+    def needs(self, cell: Cell) -> tuple[Need, ...]:
+        """Return the predictions."""
+        return (Need(cell.input, PREDICTIONS),)
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return methods, sizes and seed."""
+        return {"seed": cell.seed, **{name: self.setting(cell, name) for name in self.defaults}}
+
+    def method_version(self, cell: Cell) -> str:
+        """Return the version of the package, whose rule it is."""
+        return __version__
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return what the test sets of one world say."""
+        given = inputs[cell.input]
+        # The parts of the sample are as they ship.
+        size = None if cell.input == SAMPLE else self.setting(cell, "fit_rows")
+        fit, rest = given.rows(cell.seed, size=size, rest=True)
+        world = World.of(fit, rest, self.setting(cell, "methods"))
+        rows, resamples = self.setting(cell, "rows"), self.setting(cell, "resamples")
+        first = cell.seed * self.setting(cell, "sets")
+        sets = range(first, first + self.setting(cell, "sets"))
+        return {"values": told(world, [look(world.test_set(rows, s, resamples)) for s in sets])}
 
 
-def report(name: str, world: World, found: Sequence[Found]) -> str:
-    """Return what the test sets of one world say."""
+def told(world: World, found: Sequence[Found]) -> dict[str, Any]:
+    """Return what the test sets of one world say, as results of cells have it."""
     best = int(world.nll.argmin())
     equal = {i for i, nll in enumerate(world.nll.tolist()) if nll <= world.nll[best] + EQUAL}
     expected = np.mean([each.values["ece"] for each in found], axis=0)
-    rows: list[list[str]] = []
+    values: dict[str, Any] = {
+        "may-be-best": mean_with_interval([len(each.subset) for each in found]),
+        "by-holm": mean_with_interval([len(each.apart) for each in found]),
+        "missed": share(np.array([not equal & set(each.subset) for each in found])),
+    }
     for way in WAYS:
         chosen = [each.chosen[way] for each in found]
-        nll = np.array([world.nll[i] - world.nll[best] for i in chosen])
-        ece = np.array([expected[i] - expected.min() for i in chosen])
-        most = max(set(chosen), key=chosen.count)
-        often = f"{list(world.probs)[most]} {100 * chosen.count(most) / len(chosen):.0f} %"
-        rows.append([way, with_error(nll), with_error(ece, 100, 2), often])
-    sizes = np.array([len(each.subset) for each in found], dtype=np.float64)
-    ties = np.array([len(each.apart) for each in found], dtype=np.float64)
-    missed = np.array([not equal & set(each.subset) for each in found], dtype=np.float64)
+        values[f"{way}-nll"] = mean_with_interval([world.nll[i] - world.nll[best] for i in chosen])
+        values[f"{way}-ece"] = mean_with_interval([expected[i] - expected.min() for i in chosen])
     pairs = list(combinations(range(len(world.probs)), 2))
     differences = np.array(
         [[e.values["ece"][i] - e.values["ece"][j] for i, j in pairs] for e in found]
@@ -187,48 +231,16 @@ def report(name: str, world: World, found: Sequence[Found]) -> str:
     true = differences.std(axis=0)
     some = true > 1e-6  # methods that agree on every row have none
     ratio = np.mean([each.scatter for each in found], axis=0)[some] / true[some]
+    values["scatter"] = _with_range(ratio, float(np.median(ratio)))
     truth = differences.mean(axis=0)
     held = np.mean([(e.ends[:, 0] <= truth) & (truth <= e.ends[:, 1]) for e in found], axis=0)[some]
-    table = format_table(["choose by", "NLL over best", "ECE over best, points", "mostly"], rows)
-    return "\n".join(
-        [
-            f"{name}: {len(found)} test sets, {len(world.probs)} methods",
-            f"may be best in NLL: {sizes.mean():.1f} methods; the truly best is missed in "
-            f"{with_error(missed, 100, 1)} % (Holm over all pairs leaves {ties.mean():.1f})",
-            f"scatter of ECE differences over the true one: median {np.median(ratio):.2f}, "
-            f"{ratio.min():.2f} to {ratio.max():.2f} over {len(ratio)} pairs; intervals hold "
-            f"{100 * held.mean():.1f} % ({100 * held.min():.0f} to {100 * held.max():.0f})",
-            "",
-            table,
-        ]
-    )
+    values["held"] = _with_range(held, float(held.mean()))
+    return values
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Print a table for each world."""
-    parser = parser_for("verdicts", __doc__)
-    parser.add_argument("--data", action="append", default=[], help="NAME=FILE or NAME=FIT:TEST")
-    parser.add_argument("--fit-rows", type=int, default=4000, help="of files that are split")
-    parser.add_argument("--rows", type=int, default=2000, help="of a test set")
-    parser.add_argument("--sets", type=int, default=200)
-    parser.add_argument("--resamples", type=int, default=200)
-    parser.add_argument("--methods", default=",".join(METHODS))
-    arguments = parser.parse_args(words)
-    worlds = {
-        source.name: source.draw(arguments.fit_rows, 0)
-        for source in map(Source.parse, arguments.data)
-    }
-    parts = {name: (draw.fit, draw.test) for name, draw in worlds.items()}
-    if not parts:
-        parts = {"sample": (load_sample("validation"), load_sample("test"))}
-    for name, (fit, rest) in parts.items():
-        world = World.of(fit, rest, arguments.methods.split(","))
-        found = [
-            look(world.test_set(arguments.rows, seed, arguments.resamples))
-            for seed in range(arguments.sets)
-        ]
-        print(report(f"{name}, {arguments.rows} rows", world, found), end="\n\n", flush=True)
+def _with_range(numbers: FloatArray, middle: float) -> dict[str, float]:
+    """Return a middle of numbers of pairs with the least and the greatest of them."""
+    return {"value": middle, "low": float(numbers.min()), "high": float(numbers.max())}
 
 
-if __name__ == "__main__":
-    run_study(main)
+KIND = Verdicts()

@@ -23,11 +23,11 @@ Panel = Callable[["Axes"], None]
 WIDTH, HEIGHT, MOST_ACROSS = 3.1, 2.7, 4
 
 
-def panelled(panels: Sequence[Panel]) -> Figure:
-    """Return a figure of panels, at most four beside one another."""
+def panelled(panels: Sequence[Panel], most_across: int = MOST_ACROSS) -> Figure:
+    """Return a figure of panels, so many beside one another at most."""
     from matplotlib.figure import Figure
 
-    across = min(len(panels), MOST_ACROSS)
+    across = min(len(panels), most_across)
     down = -(-len(panels) // across)
     figure = Figure(figsize=(WIDTH * across, HEIGHT * down), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False).ravel()
@@ -168,7 +168,7 @@ def draw_groups(result: StudyResult) -> Figure:
         plain = next((ran for ran in of_input if ran.cell.method == "none"), of_input[0])
         title = called(result, plain, "input")
         panels += [*_reliabilities(title, plain.result), _moves(result, title, of_input)]
-    return panelled(panels)
+    return panelled(panels, 5)  # a row for each input
 
 
 def _moves(result: StudyResult, title: str, of: Sequence[Ran]) -> Panel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,6 +94,27 @@ def test_a_network_and_a_table_of_your_own(tmp_path, loss):
     assert torch.equal(
         predict(loaded, data.test, normalise).logits, predict(network, data.test).logits
     )
+
+
+def test_the_history_is_what_the_network_says_of_the_rows(tmp_path):
+    # At such a rate the network stays what it was, so that it can be asked afterwards.
+    train_rows, validation_rows = table(60), table(21, seed=1)
+    data = own_data(train_rows, validation_rows, validation_rows, n_classes=CLASSES)
+    network, slow = mlp(), RunSettings("mine", net="mine", epochs=1, batch_size=12, rate=1e-9)
+    train(slow, tmp_path / "run", data=data, network=network)
+    (row,) = json.loads((tmp_path / "run/history.json").read_text())
+    for name, rows in (("train", train_rows), ("validation", validation_rows)):
+        inputs, labels = (tensor.numpy() for tensor in rows.tensors)
+        with torch.no_grad():
+            logits = network(torch.from_numpy(inputs)).double().numpy()
+        probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        loss = -np.log(probs[np.arange(len(labels)), labels]).mean()
+        right = (logits.argmax(axis=1) == labels).mean()
+        assert 0 < right < 1
+        assert row[f"{name}_accuracy"] == pytest.approx(right)
+        assert row[f"{name}_loss"] == pytest.approx(loss, rel=1e-5)
+        confidence = probs.max(axis=1).mean()
+    assert row["validation_confidence"] == pytest.approx(confidence, rel=1e-5)
 
 
 class Broken(Exception):

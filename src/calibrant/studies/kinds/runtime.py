@@ -77,7 +77,7 @@ class Runtime(PostHoc):
 
 
 def seconds_of(calibrator: Calibrator, fit: Predictions, test: Predictions) -> float:
-    """Return the processor seconds of a fit and an application, on rows that nothing was computed of yet."""
+    """Return the processor seconds of a fit and an application, of which nothing is known yet."""
     fresh = [rows.take(np.arange(rows.n)) for rows in (fit, test)]
     with quietly():
         began = time.process_time()

@@ -470,6 +470,15 @@ def test_the_summary_sorts_the_controls_and_says_what_they_leave_open(runs: list
     assert controls.deciding(runs) == []
     same = [*runs, *(replace(run, line=smaller) for run in runs if run.line == "fedlas-ls")]
     assert "the ECE may differ by +0.00 to +0.00 points" in controls.deciding(same)[-1]
+    # An interval over seeds alone decides nothing, and the sentence says why.
+    gone = [
+        replace(run, scores={k: v._replace(replicates=None) for k, v in run.scores.items()})
+        for run in everything
+    ]
+    words = controls.deciding(gone)
+    assert "ECE against these: lower: none; higher: none; open: " in words[0]
+    [why] = [each for each in words if each.startswith("Open only because predictions are gone")]
+    assert f"ECE against {smaller} -" in why
 
 
 def test_other_arguments_make_another_line(runs: list[Run], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from calibrant.studies.losses.runs import ABLATIONS, CONTROL, CONTROLS, SMALLER, Run
 from calibrant.studies.losses.statistics import Difference, Side, difference, lines_of, mean
-from calibrant.studies.losses.tables import TITLES, Table, difference_cell
+from calibrant.studies.losses.tables import TITLES, Table, difference_cell, interval_cell
 
 # Whether FeDLaS-LS is more than a smaller alpha.
 CONTROLLED: tuple[Side, Side] = (("fedlas-ls", "none"), (CONTROL, "none"))
@@ -77,6 +77,7 @@ def deciding(runs: Sequence[Run]) -> list[str]:
     """
     points: list[str] = []
     everything: list[Difference] = []
+    unseen: list[str] = []
     for lines, words in (
         (SMALLER, "What decides whether FeDLaS-LS is more than less smoothing: {}, as trained"),
         (ABLATIONS, "Without what it takes from the features, or without its gate: {}, as trained"),
@@ -91,8 +92,18 @@ def deciding(runs: Sequence[Run]) -> list[str]:
             if found:
                 parts.append(f"{TITLES[metric]} against these: {in_classes(found)}")
                 everything += found.values() if metric == "ece" else []
+            unseen += [
+                f"{TITLES[metric]} against {line} {interval_cell(each, metric)}"
+                for line, each in found.items()
+                if each.sign and not each.verdict and each.known() < len(each.by_seed)
+            ]
         if parts:
             points.append(f"{words.format('fedlas-ls')}: {'. '.join(parts)}.")
+    if unseen:
+        points.append(
+            "Open only because predictions are gone, so that single networks can't be looked at: "
+            f"{'; '.join(unseen)}."
+        )
     ends = [
         end
         for found in everything

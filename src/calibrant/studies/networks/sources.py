@@ -138,10 +138,12 @@ TRAINABLE = (
     "a data set in a form that `calibrant train` reads (--data NAME=PATH), or finished runs of it, "
     "found by their settings or by the name DATA-NETWORK-LOSS-SEED"
 )
-GIVEN = "predictions or runs named DATA-NETWORK-LOSS-SEED, as {}: such networks aren't trained here"
+GIVEN = "predictions or runs named {}: such networks aren't trained here"
 
 
 def need_of(plan: Plan, *, recorded: bool = False) -> NetworkNeed:
     """Return what a cell with that plan needs; see `source_of`."""
-    what = TRAINABLE if plan.trains else GIVEN.format(plan.name)
+    what = (
+        TRAINABLE if plan.trains else GIVEN.format(plan.name.removesuffix(str(plan.seed)) + "SEED")
+    )
     return NetworkNeed(plan.input, what, plan=plan, recorded=recorded)

@@ -1,16 +1,20 @@
 """Many files: peak memory of a process, time by their number, and what two workers are worth.
 
+    python -m benchmarks.shards --quick
     python -m benchmarks.shards [--files 64] [--rows 1000000] [--wide 20] --out results/shards.json
 
-draws a few files in a temporary folder, links them as often as need be, and runs `measure`, `fit`
-and `apply` on them. Ratios are of processor time where one worker is compared with itself, and of
-wall time, both runs in turn, where two are compared with one.
+draws a few files in a temporary folder, links them as often as need be, runs `measure`, `fit` and
+`apply` on them, and ends with a table of what was measured beside its bound. Ratios are of
+processor time where one worker is compared with itself, and of wall time, both runs in turn, where
+two are compared with one: that wants a machine with two cores that do nothing else. `--quick` runs
+everything once rather than three times, without the fit of SMART to few files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -18,10 +22,13 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from calibrant.core.text import format_table
 
 DRAWN = 4
 
@@ -48,20 +55,14 @@ def draw(folder: Path, files: int, rows: int, classes: int, dtype: str) -> None:
 
 def family(root: int) -> set[int]:
     """Return a process and all that it started, directly or not."""
-    parent: dict[int, int] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                stat = Path(entry.path, "stat").read_text()
-            except OSError:
-                continue
-            parent[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    found = {root}
-    while True:
-        more = {child for child, of in parent.items() if of in found} - found
-        if not more:
-            return found
-        found |= more
+    found, wanted = set[int](), [root]
+    while wanted:
+        process = wanted.pop()
+        found.add(process)
+        with suppress(OSError):  # it may have ended
+            for task in os.scandir(f"/proc/{process}/task"):
+                wanted += [int(n) for n in Path(task.path, "children").read_text().split()]
+    return found
 
 
 def run(*words: str) -> dict[str, float]:
@@ -97,7 +98,7 @@ def run(*words: str) -> dict[str, float]:
     return {"wall_s": wall, "cpu_s": sum(seconds.values()), "peak_mb": max(peaks.values())}
 
 
-def narrow(folder: Path, files: int, rows: int) -> dict[str, Any]:
+def narrow(folder: Path, files: int, rows: int, *, repeats: int) -> dict[str, Any]:
     """Time and weigh `measure` and `fit` on files of ten classes."""
     draw(folder / "many", files, rows, 10, "float32")
     draw(folder / "tiny", 1, 1000, 10, "float32")
@@ -105,10 +106,10 @@ def narrow(folder: Path, files: int, rows: int) -> dict[str, Any]:
     few = [str(folder / "many" / f"{i}.safetensors") for i in range(files // 8)]
     many = [str(folder / "many")]
     out = str(folder / "t.safetensors")
+    measure = ["measure", "--resamples", "100"]
     verbs = {
-        "measure": ["measure", "--resamples", "100"],
+        "measure": measure,
         "fit temperature": ["fit", "--method", "temperature", "--out", out],
-        "fit smart": ["fit", "--method", "smart", "--out", out],
     }
     found: dict[str, Any] = {}
     for name, words in verbs.items():
@@ -120,22 +121,28 @@ def narrow(folder: Path, files: int, rows: int) -> dict[str, Any]:
         per_file = (large["cpu_s"] - small["cpu_s"]) / (files - files // 8)
         found[name] = {
             "a thousand rows": start,
-            f"{files // 8}": small,
-            f"{files}": large,
+            "few": small,
+            "many": large,
             "ratio": of_work[1] / of_work[0],
             "rows_a_second": rows / per_file,
         }
         print(name, json.dumps(found[name]), flush=True)
+    smart = ["fit", "--method", "smart", "--out", out, "--workers", "1"]
+    found["fit smart"] = {"many": run(*smart, *many)}
+    if repeats > 1:
+        found["fit smart"]["few"] = run(*smart, *few)
+    print("fit smart", json.dumps(found["fit smart"]), flush=True)
     pairs = []
-    half = [str(folder / "many" / f"{i}.safetensors") for i in range(files // 4)]
-    for _ in range(3):
-        one, two = (run(*verbs["measure"], *half, "--workers", str(w)) for w in (1, 2))
+    for repeat in range(repeats):
+        # The run of one worker above is the first of these.
+        again = found["measure"]["many"] if repeat == 0 else run(*measure, *many, "--workers", "1")
+        two = run(*measure, *many, "--workers", "2")
         pairs.append(
             {
-                "wall_ratio": one["wall_s"] / two["wall_s"],
+                "wall_ratio": again["wall_s"] / two["wall_s"],
                 "cpu_share": two["cpu_s"] / two["wall_s"],
-                "cpu_share_of_one": one["cpu_s"] / one["wall_s"],
-                "cpu_ratio": two["cpu_s"] / one["cpu_s"],
+                "cpu_share_of_one": again["cpu_s"] / again["wall_s"],
+                "cpu_ratio": two["cpu_s"] / again["cpu_s"],
                 "peak_mb": two["peak_mb"],
             }
         )
@@ -170,7 +177,7 @@ print(unit, time.process_time() - began, fitted.fit_report_.iterations, fitted.t
 """
 
 
-def wide(folder: Path, files: int, rows: int, classes: int) -> dict[str, Any]:
+def wide(folder: Path, files: int, rows: int, classes: int, *, repeats: int) -> dict[str, Any]:
     """Time and weigh a temperature, in passes, and what is applied, on files of a vocabulary."""
     draw(folder / "wide", files, rows, classes, "float16")
     out = str(folder / "t.safetensors")
@@ -189,7 +196,7 @@ def wide(folder: Path, files: int, rows: int, classes: int) -> dict[str, Any]:
                 words, capture_output=True, text=True, check=True
             ).stdout.split()
         ]
-        for _ in range(3)
+        for _ in range(repeats)
     ]
     found["passes"] = [fit / unit for unit, fit, *_ in runs]
     found["median passes"] = statistics.median(found["passes"])
@@ -218,20 +225,58 @@ def wide(folder: Path, files: int, rows: int, classes: int) -> dict[str, Any]:
     return found
 
 
+def bounds(found: dict[str, Any]) -> str:
+    """Return what was measured as a table, beside what it may be at most, or between."""
+    table: list[list[str]] = []
+
+    def add(what: str, value: float, low: float, high: float, digits: int = 2) -> None:
+        bound = f"{low:g} to {high:g}" if low and high < math.inf else f"<= {high:g}"
+        bound = f">= {low:g}" if high == math.inf else bound
+        table.append([what, f"{value:.{digits}f}", bound, "yes" if low <= value <= high else "NO"])
+
+    one = found.get("narrow")
+    if one is not None:
+        for name in ("measure", "fit temperature", "fit smart"):
+            for size, each in one[name].items():
+                if size in ("few", "many"):
+                    add(f"peak memory, {name}, {size} files, MB", each["peak_mb"], 0, 600, 0)
+        for name in ("measure", "fit temperature"):
+            add(f"processor time of many files over that of few, {name}", one[name]["ratio"], 7, 9)
+        pairs = one["two workers"]
+        ratio = statistics.median(pair["wall_ratio"] for pair in pairs)
+        add("wall time of one worker over that of two", ratio, 1.7, math.inf)
+        shares = [f"{pair['cpu_share_of_one']:.2f} and {pair['cpu_share']:.2f}" for pair in pairs]
+        print(f"cores that one worker and two had: {'; '.join(shares)}; if below 0.9 and 1.8, the")
+        print("machine was busy, and wall times say little")
+        ratio = statistics.median(pair["cpu_ratio"] for pair in pairs)
+        add("processor time of two workers over that of one", ratio, 0, 2 / 1.7)
+    vocabulary = found.get("wide")
+    if vocabulary is not None:
+        add("peak memory, 128 000 classes, MB", vocabulary["fit"]["peak_mb"], 0, 1500, 0)
+        add("peak memory, apply to them, MB", vocabulary["apply"]["peak_mb"], 0, 1500, 0)
+        add("temperature in passes, 128 000 classes", vocabulary["median passes"], 0, 6)
+        off = vocabulary["rows sum to 1 within"] * 1e6
+        add("rows sum to 1 within, millionths", off, 0, 1)
+    return format_table(["", "measured", "bound", "holds"], table)
+
+
 def main() -> None:
-    """Run and write what was found."""
+    """Run, print the bounds and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=64)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--wide", type=int, default=20)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
+    repeats = 1 if chosen.quick else 3
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        if chosen.wide:
-            found["wide"] = wide(Path(folder), chosen.wide, 2000, 128_000)
         if chosen.files:
-            found["narrow"] = narrow(Path(folder), chosen.files, chosen.rows)
+            found["narrow"] = narrow(Path(folder), chosen.files, chosen.rows, repeats=repeats)
+        if chosen.wide:
+            found["wide"] = wide(Path(folder), chosen.wide, 2000, 128_000, repeats=repeats)
+    print(bounds(found))
     if chosen.out is not None:
         chosen.out.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -36,8 +36,9 @@ def worker_count() -> int:
 
 
 def limit_threads(most: int) -> None:
-    """Let this process share work among no more threads, as one process of many."""
+    """Let this process share work among no more threads, those of BLAS too, as one of many."""
     _limit[:] = [most]
+    _controller("scipy.linalg" in sys.modules).limit(limits=most, user_api="blas")
 
 
 def each_at_once(items: Sequence[T], work: Callable[[T], Found], workers: int) -> list[Found]:

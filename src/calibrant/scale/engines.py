@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
 from calibrant.core.errors import CalibrantError, InputError
-from calibrant.core.threads import core_count, limit_threads
+from calibrant.core.threads import core_count, limit_threads, one_blas_thread
 from calibrant.files.keys import optional
 
 EngineName = Literal["processes", "dask"]
@@ -79,7 +79,10 @@ class Engine:
             yield from _on_dask(function, items, workers, self.scheduler)
         elif workers < 2 and not apart:
             for i, item in enumerate(items):
-                yield i, function(item)
+                # Dot products of long rows would wake the other cores for microseconds.
+                with one_blas_thread():
+                    result = function(item)
+                yield i, result
         else:
             yield from _in_processes(function, items, max(1, workers))
 
@@ -89,6 +92,8 @@ def _in_processes(
 ) -> Iterator[tuple[int, Result]]:
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    # Workers are forked from a process that has imported what they need, once for all of them.
+    context.set_forkserver_preload(["__main__", "calibrant.scale.sums"])
     left, died = dict(enumerate(items)), 0
     while left:
         try:

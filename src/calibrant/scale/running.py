@@ -45,6 +45,8 @@ class Progress:
         return left / self.rows_a_second if self.rows else float("inf")
 
     def __str__(self) -> str:
+        if not self.rows:
+            return "on the first files"
         return f"{self.rows_a_second:,.0f} rows a second, {_duration(self.seconds_left)} left"
 
 

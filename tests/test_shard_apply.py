@@ -221,3 +221,26 @@ def test_after_a_kill_it_goes_on_with_what_is_missing(
     again = cb.apply_shards(scaling, cb.Shards(tmp_path / "in"), str(words[2]), engine=ONE)
     assert (again.before, len(again.written)) == (4, 2)
     assert cb.Shards(tmp_path / "out").rows == 120
+
+
+def test_what_was_written_below_folders_is_measured_with_the_rest(
+    tmp_path: Path, scaling: cb.Calibrator
+) -> None:
+    for name in ("a.npz", "b/data.npz", "c/deeper/d.npz"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        cb.write_predictions(rows(8), tmp_path / "in" / name)
+    where = [str(tmp_path / "in" / name) for name in ("a.npz", "b/data.npz", "c/deeper/d.npz")]
+    cb.apply_shards(scaling, cb.Shards(where), str(tmp_path / "out"), engine=ONE)
+    assert cb.Shards(tmp_path / "out").rows == 24
+
+
+def test_groups_say_which_files_were_left_out(tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        cb.write_predictions(rows(200), tmp_path / name)
+    (tmp_path / "c.npz").write_bytes(b"cut short")
+    shards = cb.Shards(tmp_path, skip_broken=True)
+    found = cb.evaluate_shards_by(shards, "label", resamples=5, engine=ONE, skip_broken=True)
+    assert "1 file couldn't be read:\nleft out: " in str(found)
+    (left,) = found.as_dict()["shards_left_out"]
+    assert left["shard"].endswith("c.npz")
+    assert found["0"].as_dict()["shards_left_out"] == []

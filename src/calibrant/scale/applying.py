@@ -28,12 +28,10 @@ from calibrant.files.opening import (
 from calibrant.files.table_writers import open_writer, written_as
 from calibrant.posthoc.base import Calibrator
 from calibrant.scale.engines import Engine
-from calibrant.scale.running import Task, Watcher, through
+from calibrant.scale.locating import RECORD
+from calibrant.scale.running import Task, Watcher, left_out, through
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
-
-# Says, in a folder of calibrated shards, what calibrated them.
-RECORD = "calibrant-apply.json"
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,13 @@ class AppliedShards:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as JSON takes them."""
-        left_out = [{"shard": name, "reason": self.broken[name]} for name in sorted(self.broken)]
         return {
             "out": self.out,
             "shards": len(self.written) + self.before,
             "written": list(self.written),
             "there_before": self.before,
             "n": self.rows,
-            "shards_left_out": left_out,
+            "shards_left_out": left_out(self.broken),
         }
 
     def __str__(self) -> str:

@@ -26,6 +26,8 @@ from calibrant.files.opening import (
 
 Where = str | PathLike[str]
 MANIFESTS = (".txt", ".list", ".manifest", ".json")
+# Says, in a folder of calibrated shards, what calibrated them.
+RECORD = "calibrant-apply.json"
 # What Hugging Face's `save_to_disk` leaves beside its Arrow files.
 OF_ARROW_FOLDERS = ("state.json", "dataset_info.json", "dataset_dict.json")
 
@@ -34,9 +36,10 @@ def located(wheres: Where | Sequence[Where]) -> list[str]:
     """Return the files that are meant, each once.
 
     A folder stands for the files of predictions in it, by name (``2`` before ``10``); one
-    that holds ``logits.npy`` and the like is itself one set. A pattern with ``*``, ``?`` or ``[``
-    stands for what it finds, sorted alike. A manifest (``.txt``, ``.list``, ``.manifest``: a place
-    a line; ``.json``: a list of them) stands for what it names, in its order, beside itself.
+    that holds ``logits.npy`` and the like is itself one set. In a folder that `apply_shards` wrote
+    folders count as well. A pattern with ``*``, ``?`` or ``[`` stands for what it finds, sorted
+    alike. A manifest (``.txt``, ``.list``, ``.manifest``: a place a line; ``.json``: a list of
+    them) stands for what it names, in its order, beside itself.
 
     Raises:
         PredictionsError: nothing is there. InputError: a file is named twice.
@@ -89,7 +92,8 @@ def _is_one_set(folder: str) -> bool:
     return any(is_file(within(folder, f"{key}.npy")) for key in SCORES.values())
 
 
-def _of_folder(folder: str) -> list[str]:
+def _of_folder(folder: str, *, deep: bool = False) -> list[str]:
+    deep = deep or is_file(within(folder, RECORD))
     inside = sorted(entries(folder), key=by_number)
     files = [
         place
@@ -99,8 +103,12 @@ def _of_folder(folder: str) -> list[str]:
         and is_file(place)
     ]
     for place in inside:
-        if is_folder(place) and any(is_file(within(place, name)) for name in OF_ARROW_FOLDERS):
-            files += _of_folder(place)
+        if is_folder(place):
+            data_set = any(is_file(within(place, name)) for name in OF_ARROW_FOLDERS)
+            if deep and _is_one_set(place):
+                files.append(place)
+            elif deep or data_set:
+                files += _of_folder(place, deep=deep)
     files = _without_companions(files)
     if not files:
         raise PredictionsError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from calibrant.scale.drawing import honest
 from calibrant.scale.engines import Engine
 from calibrant.scale.locating import by_number
 from calibrant.scale.measuring import ShardEvaluation, evaluate_sums, evaluated
-from calibrant.scale.running import Watcher, gathered, summed
+from calibrant.scale.running import Watcher, gathered, left_out, left_out_text, summed
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
 from calibrant.scale.sums import By, Plan
@@ -33,6 +34,26 @@ from calibrant.scale.sums import By, Plan
 # Cells of a margin or a confidence, to a factor of two; groups begin at their edges.
 VALUES_TO_A_FACTOR_OF_TWO = 1024
 SMALLEST_VALUE = 2.0**-60
+
+
+@dataclass(frozen=True, eq=False)
+class ShardGroups(GroupedEvaluation):
+    """What `evaluate_shards_by` found; as `GroupedEvaluation`.
+
+    Attributes:
+        shards: number of files that were read.
+        broken: files that were left out, with the reason.
+    """
+
+    shards: int = 0
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        return super().as_dict() | {"shards": self.shards, "shards_left_out": left_out(self.broken)}
+
+    def __str__(self) -> str:
+        return super().__str__() + left_out_text(self.broken)
 
 
 def evaluate_shards(
@@ -103,7 +124,7 @@ def evaluate_shards_by(
     engine: Engine | None = None,
     skip_broken: bool = False,
     watch: Watcher | None = None,
-) -> GroupedEvaluation:
+) -> ShardGroups:
     """Measure predictions in many files within groups of rows, as `evaluate_by` does in one.
 
     Groups by margin or confidence take one pass more, to find where they begin.
@@ -149,6 +170,7 @@ def evaluate_shards_by(
         groups = {names[int(i)]: part for i, part in sums.groups.items()}
     else:
         groups = {name: sums.groups[name] for name in sorted(sums.groups, key=by_number)}
+    each = replace(sums, broken={})  # they are said once, of all groups
     found: dict[str, ShardEvaluation] = {}
     skipped: dict[str, str] = {}
     draws = MOST_RESAMPLES if resamples is None else resamples
@@ -158,7 +180,7 @@ def evaluate_shards_by(
         if rows.n < min_rows:
             skipped[name] = f"{rows.n} rows are fewer than {min_rows}"
             continue
-        one = evaluated(sums, rows, metrics or GROUP_METRICS, draws, level, seed, shards.source)
+        one = evaluated(each, rows, metrics or GROUP_METRICS, draws, level, seed, shards.source)
         found[name] = one
         lead = next(iter(one.results.values()))
         if kind == "label" or lead.floor is None:
@@ -184,7 +206,8 @@ def evaluate_shards_by(
         adjusted = dict(zip(judged, p_values, strict=True))
     lead_name = next(iter(next(iter(found.values())).results))
     least = 1 / (1 + draws) if judged else 1.0
-    return GroupedEvaluation(shards.source, by, lead_name, dict(found), skipped, adjusted, least)
+    told = (shards.source, by, lead_name, dict(found), skipped, adjusted, least)
+    return ShardGroups(*told, shards=sums.shards, broken=sums.broken)
 
 
 Counts = tuple[IntArray, IntArray]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.core.text import counted, wrap
+from calibrant.core.text import wrap
 from calibrant.evaluation.draws import Replicates
 from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.metric_result import result_of
@@ -30,6 +30,7 @@ from calibrant.scale.carrying import usable
 from calibrant.scale.drawing import honest, of_blocks, resampled
 from calibrant.scale.mean_gaps import gap_of, mean_confidence, residual_of
 from calibrant.scale.row_sums import RowSums
+from calibrant.scale.running import left_out, left_out_text
 from calibrant.scale.sums import ShardSums
 from calibrant.scale.whole_rows import WholeRowSums
 
@@ -128,17 +129,12 @@ class ShardEvaluation(Evaluation):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
-        left_out = [{"shard": name, "reason": self.broken[name]} for name in sorted(self.broken)]
-        more = {"shards": self.shards, "intervals": self.intervals, "shards_left_out": left_out}
+        more = {"shards": self.shards, "intervals": self.intervals}
+        more |= {"shards_left_out": left_out(self.broken)}
         return super().as_dict() | more
 
     def __str__(self) -> str:
-        text = f"{super().__str__()}\n\n{wrap(self.intervals)}"
-        if self.broken:
-            lines = [f"left out: {self.broken[name]}" for name in sorted(self.broken)]
-            head = f"{counted(len(lines), 'file')} couldn't be read:"
-            text += "\n\n" + "\n".join([head, *lines])
-        return text
+        return f"{super().__str__()}\n\n{wrap(self.intervals)}{left_out_text(self.broken)}"
 
 
 def evaluate_sums(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.text import counted
 from calibrant.scale.engines import Engine
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
@@ -120,6 +121,19 @@ def guarded(work: Any, function: Callable[[Any], Result]) -> Result | Broken:
         return function(work)
     except PredictionsError as error:
         return Broken(str(error))
+
+
+def left_out(broken: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the shards that were left out as JSON takes them."""
+    return [{"shard": name, "reason": broken[name]} for name in sorted(broken)]
+
+
+def left_out_text(broken: Mapping[str, str]) -> str:
+    """Return what is printed of them below a result; nothing if there are none."""
+    if not broken:
+        return ""
+    lines = [f"left out: {broken[name]}" for name in sorted(broken)]
+    return "\n\n" + "\n".join([f"{counted(len(lines), 'file')} couldn't be read:", *lines])
 
 
 def through(

@@ -164,7 +164,7 @@ def fit(
         int | None,
         typer.Option(
             help="Of many files: rows of the sample that methods are fitted to which sums can't "
-            "carry; a million without it.",
+            "carry; two million without it, and one million for chains and auto.",
             show_default=False,
         ),
     ] = None,

@@ -18,8 +18,10 @@ from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Kind, Measure, Need
 from calibrant.synthetic import tempered
 
+# Logits are so many times too large unless a setting says otherwise; 1 is honest.
+TEMPERATURE = 1.5
 NAMES = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
-CLASSES, TEMPERATURE = 10, 1.5
+CLASSES = 10
 
 
 class IntervalKinds(Kind):
@@ -27,7 +29,7 @@ class IntervalKinds(Kind):
 
     version: ClassVar[str] = "1"
     axes: ClassVar[tuple[str, ...]] = ("size",)
-    defaults: ClassVar[Mapping[str, Any]] = {"resamples": 2000}
+    defaults: ClassVar[Mapping[str, Any]] = {"resamples": 2000, "temperature": TEMPERATURE}
 
     @property
     def measures(self) -> Mapping[str, Measure]:
@@ -45,8 +47,9 @@ class IntervalKinds(Kind):
         return ()
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return size, seed and resamples."""
-        return {**cell.at, "seed": cell.seed, "resamples": self.setting(cell, "resamples")}
+        """Return size, seed, resamples and temperature."""
+        settings = {name: self.setting(cell, name) for name in self.defaults}
+        return {**cell.at, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
         """Return the version of the package, whose intervals they are."""
@@ -56,7 +59,8 @@ class IntervalKinds(Kind):
         """Return differences of ends."""
         size, seed = int(cell.at["size"]), 1 + 2 * cell.seed
         options: dict[str, Any] = {"metrics": NAMES, "resamples": self.setting(cell, "resamples")}
-        rows = tempered(size, CLASSES, temperature=TEMPERATURE, seed=seed).predictions
+        temperature = self.setting(cell, "temperature")
+        rows = tempered(size, CLASSES, temperature=temperature, seed=seed).predictions
         sums = ShardSums(Plan(), rows.kind, rows.n_classes, RowSums.of(score_rows(rows)))
         from_cells = evaluate_sums(sums, **options, seed=seed)
         from_rows = evaluate(rows, **options, seed=seed + 1)

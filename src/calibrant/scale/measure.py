@@ -206,8 +206,17 @@ def evaluate_shards_by(
         adjusted = dict(zip(judged, p_values, strict=True))
     lead_name = next(iter(next(iter(found.values())).results))
     least = 1 / (1 + draws) if judged else 1.0
-    told = (shards.source, by, lead_name, dict(found), skipped, adjusted, least)
-    return ShardGroups(*told, shards=sums.shards, broken=sums.broken)
+    return ShardGroups(
+        shards.source,
+        by,
+        lead_name,
+        dict(found),
+        skipped,
+        adjusted,
+        least,
+        shards=sums.shards,
+        broken=sums.broken,
+    )
 
 
 Counts = tuple[IntArray, IntArray]

@@ -591,3 +591,31 @@ def test_of_very_many_logits_the_contest_takes_a_sample(monkeypatch, labelled_lo
     )
     again = AutoCalibrator(candidates=candidates).fit_predictions(rows)
     np.testing.assert_array_equal(auto.weights_, again.weights_)
+
+
+def two_classes(rows: int, seed: int):
+    """Rows of two classes whose log odds are too large, and too high on one side."""
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=1.8, size=rows)
+    labels = (rng.random(rows) < 1 / (1 + np.exp(-honest))).astype(int)
+    scores = np.where(honest > 0, 2.2 * honest, honest) + 0.5
+    return np.stack([0 * scores, scores], axis=1), labels
+
+
+def test_two_classes_are_averaged_alike_whether_declared_binary_or_not():
+    logits, labels = two_classes(600, 0)
+    plain = AutoCalibrator().fit(logits, labels)
+    rows = Predictions.from_binary(logits[:, 1], labels, kind="logit")
+    declared = AutoCalibrator().fit_predictions(rows)
+    assert plain.averaged_ == declared.averaged_
+    assert set(plain.averaged_) & {"platt", "beta", "quadratic", "venn-abers"}
+    np.testing.assert_array_equal(plain.predict_proba(logits), declared.predict_proba(logits))
+    plain_form, declared_form = plain.form_, declared.form_
+    assert (plain_form, declared_form) == ("rows", "binary")
+
+
+def test_which_of_two_classes_comes_first_makes_no_difference_to_it():
+    logits, labels = two_classes(600, 1)
+    one = AutoCalibrator().fit(logits, labels).predict_proba(logits)
+    other = AutoCalibrator().fit(logits[:, ::-1], 1 - labels).predict_proba(logits[:, ::-1])
+    np.testing.assert_allclose(other[:, ::-1], one, atol=1e-6)

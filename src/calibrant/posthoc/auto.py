@@ -73,9 +73,9 @@ class AutoCalibrator(Calibrator):
         candidates: names, as a sequence or separated by commas, with their default arguments.
             A method of several forms has another than its usual one behind a colon, such as
             ``isotonic:one-vs-rest``. Methods that refuse the rows, or need more than logits, are
-            left out and named in the report. ``"usual"`` stands for the six, or of binary
-            predictions and of the top-label form for temperature, platt, beta, quadratic and
-            venn-abers.
+            left out and named in the report. ``"usual"`` stands for the six, or of two
+            classes and the top-label form for temperature, platt, beta, quadratic and venn-abers:
+            which of two classes is the positive one makes no difference to these.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.
@@ -151,8 +151,9 @@ class AutoCalibrator(Calibrator):
 
     def _fit(self, predictions: Predictions) -> FitReport:
         chains, left_out = self._chains()
-        reason = contests.too_few(predictions)
-        if reason:
+        if self.candidates == USUAL and self.n_classes_ == 2:
+            predictions = predictions.as_binary()  # of two classes either may be the event
+        if reason := contests.too_few(predictions):
             note = f"took {FALLBACK} without a contest: {reason}"
             return self._keep({FALLBACK: 1.0}, {}, predictions, predictions, (note,))
         folds, some = self._folds(predictions), contests.some_rows(predictions, self.seed)
@@ -211,7 +212,7 @@ class AutoCalibrator(Calibrator):
 
     def _chains(self) -> tuple[list[str], dict[str, str]]:
         """Return the chains that take part, and why others that were named don't."""
-        usual = DEFAULT_CANDIDATES if self.form_ == "rows" else CANDIDATES_OF_EVENTS
+        usual = DEFAULT_CANDIDATES if self.n_classes_ > 2 else CANDIDATES_OF_EVENTS
         named: Any = usual if self.candidates == USUAL else self.candidates
         if not isinstance(named, Sequence):
             raise InputError(

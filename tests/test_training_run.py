@@ -529,6 +529,29 @@ def test_the_command_on_two_devices(idx_folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "run/test.npz")["logits"], logits, atol=1e-5)
 
 
+def assert_measured_as_by_hand(run: Path, printed: str) -> None:
+    """Hold what the command says of its own logits to plain arithmetic."""
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
+
+    def losses(name: str, beta: float) -> np.ndarray:
+        with np.load(run / f"{name}.npz") as file:
+            logits, labels = file["logits"].astype(np.float64), file["labels"]
+        return -log_softmax(beta * logits, axis=1)[np.arange(len(labels)), labels]
+
+    found = json.loads((run / "evaluation.json").read_text())
+    with np.load(run / "test.npz") as file:
+        accuracy = (file["logits"].argmax(axis=1) == file["labels"]).mean()
+    plain, after = found["test"]["metrics"], found["test_after_temperature"]["metrics"]
+    assert plain["accuracy"]["value"] == pytest.approx(accuracy)
+    assert plain["nll"]["value"] == pytest.approx(losses("test", 1.0).mean(), rel=1e-6)
+    beta = 1 / found["temperature"]
+    assert after["nll"]["value"] == pytest.approx(losses("test", beta).mean(), rel=1e-5)
+    best = minimize_scalar(lambda u: losses("val", np.exp(u)).mean(), bounds=(-9, 9)).fun
+    assert losses("val", beta).mean() == pytest.approx(best, abs=1e-6)
+    assert f"best, {found['temperature']:.3f}, " in " ".join(printed.split())
+
+
 def test_the_command_in_process(
     idx_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], call: Callable[..., int]
 ) -> None:
@@ -541,6 +564,7 @@ def test_the_command_in_process(
     assert "With the temperature that fits the validation rows best" in printed.out
     assert_only_warnings(printed.err)
     assert json.loads((tmp_path / "run/config.json").read_text())["loss_arguments"] == {"gamma": 2}
+    assert_measured_as_by_hand(tmp_path / "run", printed.out)
     assert call(*words) == 2
     assert "holds a run already" in capsys.readouterr().err
     assert call(*words, "--resume") == 0

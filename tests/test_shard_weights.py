@@ -161,3 +161,17 @@ def test_what_weights_cant_be_is_said(whole: cb.Predictions, tmp_path: Path) -> 
     np.savez(tmp_path / "f" / "2.npz", logits=whole.scores[:9], labels=whole.labels[:9])
     with pytest.raises(PredictionsError, match=r"2.npz: has no 'weight' for each row"):
         cb.Shards(tmp_path / "f")
+
+
+def test_weights_of_another_name_are_told(whole: cb.Predictions, tmp_path: Path) -> None:
+    weights = np.random.default_rng(6).lognormal(size=N)
+    path = tmp_path / "a.npz"
+    np.savez(path, logits=whole.scores, labels=whole.labels, importance=weights)
+    one = cb.read_predictions(path, weight_key="importance")
+    np.testing.assert_array_equal(one.weights, weights)
+    shards = cb.Shards(path, weight_key="importance")
+    found = cb.evaluate_shards(shards, metrics=["nll"], resamples=5, engine=ONE)
+    known = cb.evaluate(weighed(whole, weights), metrics=["nll"], resamples=5)
+    assert found["nll"].value == pytest.approx(known["nll"].value, rel=1e-10)
+    with pytest.raises(PredictionsError, match=r"a.npz: there is no 'mass' to hold the weights"):
+        cb.Shards(path, weight_key="mass")

@@ -34,6 +34,7 @@ from calibrant.cli.options import (
     Seed,
     Settings,
     SkipBroken,
+    Weight,
     Workers,
     read,
 )
@@ -101,6 +102,7 @@ def measure(
     ignore_index: IgnoreIndex = -100,
     labels: Labels = None,
     cluster: Cluster = None,
+    weight: Weight = None,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
@@ -124,9 +126,9 @@ def measure(
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     options["metrics"] = names_in(metrics) or None
     reading: dict[str, Any] = {"kind": kind, "labels": labels, "cluster": cluster}
-    reading |= {"positive": positive, "ignore_index": ignore_index}
+    reading |= {"positive": positive, "ignore_index": ignore_index, "weight": weight}
     asked, first = Asked(by, rows_for, options, reading), Path(files[0])
-    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
+    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
     if len(files) == 1 and is_run(first) and not many.asked_for:
         measure_run(first, asked, report, json)
     elif many.wanted:
@@ -156,6 +158,7 @@ def fit(
     ignore_index: IgnoreIndex = -100,
     labels: Labels = None,
     cluster: Cluster = None,
+    weight: Weight = None,
     engine: EngineName = None,
     scheduler: Scheduler = None,
     workers: Workers = None,
@@ -174,7 +177,7 @@ def fit(
     """Fit a calibrator on held-out predictions and save it."""
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
 
-    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
+    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
     if many.wanted or sample is not None:
         refuse_names("many files")
         if cluster is not None:
@@ -184,7 +187,12 @@ def fit(
         return
     file = Path(files[0])
     check_outputs([file, labels], [out, json])
-    where: dict[str, Any] = {"cluster": cluster, "positive": positive, "ignore_index": ignore_index}
+    where: dict[str, Any] = {
+        "cluster": cluster,
+        "positive": positive,
+        "ignore_index": ignore_index,
+        "weight": weight,
+    }
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
     predictions = read(file, kind, labels, **where)
     with progress(None, f"fitting {method}"):
@@ -222,6 +230,7 @@ def apply(
     ignore_index: IgnoreIndex = -100,
     labels: Labels = None,
     cluster: Cluster = None,
+    weight: Weight = None,
     engine: EngineName = None,
     scheduler: Scheduler = None,
     workers: Workers = None,
@@ -232,7 +241,7 @@ def apply(
     from calibrant.files import write_predictions
     from calibrant.posthoc.loading import load
 
-    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive)
+    many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
     if many.wanted:
         refuse_names("many files")
         if cluster is not None:
@@ -241,7 +250,12 @@ def apply(
         return
     file = Path(files[0])
     check_outputs([calibrator, file, labels], [out, json])
-    where: dict[str, Any] = {"cluster": cluster, "positive": positive, "ignore_index": ignore_index}
+    where: dict[str, Any] = {
+        "cluster": cluster,
+        "positive": positive,
+        "ignore_index": ignore_index,
+        "weight": weight,
+    }
     fitted = load(calibrator)
     before = read(file, kind, labels, labelled=False, **where)
     if before.n_classes not in (None, fitted.n_classes_):

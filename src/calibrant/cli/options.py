@@ -85,6 +85,14 @@ Cluster = Annotated[
         show_default=False,
     ),
 ]
+Weight = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column that says how much each row counts, if it isn't called weight.",
+        show_default=False,
+    ),
+]
 Metrics = Annotated[
     str,
     typer.Option(
@@ -128,6 +136,7 @@ def read(
     cluster: str | None = None,
     positive: str | None = None,
     ignore_index: int = -100,
+    weight: str | None = None,
 ) -> Predictions:
     """Return the predictions in a file."""
     from calibrant.files import read_predictions
@@ -140,5 +149,6 @@ def read(
         cluster=cluster,
         positive=positive,
         ignore_index=ignore_index,
+        weight_key=weight,
         **told(),
     )

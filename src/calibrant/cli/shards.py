@@ -33,6 +33,7 @@ class Many:
         engine, scheduler, workers: see `calibrant.scale.engines.Engine`.
         skip_broken: whether to leave out files that can't be read.
         positive: the positive class of binary predictions.
+        weight: the column that says how much each row counts.
     """
 
     files: Sequence[str]
@@ -43,6 +44,7 @@ class Many:
     workers: int | None = None
     skip_broken: bool = False
     positive: str | None = None
+    weight: str | None = None
 
     @property
     def asked_for(self) -> bool:
@@ -73,6 +75,7 @@ class Many:
             labelled=labelled,
             skip_broken=self.skip_broken,
             positive=self.positive,
+            weight_key=self.weight,
         )
 
 

@@ -89,6 +89,7 @@ def read_predictions(
     labels_key: str | None = None,
     class_columns: Sequence[str] = (),
     ignore_index: int | None = IGNORE_INDEX,
+    weight_key: str | None = None,
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
@@ -114,6 +115,7 @@ def read_predictions(
             their order; `kind` says whether they are logits or probabilities. Columns such as
             ``prob_cat`` need no telling.
         ignore_index: of tokens, the label of those that don't count; None for none.
+        weight_key: the key or column that says how much each row counts, if it isn't `weight`.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -139,7 +141,7 @@ def read_predictions(
     if labels is not None and os.path.exists(labels):
         check_regular(Path(labels), fspath(labels))
     wanted = _wanted(kind, labelled, positive, logits_key, probs_key, labels_key, class_columns)
-    wanted = wanted._replace(ignore_index=ignore_index)
+    wanted = wanted._replace(ignore_index=ignore_index, weight_key=weight_key)
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
     elif labels is not None:

@@ -97,6 +97,8 @@ def select(
 
     kind, scores = _scores(names, wanted, source, first, told)
     weight = WEIGHT if WEIGHT in names else None
+    if wanted.weight_key is not None:
+        weight = told(wanted.weight_key, "weights")
     binary = wanted.kind == "binary" or kind in ONE_SCORE
     if wanted.positive is not None and not binary:
         raise PredictionsError(

@@ -62,6 +62,7 @@ class Wanted(NamedTuple):
         labels_key: the one that holds the labels.
         class_columns: columns of a table that are named after the classes, in their order.
         ignore_index: label of tokens that don't count.
+        weight_key: the key or column of the weights, if it isn't `weight`.
     """
 
     kind: FileKind | None = None
@@ -71,6 +72,7 @@ class Wanted(NamedTuple):
     labels_key: str | None = None
     class_columns: tuple[str, ...] = ()
     ignore_index: int | None = IGNORE_INDEX
+    weight_key: str | None = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Shard:
         labelled: whether its rows need labels.
         positive: which label is the positive class of binary predictions.
         weighted: whether its rows have weights.
+        weight: the key or column of these, if it isn't `weight`.
     """
 
     where: str
@@ -65,6 +66,7 @@ class Shard:
     labelled: bool = True
     positive: str | None = None
     weighted: bool = False
+    weight: str | None = None
 
     @property
     def rows_at_once(self) -> int:
@@ -131,7 +133,7 @@ class Shard:
         return replace(rows, weights=weights)
 
     def _keys(self, file: RowFile, features: bool) -> Keys:
-        keys = file.choose(Wanted(self.kind, self.labelled, self.positive))
+        keys = file.choose(Wanted(self.kind, self.labelled, self.positive, weight_key=self.weight))
         if keys.names is not None:
             names = next(file.read([keys.names], [slice(0, file.shape(keys.names)[0])]))[keys.names]
             keys = replace(keys, names=None, class_names=tuple(map(str, names.tolist())))

@@ -32,6 +32,7 @@ class Shards:
         labelled: whether to refuse files without labels.
         skip_broken: leave out files that can't be read, rather than end with them.
         positive: which label is the positive class of binary predictions.
+        weight_key: the key or column that says how much each row counts, if it isn't `weight`.
 
     Attributes:
         shards: the files, as `Shard`.
@@ -61,6 +62,7 @@ class Shards:
         labelled: bool = True,
         skip_broken: bool = False,
         positive: str | None = None,
+        weight_key: str | None = None,
     ) -> None:
         files = located(where)
         self.broken: dict[str, str] = {}
@@ -77,7 +79,7 @@ class Shards:
 
         def header(file: str) -> Shard | CalibrantError:
             try:
-                return _header(file, kind, beside, labelled, positive)
+                return _header(file, kind, beside, labelled, positive, weight_key)
             except MissingDependencyError:
                 raise
             except CalibrantError as error:
@@ -148,11 +150,16 @@ class Shards:
 
 
 def _header(
-    where: str, kind: FileKind | None, labels: str | None, labelled: bool, positive: str | None
+    where: str,
+    kind: FileKind | None,
+    labels: str | None,
+    labelled: bool,
+    positive: str | None,
+    weight: str | None,
 ) -> Shard:
     """Return what the header of a file says, checked as far as it goes."""
     with open_rows(where, labels) as file, readable("the header", where):
-        keys = file.choose(Wanted(kind, labelled, positive))
+        keys = file.choose(Wanted(kind, labelled, positive, weight_key=weight))
         shape = file.shape(keys.scores)
         if keys.grid is not None:
             raise PredictionsError(
@@ -175,7 +182,9 @@ def _header(
         classes = int(shape[1]) if wide else None if keys.kind == "toplabel" else 2
         held = "binary" if kind == "binary" else keys.kind
         weighted = keys.weight is not None
-        return Shard(where, held, int(shape[0]), classes, 0, labels, labelled, positive, weighted)
+        return Shard(
+            where, held, int(shape[0]), classes, 0, labels, labelled, positive, weighted, weight
+        )
 
 
 def _check_alike(one: Shard, other: Shard) -> None:

@@ -107,13 +107,14 @@ def deciding(runs: Sequence[Run]) -> list[str]:
     ends = [
         end
         for found in everything
-        if not found.verdict and not math.isnan(found.low)
+        if not found.sign and not math.isnan(found.low)
         for end in (found.low, found.high)
     ]
     if ends:
         points.append(
-            "What this doesn't show: that two are equal. Where these are open, the ECE may differ "
-            f"by {100 * min(ends):+.2f} to {100 * max(ends):+.2f} points. Nor does it say anything "
-            "of networks that were trained for so long that they are far more overconfident."
+            "What this doesn't show: that two are equal. Where the interval over seeds holds 0, "
+            f"the ECE may differ by {100 * min(ends):+.2f} to {100 * max(ends):+.2f} points. Nor "
+            "does it say anything of networks that were trained for so long that they are far more "
+            "overconfident."
         )
     return points

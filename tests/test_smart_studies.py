@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,26 @@ def test_without_features_the_methods_that_read_them_are_listed_first(tmp_path: 
     found = run("smart-figure-1", tmp_path)
     assert "gap_low" in {e.measure.name for e in found.estimates}
     assert "pearson" not in {e.measure.name for e in found.estimates}
+
+
+def test_public_logits_give_what_the_paper_prints(
+    real_predictions: Callable[[str], cb.Predictions], tmp_path: Path
+) -> None:
+    from conftest import SHARED_DATA
+
+    name = "cifar10-resnet50-cross-entropy"
+    pair = [f"{name}-{part}.npz" for part in ("val", "test")]
+    for file in pair:
+        real_predictions(file)  # skips where there is none
+    places = ",".join(str(SHARED_DATA / file) for file in pair)
+    data, methods = [f"{name}={places}"], ["none", "temperature"]
+    found = run("smart-table-8", tmp_path, data=data, methods=methods)
+    values = {e.at["method"]: e for e in found.estimates if e.at["input"] == name}
+    assert {method: e.within_noise for method, e in values.items()} == {
+        "none": True,
+        "temperature": True,
+    }
+    assert abs(values["temperature"].difference or 0) < 0.05  # of 2.14
 
 
 def test_runtime_is_a_ratio_to_temperature_scaling_of_the_same_rows(place: Path) -> None:

@@ -98,7 +98,7 @@ def test_an_interrupt_leaves_no_temporary_file_and_ends_in_one_line(folder):
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
     assert (code, said.count("\n")) == (130, 1)
-    assert said.startswith("interrupted: no output is half written, and the same command")
+    assert said.startswith("interrupted: no output is half written; the same command starts again")
     assert content(folder) == before
 
 

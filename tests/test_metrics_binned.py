@@ -18,7 +18,7 @@ from calibrant.metrics.binned import (
     equal_mass_cuts,
     expected_calibration_error,
 )
-from calibrant.metrics.bins import cell_edges
+from calibrant.metrics.bins import bin_index, cell_edges, even_bin_index
 from calibrant.metrics.debiased import (
     debiased_expected_calibration_error,
     debiased_mean_square_gap,
@@ -442,3 +442,14 @@ def test_sweep_does_not_depend_on_the_order_of_ties():
         ece_sweep(c, a, kind="confidence"), abs=1e-12
     )
     assert ece_sweep(c, a, norm=2, kind="confidence") >= ece_sweep(c, a, kind="confidence") - 1e-12
+
+
+@given(st.integers(1, 3000), st.lists(st.floats(0, 1), max_size=40), st.booleans())
+def test_a_product_finds_the_bin_that_a_search_of_the_edges_finds(
+    bins: int, values: list[float], narrow: bool
+):
+    edges = bin_edges(bins)
+    at_edges = [edges, np.nextafter(edges, 0), np.nextafter(edges, 2)]
+    c = np.concatenate([*at_edges, np.array(values), [1 + 1e-6]])
+    c = c.astype(np.float32).astype(np.float64) if narrow else c
+    np.testing.assert_array_equal(even_bin_index(c, bins), bin_index(c, edges))

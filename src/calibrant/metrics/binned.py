@@ -14,8 +14,8 @@ from calibrant.metrics.bins import (
     BinSums,
     EdgeConvention,
     bin_edges,
-    bin_index,
     equal_mass_cuts,
+    even_bin_index,
     mass_cuts,
     unknown_edges,
 )
@@ -78,7 +78,7 @@ def expected_calibration_error(
     confidence, correct = confidence_and_correct(scores, labels, kind)
     weight = checked_weight(sample_weight, len(confidence))
     if convention == "right-closed":  # sums over bins need no sorted rows
-        index = bin_index(confidence, bin_edges(n_bins))
+        index = even_bin_index(confidence, n_bins)
         residual = np.minimum(confidence, 1.0) - correct
         if weight is not None:
             residual *= weight

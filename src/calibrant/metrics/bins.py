@@ -258,3 +258,12 @@ def _weighing(values: FloatArray, rows: TopLabel) -> FloatArray:
 def bin_index(confidence: NDArray[np.floating], edges: FloatArray) -> IntArray:
     """Return the index of the bin (lo, hi] that each confidence lies in."""
     return np.searchsorted(edges[1:-1], confidence, side="left")
+
+
+def even_bin_index(confidence: NDArray[np.floating], n_bins: int) -> IntArray:
+    """Return `bin_index` for the edges b / B: a product says which it is, but for rounding."""
+    edges = bin_edges(n_bins)
+    index = np.clip((confidence * n_bins).astype(np.int64), 0, n_bins - 1)
+    index += confidence > edges.take(index + 1)
+    index -= confidence <= edges.take(index)
+    return np.clip(index, 0, n_bins - 1, out=index)

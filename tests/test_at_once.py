@@ -124,18 +124,32 @@ def test_at_once_keeps_the_order_and_gives_each_one_core(cores):
     assert each_at_once([1, 2], lambda item: (item, worker_count()), 1) == [(1, 4), (2, 4)]
 
 
-def test_the_first_error_in_their_order_is_raised_and_the_rest_is_left(cores):
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_first_error_in_their_order_is_raised_and_the_rest_is_left(workers: int):
     begun: list[int] = []
 
     def work(item: int) -> None:
-        begun.append(item)
-        if item in (3, 5):
-            raise ZeroDivisionError(item)
         time.sleep(0.002)
+        if item >= 3:
+            raise ZeroDivisionError(item)
 
     with pytest.raises(ZeroDivisionError, match="3"):
-        each_at_once(list(range(8)), work, 2)
-    assert begun[0] in (6, 7)
+        each_at_once(list(range(50)), work, workers, begun.append)
+    assert begun == list(range(len(begun)))
+    assert 4 <= len(begun) <= 4 + workers
+
+
+def test_an_interruption_begins_nothing_more(monkeypatch):
+    begun: list[int] = []
+
+    def work(item: int) -> None:
+        if item == 2:
+            raise KeyboardInterrupt
+        time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        each_at_once(list(range(400)), work, 2, begun.append)
+    assert len(begun) < 400
 
 
 def test_few_methods_are_worked_on_at_a_time_where_rows_are_many(cores, monkeypatch):

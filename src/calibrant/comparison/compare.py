@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def compare(
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
         seed: of the resamples.
-        progress: called with the name of each method before it is fitted, once at a time.
+        progress: called with the name of each method before it is fitted, in their order.
 
     Raises:
         InputError: no method, or sets that don't fit together.
@@ -115,13 +114,10 @@ def compare(
     # The logarithm of probabilities is taken once, not by every method.
     fit_rows, test_rows = (rows if top_only else rows.as_logits() for rows in (fit, test))
     workers = _workers(fit_rows, test_rows)
-    lock, clock = Lock(), time.perf_counter if workers < 2 else time.thread_time
+    clock = time.perf_counter if workers < 2 else time.thread_time
 
     def compared(named: tuple[str, Calibrator]) -> ComparedMethod | str:
         name, calibrator = named
-        if progress is not None:
-            with lock:
-                progress(name)
         lacking = _lacking(calibrator, fit, test)
         if lacking is not None:
             return lacking
@@ -148,7 +144,12 @@ def compare(
 
     names = _names(calibrators)
     with drawn_once(), _warnings_are_heard():
-        found = each_at_once(list(zip(names, calibrators, strict=True)), compared, workers)
+        found = each_at_once(
+            list(zip(names, calibrators, strict=True)),
+            compared,
+            workers,
+            lambda named: None if progress is None else progress(named[0]),
+        )
     entries = [each for each in found if isinstance(each, ComparedMethod)]
     skipped = {name: each for name, each in zip(names, found, strict=True) if isinstance(each, str)}
     if not entries:

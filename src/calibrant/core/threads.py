@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import lru_cache
 from importlib import import_module
+from threading import Lock
 from typing import Any, TypeVar
 
 MOST_WORKERS = 8
@@ -41,32 +42,56 @@ def limit_threads(most: int) -> None:
     _controller("scipy.linalg" in sys.modules).limit(limits=most, user_api="blas")
 
 
-def each_at_once(items: Sequence[T], work: Callable[[T], Found], workers: int) -> list[Found]:
+def each_at_once(
+    items: Sequence[T],
+    work: Callable[[T], Found],
+    workers: int,
+    begin: Callable[[T], None] = lambda _: None,
+) -> list[Found]:
     """Return what `work` makes of every item, in their order, some at a time.
 
-    Each item has one core: what shares work among threads does without them in there. The first
-    error in the order of the items is raised, after those that had begun are done.
+    Each item has one core: what shares work among threads does without them in there. After an
+    error no further item is begun, and the first error in the order of the items is raised.
 
     Args:
-        items: what to work on. The last ones begin first: whoever has many puts the longest there.
-        work: is called in a copy of the caller's context, in any order.
-        workers: how many at a time; one works on them in order.
+        items: what to work on.
+        work: is called in a copy of the caller's context.
+        workers: how many at a time; one works on them in the caller's thread.
+        begin: is called with each item before it, in their order, one call at a time.
     """
-    if workers < 2 or len(items) < 2:
-        return [work(item) for item in items]
-    import_module("scipy.linalg")  # whose BLAS is to have one thread as well
+    found, errors = dict[int, Found](), dict[int, BaseException]()
+    waiting, lock = iter(enumerate(items)), Lock()
 
-    def alone(item: T) -> Found:
-        _alone.set(True)
-        return work(item)
+    def share(alone: bool) -> None:
+        _alone.set(alone)
+        while True:
+            with lock:
+                place = None if errors else next(waiting, None)
+                if place is None:
+                    return
+                begin(place[1])
+            try:
+                found[place[0]] = work(place[1])
+            except BaseException as error:  # raised below
+                errors[place[0]] = error
 
-    with one_blas_thread(), ThreadPoolExecutor(min(workers, len(items))) as pool:
-        try:
-            waiting = [pool.submit(copy_context().run, alone, item) for item in reversed(items)]
-            return [each.result() for each in reversed(waiting)]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    workers = min(workers, len(items))
+    if workers < 2:
+        copy_context().run(share, _alone.get())
+    else:
+        import_module("scipy.linalg")  # whose BLAS is to have one thread as well
+        with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
+            running = [pool.submit(copy_context().run, share, True) for _ in range(workers)]
+            try:
+                for each in running:
+                    each.result()
+            except BaseException:  # an interruption: what is begun ends, and nothing else begins
+                with lock:
+                    waiting = iter(())
+                raise
+    if errors:
+        raise errors[min(errors)]
+    return [found[i] for i in range(len(items))]
 
 
 @contextmanager

@@ -76,9 +76,10 @@ def address(
         version: of that kind; another one computes something else.
         configuration: all that its result depends on, as JSON takes it, and nothing more: cells of
             several studies that agree in it are one.
-        data: name of each input to its digest.
+        data: name of each input to its digest, in the order of the cell's needs: which input plays
+            which part counts, its name doesn't.
         method: version of the method.
     """
-    document = [kind, version, configuration, sorted(data.values()), method]
+    document = [kind, version, configuration, list(data.values()), method]
     text = json.dumps(document, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -539,3 +539,18 @@ def test_clusters_of_rows_stay_clusters_of_each_label(labelled):
     np.testing.assert_array_equal(rows.of_label(1).clusters, patients)
     alone = cb.evaluate_labels(many(labelled), resamples=20)
     assert [group.clusters for group in alone.groups.values()] == [None] * 3
+
+
+def test_pixels_with_their_classes_first_are_said_to_be_so(tmp_path: Path):
+    logits = np.random.default_rng(0).normal(size=(4, 3, 5, 6))  # N, K, H, W
+    labels = np.random.default_rng(1).integers(0, 3, size=(4, 5, 6))
+    np.savez(tmp_path / "p.npz", logits=logits, labels=labels)
+    with pytest.raises(PredictionsError, match="along axis 1, say class_axis=1"):
+        cb.read_predictions(tmp_path / "p.npz", kind="tokens")
+    rows = cb.read_predictions(tmp_path / "p.npz", kind="tokens", class_axis=1)
+    np.testing.assert_array_equal(rows.scores, np.moveaxis(logits, 1, -1).reshape(-1, 3))
+    with pytest.raises(PredictionsError, match="are tokens"):
+        cb.read_predictions(tmp_path / "p.npz", kind="many-labels")
+    words = ["measure", str(tmp_path / "p.npz"), "--kind", "tokens", "--class-axis", "1"]
+    outcome = CliRunner().invoke(app, [*words, "--resamples", "20", "--json", "-"])
+    assert json.loads(outcome.stdout)["n"] == 120

@@ -17,6 +17,7 @@ from calibrant.cli.measuring import Asked, measure_one, measure_run
 from calibrant.cli.monitor import monitor
 from calibrant.cli.naming import NamesMethods, NamesMetrics
 from calibrant.cli.options import (
+    ClassAxis,
     Cluster,
     EngineName,
     Files,
@@ -100,6 +101,7 @@ def measure(
     kind: Kind = None,
     positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
+    class_axis: ClassAxis = -1,
     labels: Labels = None,
     cluster: Cluster = None,
     weight: Weight = None,
@@ -127,6 +129,7 @@ def measure(
     options["metrics"] = names_in(metrics) or None
     reading: dict[str, Any] = {"kind": kind, "labels": labels, "cluster": cluster}
     reading |= {"positive": positive, "ignore_index": ignore_index, "weight": weight}
+    reading["class_axis"] = class_axis
     asked, first = Asked(by, rows_for, options, reading), Path(files[0])
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
     if len(files) == 1 and is_run(first) and not many.asked_for:
@@ -156,6 +159,7 @@ def fit(
     kind: Kind = None,
     positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
+    class_axis: ClassAxis = -1,
     labels: Labels = None,
     cluster: Cluster = None,
     weight: Weight = None,
@@ -191,6 +195,7 @@ def fit(
         "cluster": cluster,
         "positive": positive,
         "ignore_index": ignore_index,
+        "class_axis": class_axis,
         "weight": weight,
     }
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
@@ -228,6 +233,7 @@ def apply(
     kind: Kind = None,
     positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
+    class_axis: ClassAxis = -1,
     labels: Labels = None,
     cluster: Cluster = None,
     weight: Weight = None,
@@ -254,6 +260,7 @@ def apply(
         "cluster": cluster,
         "positive": positive,
         "ignore_index": ignore_index,
+        "class_axis": class_axis,
         "weight": weight,
     }
     fitted = load(calibrator)

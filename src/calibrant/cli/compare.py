@@ -11,6 +11,7 @@ import typer
 from calibrant.cli.completion import complete_methods, complete_metric
 from calibrant.cli.datasets import compare_datasets, read_datasets, seeds_in, several
 from calibrant.cli.options import (
+    ClassAxis,
     Cluster,
     IgnoreIndex,
     Json,
@@ -82,6 +83,7 @@ def compare(
     cluster: Cluster = None,
     positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
+    class_axis: ClassAxis = -1,
     resamples: Resamples = None,
     level: Level = 0.95,
     seed: Seed = 0,
@@ -106,7 +108,8 @@ def compare(
     """
     paths, tables = files or [], table or []
     check_outputs([*paths, fit, test], [report, json, *tables])
-    options = {"kind": kind, "cluster": cluster, "positive": positive, "ignore_index": ignore_index}
+    options: dict[str, Any] = {"kind": kind, "cluster": cluster, "positive": positive}
+    options |= {"ignore_index": ignore_index, "class_axis": class_axis}
     if several(paths, seeds):
         if fit is not None or test is not None or report is not None:
             raise InputError(

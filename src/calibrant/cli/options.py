@@ -69,6 +69,9 @@ Positive = Annotated[
         show_default=False,
     ),
 ]
+ClassAxis = Annotated[
+    int, typer.Option(help="Of tokens and pixels: the axis of the classes, 1 for (N, K, H, W).")
+]
 IgnoreIndex = Annotated[
     int, typer.Option(help="Of tokens and pixels: the label of those that don't count.")
 ]
@@ -137,6 +140,7 @@ def read(
     positive: str | None = None,
     ignore_index: int = -100,
     weight: str | None = None,
+    class_axis: int = -1,
 ) -> Predictions:
     """Return the predictions in a file."""
     from calibrant.files import read_predictions
@@ -150,5 +154,6 @@ def read(
         positive=positive,
         ignore_index=ignore_index,
         weight_key=weight,
+        class_axis=class_axis,
         **told(),
     )

@@ -90,6 +90,7 @@ def read_predictions(
     class_columns: Sequence[str] = (),
     ignore_index: int | None = IGNORE_INDEX,
     weight_key: str | None = None,
+    class_axis: int = -1,
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
@@ -116,6 +117,7 @@ def read_predictions(
             ``prob_cat`` need no telling.
         ignore_index: of tokens, the label of those that don't count; None for none.
         weight_key: the key or column that says how much each row counts, if it isn't `weight`.
+        class_axis: of tokens and pixels, the axis of the classes: 1 for (N, K, H, W).
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -141,7 +143,9 @@ def read_predictions(
     if labels is not None and os.path.exists(labels):
         check_regular(Path(labels), fspath(labels))
     wanted = _wanted(kind, labelled, positive, logits_key, probs_key, labels_key, class_columns)
-    wanted = wanted._replace(ignore_index=ignore_index, weight_key=weight_key)
+    wanted = wanted._replace(
+        ignore_index=ignore_index, weight_key=weight_key, class_axis=class_axis
+    )
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
     elif labels is not None:

@@ -33,6 +33,11 @@ class GridWanted(Protocol):
         """Label of tokens that don't count."""
         ...
 
+    @property
+    def class_axis(self) -> int:
+        """Axis of the classes of tokens."""
+        ...
+
 
 def of_grid(
     scores: Array,
@@ -71,6 +76,7 @@ def of_grid(
         labels,
         kind="logits" if log else "probs",
         ignore_index=wanted.ignore_index,
+        class_axis=wanted.class_axis,
         source=source,
         keep_all=not wanted.labelled,
         sample_weight=weight,

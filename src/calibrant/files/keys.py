@@ -63,6 +63,7 @@ class Wanted(NamedTuple):
         class_columns: columns of a table that are named after the classes, in their order.
         ignore_index: label of tokens that don't count.
         weight_key: the key or column of the weights, if it isn't `weight`.
+        class_axis: axis of the classes of tokens and pixels.
     """
 
     kind: FileKind | None = None
@@ -73,6 +74,7 @@ class Wanted(NamedTuple):
     class_columns: tuple[str, ...] = ()
     ignore_index: int | None = IGNORE_INDEX
     weight_key: str | None = None
+    class_axis: int = -1
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ def of_many_labels(
         raise PredictionsError(
             f"{source}: scores of many labels must have shape (N, L), one for each of L labels, "
             f"not {shape}"
+            f"{'; (N, T, K) are tokens (--kind tokens)' if len(shape) > 2 else ''}"
         )
     if names is not None and (len(names) != shape[1] or len(set(names)) < len(names)):
         raise PredictionsError(
@@ -130,9 +131,12 @@ def of_tokens(
         return _flattened(values, None), None, grid
     truth = to_numpy(as_array(labels))
     if truth.shape != places:
+        axes = [i for i in range(len(shape)) if shape[:i] + shape[i + 1 :] == truth.shape]
+        said = f"class_axis={axes[0]} (--class-axis {axes[0]})" if axes else ""
+        hint = f"; if the classes lie along axis {axes[0]}, say {said}" if axes else ""
         raise PredictionsError(
             f"{source}: labels of tokens or pixels must have shape {places}, one class "
-            f"index for each, not {truth.shape}"
+            f"index for each, not {truth.shape}{hint}"
         )
     if keep_all:
         return _flattened(values, None), None, replace(grid, labels=truth)

@@ -118,7 +118,7 @@ def computed(jobs: Sequence[Job], inputs: Inputs, store: Store, engine: Engine) 
     """
     life = os.urandom(8).hex()
     function = partial(compute, inputs=inputs, store=store, life=life)
-    left = {job.address: job for job in jobs}
+    left: dict[str, Job] = {job.address: job for job in jobs}
     suspects: list[Job] = []
     while left:
         waiting = list(left.values())

@@ -156,6 +156,7 @@ def test_few_methods_are_worked_on_at_a_time_where_rows_are_many(cores, monkeypa
     cores(8)
     rows = cb.Predictions.from_logits(np.zeros((50, 4)), np.zeros(50, dtype=int))
     monkeypatch.setattr(comparing, "MOST_NUMBERS", 1200)
-    assert comparing._workers(rows, rows) == 3  # pyright: ignore[reportPrivateUsage]
+    assert comparing._workers(2, rows, rows) == 2  # pyright: ignore[reportPrivateUsage]
+    assert comparing._workers(9, rows, rows) == 3  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(comparing, "MOST_NUMBERS", 10)
-    assert comparing._workers(rows, rows) == 1  # pyright: ignore[reportPrivateUsage]
+    assert comparing._workers(9, rows, rows) == 1  # pyright: ignore[reportPrivateUsage]

@@ -6,10 +6,12 @@ and masks, and nothing of the package is used but to make what is checked.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +436,22 @@ def test_seconds_are_those_between_the_calls(sets, monkeypatch):
     fit, test = sets
     found = compare(["temperature"], fit=fit, test=test, metrics=["nll"], rank_by="nll")
     assert (found["temperature"].fit_seconds, found["temperature"].apply_seconds) == (1, 2)
+
+
+def test_seconds_of_methods_at_a_time_are_those_of_their_own_thread(sets, monkeypatch):
+    clocks = threading.local()
+
+    def look() -> float:
+        # Each thread's clock moves on by a second, then by two, and begins again.
+        if not hasattr(clocks, "ticks"):
+            clocks.ticks = itertools.cycle([100.0, 101.0, 103.0])
+        return next(clocks.ticks)
+
+    monkeypatch.setattr("calibrant.comparison.compare.worker_count", lambda: 2)
+    monkeypatch.setattr("calibrant.comparison.compare.time.thread_time", look)
+    fit, test = sets
+    found = compare(["none", "temperature", "platt"], fit=fit, test=test, metrics=["nll"])
+    assert [(one.fit_seconds, one.apply_seconds) for one in found.methods] == [(1, 2)] * 3
 
 
 def test_a_gap_within_noise_is_written_in_points(labelled_logits):

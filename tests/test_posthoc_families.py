@@ -96,6 +96,7 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
         *calibrator.part_names,
         "n_classes_",
         "called_",
+        "class_names_",
         "fit_report_",
         "form_",
     }

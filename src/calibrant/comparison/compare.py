@@ -113,7 +113,7 @@ def compare(
     top_only = fit.kind == "toplabel"
     # The logarithm of probabilities is taken once, not by every method.
     fit_rows, test_rows = (rows if top_only else rows.as_logits() for rows in (fit, test))
-    workers = _workers(fit_rows, test_rows)
+    workers = _workers(len(calibrators), fit_rows, test_rows)
     clock = time.perf_counter if workers < 2 else time.thread_time
 
     def compared(named: tuple[str, Calibrator]) -> ComparedMethod | str:
@@ -167,13 +167,13 @@ def compare(
     )
 
 
-def _workers(fit: Predictions, test: Predictions) -> int:
-    """Return how many methods to work on at a time: on every core, as far as memory allows.
+def _workers(methods: int, fit: Predictions, test: Predictions) -> int:
+    """Return how many of the methods to work on at a time: one a core, as far as memory allows.
 
     Where that is one at a time, its rows are shared among the cores instead.
     """
     numbers = sum(rows.n * (rows.n_classes or 1) for rows in (fit, test))
-    return max(1, min(worker_count(), MOST_NUMBERS // numbers))
+    return max(1, min(worker_count(), methods, MOST_NUMBERS // numbers))
 
 
 @contextmanager

@@ -29,8 +29,9 @@ class ComparedMethod:
         name: as it was asked for.
         calibrator: fitted.
         evaluation: of its probabilities on the test rows.
-        fit_seconds: wall-clock time of `fit`.
-        apply_seconds: wall-clock time of `predict_proba` on the test rows.
+        fit_seconds: time of `fit`: by the clock on the wall, or of the processor where several
+            methods were worked on at a time.
+        apply_seconds: the same of `predict_proba` on the test rows.
         keeps_accuracy: whether every test row kept its predicted class.
         warnings: what the fit warned of.
     """

@@ -60,8 +60,17 @@ def folder(tmp_path, labelled_logits) -> Path:
 HALVES = Predictions.from_probs(np.full((1, 2), 0.5), np.zeros(1))
 
 
+# Tests that a shell runs in the background inherit that some signals are ignored.
+HEARS_SIGNALS = """
+import signal
+for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+
+
 def start(folder: Path, program: str, *words: str) -> subprocess.Popen[str]:
-    line = [sys.executable, "-c", program, *words]
+    line = [sys.executable, "-c", HEARS_SIGNALS + program, *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(line, cwd=folder, stdout=pipe, stderr=pipe, text=True)
 

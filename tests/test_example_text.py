@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,10 @@ pytest.importorskip("torch")
 pytest.importorskip("lightning")
 
 
-def test_the_text_classifier_learns_topics_and_leaves_its_predictions(tmp_path, capsys):
+def test_the_text_classifier_learns_topics_and_leaves_its_predictions(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     from examples.text.__main__ import main
     from examples.text.passages import read_passages
 

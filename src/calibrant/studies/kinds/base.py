@@ -193,3 +193,16 @@ class Kind(ABC):
         Raises:
             CalibrantError: the cell can't be computed; its one sentence is recorded.
         """
+
+
+class Simulated(Kind):
+    """A kind whose rows are drawn: it needs no input, and all its settings change its numbers."""
+
+    def needs(self, cell: Cell) -> tuple[Need, ...]:
+        """Return nothing: rows are drawn."""
+        return ()
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return where the cell stands, its seed and its settings."""
+        settings = {name: self.setting(cell, name) for name in self.defaults}
+        return {**cell.at, "seed": cell.seed, **settings}

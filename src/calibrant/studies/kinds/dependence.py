@@ -27,7 +27,7 @@ from calibrant.metrics.registry import metrics_named
 from calibrant.predictions.predictions import Predictions
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Measure, Need
+from calibrant.studies.kinds.base import Measure, Simulated
 from calibrant.studies.kinds.coverage import share
 
 NAMES = ("ece", "smce", "accuracy")
@@ -97,7 +97,7 @@ def as_given(rows: Predictions) -> Predictions:
     return rows
 
 
-class Dependence(Kind):
+class Dependence(Simulated):
     """Draw data sets of a design, and measure each in both ways."""
 
     version: ClassVar[str] = "1"
@@ -115,15 +115,6 @@ class Dependence(Kind):
             for metric in metrics_named(NAMES)
             for what, title in said.items()
         }
-
-    def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return nothing: rows are drawn."""
-        return ()
-
-    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return the design, how it is measured, and the sizes."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
-        return {**cell.at, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
         """Return the version of the package, whose intervals they are."""

@@ -15,7 +15,7 @@ from calibrant.scale.row_sums import RowSums
 from calibrant.scale.sums import Plan, ShardSums
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Measure, Need
+from calibrant.studies.kinds.base import Measure, Simulated
 from calibrant.synthetic import tempered
 
 # Logits are so many times too large unless a setting says otherwise; 1 is honest.
@@ -24,7 +24,7 @@ NAMES = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
 CLASSES = 10
 
 
-class IntervalKinds(Kind):
+class IntervalKinds(Simulated):
     """Measure drawn rows both ways, with other seeds of the resamples."""
 
     version: ClassVar[str] = "1"
@@ -41,15 +41,6 @@ class IntervalKinds(Kind):
             for metric in metrics_named(NAMES)
             for end in ("low", "high")
         }
-
-    def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return nothing: rows are drawn."""
-        return ()
-
-    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return size, seed, resamples and temperature."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
-        return {**cell.at, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
         """Return the version of the package, whose intervals they are."""

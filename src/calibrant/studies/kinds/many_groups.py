@@ -22,7 +22,7 @@ from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Measure, Need
+from calibrant.studies.kinds.base import Measure, Simulated
 
 LEVEL = 0.05
 SHARE, SHIFT = 5, 0.15
@@ -74,7 +74,7 @@ def worlds_of(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArr
     return alarms, power
 
 
-class ManyGroups(Kind):
+class ManyGroups(Simulated):
     """Simulate worlds of honest and of bad groups; those of a seed share what they are held to."""
 
     version: ClassVar[str] = "1"
@@ -90,15 +90,6 @@ class ManyGroups(Kind):
             "found-by-holm": "found by Holm",
         }
         return {name: Measure(name, title, 100.0, 1, "neither") for name, title in titles.items()}
-
-    def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return nothing: groups are drawn."""
-        return ()
-
-    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return numbers and seed."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
-        return {**cell.at, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
         """Return the version of the package, whose test it is."""

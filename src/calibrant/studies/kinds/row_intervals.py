@@ -13,14 +13,14 @@ from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.studies.cells import Cell
 from calibrant.studies.data import synthetic
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Measure, Need
+from calibrant.studies.kinds.base import Measure, Simulated
 from calibrant.studies.kinds.posthoc import method_code
 from calibrant.studies.measuring import mean_with_interval, quietly
 
 JUDGED = 2000
 
 
-class RowIntervals(Kind):
+class RowIntervals(Simulated):
     """Fit to several draws, and hold each row's interval to what is known of the row."""
 
     version: ClassVar[str] = "1"
@@ -32,15 +32,6 @@ class RowIntervals(Kind):
         """Coverage and width of intervals, bias and spread of the confidence."""
         names = ("coverage", "width", "bias", "spread")
         return {name: Measure(name, name, 100.0, 2, "neither") for name in names}
-
-    def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return nothing: rows are drawn."""
-        return ()
-
-    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return sizes, seed and level."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
-        return {**cell.at, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
         """Return that of top-rest scaling."""

@@ -18,7 +18,7 @@ from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.scale.sampling import sampled_places
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Measure, Need
+from calibrant.studies.kinds.base import Measure, Simulated
 from calibrant.studies.kinds.posthoc import method_code
 from calibrant.studies.measuring import quietly
 from calibrant.synthetic import KnownTruth, margin_tempered
@@ -27,7 +27,7 @@ CLASSES, NEAR, FAR = 10, 2.5, 1.2
 PIECE = 100_000
 
 
-class SampleCost(Kind):
+class SampleCost(Simulated):
     """Fit to all rows and to a sample of them, and compare the expected NLL on other rows."""
 
     version: ClassVar[str] = "1"
@@ -41,15 +41,6 @@ class SampleCost(Kind):
             "nll": Measure("nll", "NLL of all", 1.0, 6, "low"),
             "cost": Measure("cost", "cost", 1e6, 1, "low"),
         }
-
-    def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return nothing: rows are drawn."""
-        return ()
-
-    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return numbers and seed."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
-        return {**cell.at, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
         """Return that of the method."""

@@ -94,9 +94,9 @@ def _any_classes(name: str) -> int | None:
     return 1000 if name not in (SYNTHETIC,) else None
 
 
-def shuffled(images: ImageSet, size: int) -> ImageSet:
+def shuffled(images: ImageSet, size: int, rng: np.random.Generator | None = None) -> ImageSet:
     """Return images whose tiles, of so many pixels a side, are in an order of their own."""
-    rng = np.random.default_rng(0)
+    rng = rng or np.random.default_rng(0)
     pixels: NDArray[np.uint8] = images.images.numpy()
     count, channels, height, width = pixels.shape
     rows, columns = int(height) // size, int(width) // size

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.studies.networks.images import shuffled
+
 if TYPE_CHECKING:
     from calibrant.training.data.images import ImageSet
 
@@ -72,17 +74,6 @@ def shifted_images(data: str, place: str) -> list[tuple[str, int | None, ImageSe
 
 def meaningless(images: ImageSet) -> Iterator[tuple[str, ImageSet]]:
     """Yield images without an object: with tiles, or all pixels, in an order of their own."""
-    from calibrant.training.data.images import ImageSet, tensor
-
     rng = np.random.default_rng(0)
-    pixels: NDArray[np.uint8] = images.images.numpy()
-    count, channels, height, width = pixels.shape
     for kind, size in (("shuffled tiles", TILE), ("shuffled pixels", 1)):
-        rows, columns = int(height) // size, int(width) // size
-        tiles = pixels.reshape(count, channels, rows, size, columns, size)
-        tiles = tiles.transpose(0, 2, 4, 1, 3, 5).reshape(count, rows * columns, -1)
-        order = rng.permuted(np.tile(np.arange(rows * columns), (count, 1)), axis=1)
-        tiles = np.take_along_axis(tiles, order[..., None], axis=1)
-        tiles = tiles.reshape(count, rows, columns, channels, size, size)
-        whole = tiles.transpose(0, 3, 1, 4, 2, 5).reshape(pixels.shape)
-        yield kind, ImageSet(tensor(whole), images.labels)
+        yield kind, shuffled(images, size, rng)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -25,7 +24,7 @@ from torch import Tensor
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.files.keys import optional, readable
-from calibrant.training.data.images import ByteArray, decode, tensor
+from calibrant.training.data.images import ByteArray, decode, decoded_batch, tensor
 from calibrant.training.data.parquet import (
     IMAGE_COLUMNS,
     LABEL_COLUMNS,
@@ -101,14 +100,7 @@ class ArrowImages:
     def batch(self, index: Tensor) -> Tensor:
         """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
         wanted = cast(list[int], cast(Any, self.rows[index]).tolist())
-        with ThreadPoolExecutor() as pool:
-            pixels = list(pool.map(self._decode, wanted))
-        if len({image.shape for image in pixels}) > 1:
-            raise InputError(
-                f"{self.tables[0][0]}: the images differ in size; give the size to stretch them "
-                "to (--image-size)"
-            )
-        return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
+        return decoded_batch(self._decode, wanted, self.tables[0][0])
 
     def take(self, index: Tensor) -> ArrowImages:
         """Return the images at an index, in its order; the files stay where they are."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -139,15 +139,7 @@ class ImageFiles:
     def batch(self, index: Tensor) -> Tensor:
         """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
         wanted = [self.paths[row] for row in _integers(index)]
-        # Pillow lets go of the interpreter while it decodes.
-        with ThreadPoolExecutor() as pool:
-            pixels = list(pool.map(self._decode, wanted))
-        if len({image.shape for image in pixels}) > 1:
-            raise InputError(
-                f"{wanted[0].parent}: the images differ in size; give the size to stretch them "
-                "to (--image-size)"
-            )
-        return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
+        return decoded_batch(self._decode, wanted, wanted[0].parent)
 
     def take(self, index: Tensor) -> ImageFiles:
         """Return the images at an index, in its order."""
@@ -161,6 +153,24 @@ class ImageFiles:
     def _decode(self, path: Path) -> ByteArray:
         with readable("the image", str(path)):
             return decode(path.read_bytes(), str(path), self.size, self.cut_bottom)
+
+
+def decoded_batch(
+    decode_one: Callable[[Any], ByteArray], wanted: Sequence[Any], where: Path
+) -> Tensor:
+    """Return the (B, 3, H, W) bytes of B images, each decoded to (H, W, 3) bytes.
+
+    Raises:
+        InputError: they differ in size; `where` names them.
+    """
+    # Pillow lets go of the interpreter while it decodes.
+    with ThreadPoolExecutor() as pool:
+        pixels = list(pool.map(decode_one, wanted))
+    if len({image.shape for image in pixels}) > 1:
+        raise InputError(
+            f"{where}: the images differ in size; give the size to stretch them to (--image-size)"
+        )
+    return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
 
 
 def decode(

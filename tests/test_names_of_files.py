@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import calibrant as cb
 from calibrant.cli.app import app
-from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.errors import InputError, NoCommonNamesWarning, PredictionsError
 from calibrant.files import read_column, read_predictions, write_predictions
 from calibrant.files.inspecting import inspect_file
 
@@ -424,3 +424,15 @@ def test_top_labels_may_be_names(extension, tmp_path):
 def test_names_beside_numbers_are_refused():
     with pytest.raises(PredictionsError, match="one holds names and the other one numbers"):
         cb.Predictions.from_confidence([0.9, 0.8], ["cat", "dog"], [0, 1])
+
+
+def test_predicted_names_that_no_true_label_has_are_warned_of(tmp_path):
+    path = tmp_path / "spelt.csv"
+    said = np.char.capitalize(np.array(NAMES))[PROBS.argmax(axis=1)]
+    rows = zip(WORDS, said, PROBS.max(axis=1).tolist(), strict=True)
+    lines = [f"{truth},{one},{sure}" for truth, one, sure in rows]
+    path.write_text("\n".join(["true_label,pred_label,confidence", *lines]))
+    with pytest.warns(NoCommonNamesWarning, match="spelt.csv: every prediction is wrong, since .*"):
+        assert read_predictions(path).n == len(WORDS)
+    few = cb.Predictions.from_confidence([0.9, 0.8], ["dog", "cat"], ["bird", "fish"])
+    assert few.n == 2  # of two rows both may be wrong

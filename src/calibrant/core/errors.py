@@ -123,6 +123,10 @@ class LooksLikeProbabilitiesWarning(CalibrationWarning):
     """What was called logits are rows in [0, 1] that sum to 1."""
 
 
+class NoCommonNamesWarning(CalibrationWarning):
+    """No predicted label goes by the name of a true one: perhaps they are spelt differently."""
+
+
 class PlugInWarning(UserWarning):
     """A method of another package could not be taken in; the message names it and says why."""
 

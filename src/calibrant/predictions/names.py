@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, as_array, to_numpy
-from calibrant.core.errors import PredictionsError
+from calibrant.core.errors import NoCommonNamesWarning, PredictionsError, warn_caller
 from calibrant.core.frames import column_names, is_table
 
 ClassNames = tuple[str, ...]
@@ -17,6 +18,8 @@ ClassNames = tuple[str, ...]
 PREFIX = re.compile(r"(logits?|probs?)_(?=.)")
 # A message lists no more names than this.
 LISTED = 5
+# Of fewer rows all predictions may well be wrong.
+ROWS_TO_SHARE_A_NAME = 20
 
 
 def names_of_columns(scores: Any, source: str) -> ClassNames | None:
@@ -117,8 +120,24 @@ def numbered_pair(
     if not all(isinstance(word, str) for text in texts for word in text.tolist()):
         return predicted, labels, None  # whatever they are, they are refused as no numbers
     names = tuple(sorted({word for text in texts for word in text.tolist()}))
+    if labels is not None:
+        _warn_of_no_common_names(*texts, source)
     said = numbered(predicted, names, source, "predicted labels")
     return said, None if labels is None else numbered(labels, names, source), names
+
+
+def _warn_of_no_common_names(said: NDArray[Any], true: NDArray[Any], source: str) -> None:
+    """Warn if no predicted label is also a true one, in rows enough to make that strange."""
+    of_said, of_true = sorted(set(said.tolist())), sorted(set(true.tolist()))
+    if len(true) < ROWS_TO_SHARE_A_NAME or len(of_true) < 2 or set(of_said) & set(of_true):
+        return
+    warn_caller(
+        NoCommonNamesWarning(
+            f"{source}: every prediction is wrong, since no predicted label ({listed(of_said)}) is "
+            f"among the true ones ({listed(of_true)}); if these are the same classes, spell them "
+            "alike"
+        )
+    )
 
 
 def without_digits(labels: Array, names: Sequence[str]) -> Array:

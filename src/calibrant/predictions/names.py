@@ -121,7 +121,7 @@ def numbered_pair(
         return predicted, labels, None  # whatever they are, they are refused as no numbers
     names = tuple(sorted({word for text in texts for word in text.tolist()}))
     if labels is not None:
-        _warn_of_no_common_names(*texts, source)
+        _warn_of_no_common_names(texts[0], texts[1], source)
     said = numbered(predicted, names, source, "predicted labels")
     return said, None if labels is None else numbered(labels, names, source), names
 

@@ -157,6 +157,15 @@ def test_a_run_that_is_there_is_not_trained_again(tmp_path: Path) -> None:
     )
     ((_, error),) = unknown.failed
     assert "only predictions are given" in error
+    # A run of an earlier version, which called the number of classes otherwise.
+    config = renamed / "config.json"
+    config.write_text(config.read_text().replace('"n_classes"', '"num_classes"'))
+    given = [f"cifar10={data}", str(renamed.parent)]
+    options["settings"] |= {"epochs": 1, "batch_size": 16}
+    unknown = cb.studies.run("fedlas-table-3", data=given, out=tmp_path / "fourth", **options)
+    assert unknown.failed == []
+    assert unknown.records()
+    assert not list((tmp_path / "fourth/work").glob("run-*"))
 
 
 def test_a_run_under_a_wrong_name_is_refused(tmp_path: Path) -> None:

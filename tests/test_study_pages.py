@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from calibrant.studies.figures import content, draw, drawn_for
 from calibrant.studies.loading import study_from
 from calibrant.studies.rendering import details, layout, tables
 from calibrant.studies.results import Failed, Ran, StudyResult
-from calibrant.studies.writing import written_for
+from calibrant.studies.writing import filled, read_page, written_for
 
 ONE = cb.Engine(workers=1)
 DECLARED = """
@@ -134,6 +135,36 @@ def test_markdown_latex_csv_and_page_hold_the_same(result: StudyResult, tmp_path
     assert "http" not in re.sub(r"base64,[^\"]*", "", page)
     with pytest.raises(InputError, match=r"t.txt: tables are written as .md, .tex"):
         written_for(result, "t.txt")
+
+
+def test_a_page_has_its_places_filled_and_the_rest_left(
+    result: StudyResult, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    text = "# A\n\n<!-- study {} -->\nold\n<!-- end -->\n\nB\n<!-- study {} -->\n<!-- end -->\nC\n"
+    page.write_text(text.format("mine", "mine: Paired differences"))
+    new = filled(read_page(page, "mine"), result, page)
+    assert new.startswith("# A\n\n<!-- study mine -->\n\n| input |")
+    assert new.endswith("<!-- end -->\nC\n")
+    assert new.count("| smart - none |") == 2
+    assert "old" not in new
+    assert filled(new, result, page) == new
+    page.write_text(text.format("mine", "mine: Sums"))
+    with pytest.raises(InputError, match="a place for 'Sums' of mine, which has: Number by number"):
+        filled(read_page(page, "mine"), result, page)
+    page.write_text(text.format("others", "others"))
+    with pytest.raises(InputError, match=r"page.md: has no place for this study: <!-- study mine"):
+        read_page(page, "mine")
+
+
+def test_the_table_shows_intervals_where_the_study_wants_them(result: StudyResult) -> None:
+    wanted = StudyResult(replace(result.study, intervals=True), result.ran, [], [])
+    (plain, _), (shown, notes) = (
+        (layout(each).rows[0][1], layout(each).notes) for each in (result, wanted)
+    )
+    assert plain == "6.50 +- 0.00 (6.5)"
+    assert shown == "6.50 +- 0.00 (6.10 to 6.90) (6.5)"
+    assert "95 % intervals" in notes
 
 
 def test_the_figure_shows_differences_to_a_rival(result: StudyResult, tmp_path: Path) -> None:

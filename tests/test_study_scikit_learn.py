@@ -2,57 +2,85 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from calibrant.studies import scikit_learn as study
+import calibrant as cb
+from calibrant.studies.cells import Cell
+from calibrant.studies.differences import all_pairs
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.kinds import kind_named
+from calibrant.studies.kinds.wrappers import losses
+from calibrant.studies.rendering import tables
+from calibrant.studies.results import Ran, StudyResult
+from calibrant.studies.scikit_learn import classifier, rows_of
 
 pytest.importorskip("sklearn")
 
+METHODS = ("calibrated", "sigmoid", "isotonic", "temperature")
 
-def test_a_better_one_wins_by_an_interval_and_an_equal_one_ties():
-    rng = np.random.default_rng(0)
-    draws = []
-    for _ in range(4):
-        base = rng.gamma(1.0, size=(2, 300))
-        draws.append(
-            {
-                "ours": base,
-                "sigmoid": base + 0.3 + 0.1 * rng.normal(size=base.shape),
-                "isotonic": base + 0.1 * rng.normal(size=base.shape),
-                "temperature": base - 0.3,
+
+def test_a_better_one_wins_by_an_interval_and_an_equal_one_is_open():
+    study = cb.studies.run("scikit-learn", small=True, seeds=[], engine=cb.Engine(workers=1)).study
+    rng, ran = np.random.default_rng(0), []
+    for seed in range(4):
+        base = rng.gamma(1.0, size=300)
+        worse = {"sigmoid": 0.3 + 0.1 * rng.normal(size=300), "temperature": -0.3 + 0 * base}
+        worse["isotonic"] = 0.1 * rng.normal(size=300)
+        rows = rng.integers(300, size=(200, 300))
+        for method in METHODS:
+            loss = base + worse.get(method, 0)
+            result = {
+                "values": {name: {"value": loss.mean()} for name in ("log-loss", "brier")},
+                "replicates": {name: loss[rows].mean(1).tolist() for name in ("log-loss", "brier")},
+                "pairing": str(seed),
             }
-        )
-    for cell in study.cells(draws):
-        words = {name: study.verdict(*found[1:]) for name, found in cell.differences.items()}
-        assert words == {"sigmoid": "win", "isotonic": "tie", "temperature": "loss"}
-        assert cell.differences["temperature"] == pytest.approx((0.3, 0.3, 0.3))
+            at = {"set": "moons", "classifier": "tree", "method": method}
+            ran.append(Ran(Cell("scikit-learn", "wrappers", at, seed), result, False))
+    found = StudyResult(study, ran, [], [])
+    counted = dict(tables(found))["How often"]
+    assert [row[:1] + row[2:] for row in counted.rows[::2]] == [
+        ["sigmoid - calibrated", "1", "0", "0"],
+        ["isotonic - calibrated", "0", "1", "0"],
+        ["temperature - calibrated", "0", "0", "1"],
+    ]
+    *_, last = all_pairs(found)
+    assert last.words == "temperature - calibrated"
+    assert next(iter(last.found.values())) == pytest.approx((-0.3, -0.3, -0.3))
 
 
 def test_losses_are_those_of_scikit_learn():
     from sklearn.metrics import log_loss
 
     probs, truth = np.array([[0.7, 0.3], [1.0, 0.0], [0.2, 0.8]]), np.array([0, 1, 1])
-    found = study.losses(probs, truth)
+    found = losses(probs, truth)
     assert found[0].mean() == pytest.approx(log_loss(truth, probs))
     np.testing.assert_allclose(found[1], [0.18, 2.0, 0.08])
 
 
 @pytest.mark.parametrize("name", ["wine", "hastie", "six classes"])
 def test_rows_to_measure_on_are_others_than_those_to_fit_on(name):
-    seen, new = study.rows_of(name, 60, 1)
+    seen, new = rows_of(name, 60, 1)
     assert len(seen[1]) == len(seen[0]) == 60
     assert not {row.tobytes() for row in seen[0]} & {row.tobytes() for row in new[0]}
-    again, _ = study.rows_of(name, 60, 1)
+    again, _ = rows_of(name, 60, 1)
     np.testing.assert_array_equal(seen[0], again[0])
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_study_writes_its_tables(tmp_path, capsys):
-    page = tmp_path / "page.md"
-    words = ["--data", "moons,wine", "--estimators", "tree", "--draws", "2", "--rows", "120"]
-    study.main([*words, "--markdown", str(page)])
-    printed, written = capsys.readouterr().out, page.read_text()
-    assert "moons, tree" in printed
-    assert written.count("| moons, tree |") == written.count("| wine, tree |") == 2
-    assert "Brier score against sigmoid:" in written
+def test_a_cell_is_the_wrapper_by_hand(tmp_path: Path) -> None:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.metrics import log_loss
+
+    at = {"set": "wine", "classifier": "naive Bayes", "method": "isotonic"}
+    cell = Cell("mine", "wrappers", at, 1, {"rows": 60, "resamples": 50})
+    found = kind_named("wrappers").run(cell, Inputs({}), tmp_path)
+    (seen, truth), (new, new_truth) = rows_of("wine", 60, 1)
+    model = CalibratedClassifierCV(classifier("naive Bayes"), method="isotonic").fit(seen, truth)
+    value = found["values"]["log-loss"]
+    assert value["value"] == pytest.approx(log_loss(new_truth, model.predict_proba(new)))
+    assert value["low"] < value["value"] < value["high"]
+    assert len(json.loads(json.dumps(found))["replicates"]["brier"]) == 50

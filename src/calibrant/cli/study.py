@@ -125,6 +125,13 @@ def run(
         list[Path] | None,
         typer.Option(help="Write the table here: .md, .tex, .csv or .html. May be repeated."),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fill the places of this Markdown page, from <!-- study NAME: HEADING --> to "
+            "<!-- end -->, with the tables."
+        ),
+    ] = None,
     figure: Annotated[
         list[Path] | None,
         typer.Option(help="Write the figure here: .svg, .png or .pdf. May be repeated."),
@@ -157,6 +164,7 @@ def run(
         only=_only(only or []),
         settings=_settings(name, set_ or []),
     )
+    text = "" if page is None else writing.read_page(page, asked.name)
     # Before hours of work, not behind them.
     missing = missing_of(asked, inputs)
     if not can_run(asked, inputs):
@@ -175,10 +183,13 @@ def run(
         found = run_cells(asked, inputs, Store(out), Engine(chosen, workers, scheduler), watch)
     for path in table or []:
         write_text(path, writing.written_for(found, path))
+    if page is not None:
+        write_text(page, writing.filled(text, found, page))
     for path in figure or []:
         with replacing(path) as temporary:
             temporary.write_bytes(figures.drawn_for(found, path))
-    written = "".join(f"\n\nwrote {path}" for path in [*(table or []), *(figure or [])])
+    pages = [] if page is None else [page]
+    written = "".join(f"\n\nwrote {path}" for path in [*(table or []), *pages, *(figure or [])])
     emit(f"{found}{written}", found.as_dict(), json)
     if found.failed:
         raise typer.Exit(1)

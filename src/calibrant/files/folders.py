@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, cast
 
 # What a run of `calibrant train` leaves, and what is read of it.
 RUN_FILES = ("val.npz", "test.npz")
 # Files of predictions in a folder; .npy scores come with labels of their own, and are named alone.
 SUFFIXES = {".npz", ".csv", ".parquet", ".safetensors", ".pt", ".h5", ".hdf5"}
 
+# Settings that runs of earlier versions have under other names.
+_RENAMED = {"num_classes": "n_classes"}
+
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds the predictions of a run."""
     return all((folder / name).is_file() for name in RUN_FILES)
+
+
+def read_configuration(file: Path) -> dict[str, Any]:
+    """Return what ``config.json`` of a run says, under the names that settings have today.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it is no JSON object.
+    """
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        raise ValueError("must be a JSON object")
+    found = cast(dict[str, Any], document)
+    for name, today in _RENAMED.items():
+        if name in found:
+            found.setdefault(today, found.pop(name))
+    return found

@@ -61,6 +61,7 @@ class Study:
         figure: how it is drawn, or None.
         footnotes: sentences below the table.
         published: the paper's numbers.
+        intervals: whether the table itself shows them; they stand number by number in any case.
         forced: settings over all others, which whoever runs it has chosen.
     """
 
@@ -81,6 +82,7 @@ class Study:
     figure: Figure | None = None
     footnotes: tuple[str, ...] = ()
     published: tuple[Published, ...] = ()
+    intervals: bool = False
     forced: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def value(self, axis: str, name: str) -> AxisValue:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.tables import Table
+from calibrant.studies.kinds.base import Measure
 
 if TYPE_CHECKING:
     from calibrant.studies.results import Ran, StudyResult
@@ -61,16 +62,28 @@ def paired(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Differenc
     return Difference(value, float(low), float(high))
 
 
-def differences(result: StudyResult) -> Table:
-    """Return a row for each competitor and each of those that the study sets it against."""
+class Pair(NamedTuple):
+    """Two competitors at one point of the grid.
+
+    Attributes:
+        rest: where, as axis to value, without the axis of the competitors.
+        words: the one and the other.
+        found: the difference in each metric; None where results aren't on the same resamples.
+    """
+
+    rest: dict[str, str]
+    words: str
+    found: dict[Measure, Difference | None]
+
+
+def all_pairs(result: StudyResult) -> Iterator[Pair]:
+    """Yield each competitor with each of those that the study sets it against, point by point."""
     study, axis = result.study, result.study.compare
     metrics = [result.measures[name] for name in study.metrics]
-    others = [key for key in (*study.rows, *study.columns) if key != axis]
     points: dict[tuple[tuple[str, str], ...], dict[str, list[Ran]]] = {}
     for ran in result.ran if axis is not None else ():
         rest = tuple((key, name) for key, name in ran.cell.at.items() if key != axis)
         points.setdefault(rest, {}).setdefault(ran.cell.at[str(axis)], []).append(ran)
-    rows: list[list[str]] = []
     for rest, group in points.items():
         for rival in study.against:
             for name, ours in group.items():
@@ -79,23 +92,32 @@ def differences(result: StudyResult) -> Table:
                     continue
                 if [r.cell.seed for r in ours] != [r.cell.seed for r in theirs]:
                     continue
-                words = [study.word(key, dict(rest)) for key in others]
-                line = [*words, f"{name} - {rival}"]
-                for measure in metrics:
-                    found = paired(
-                        [r.result for r in ours], [r.result for r in theirs], measure.name
-                    )
-                    line.append("" if found is None else _shown(found, measure))
-                rows.append(line)
-    rows = [line for line in rows if any(line[len(others) + 1 :])]
+                a, b = ([ran.result for ran in of] for of in (ours, theirs))
+                found = {measure: paired(a, b, measure.name) for measure in metrics}
+                yield Pair(dict(rest), f"{name} - {rival}", found)
+
+
+def differences(result: StudyResult) -> Table:
+    """Return a row for each competitor and each of those that the study sets it against."""
+    study = result.study
+    others = [key for key in (*study.rows, *study.columns) if key != study.compare]
+    rows = [
+        [
+            *(study.word(key, pair.rest) for key in others),
+            pair.words,
+            *(_shown(found, measure) if found else "" for measure, found in pair.found.items()),
+        ]
+        for pair in all_pairs(result)
+        if any(pair.found.values())
+    ]
     notes = (
         "Means over seeds with 95 % intervals, from resamples of test rows that both share, and of "
         "seeds; * where the interval leaves out 0."
     )
-    head = [*others, "difference", *(measure.title for measure in metrics)]
-    return Table(head, rows, set(), notes, len(others) + 1)
+    titles = [result.measures[name].title for name in study.metrics]
+    return Table([*others, "difference", *titles], rows, set(), notes, len(others) + 1)
 
 
-def _shown(found: Difference, measure: Any) -> str:
+def _shown(found: Difference, measure: Measure) -> str:
     value, low, high = (f"{measure.scale * end:+.{measure.digits}f}" for end in found)
     return f"{value} ({low} to {high}){'*' if found.clear else ''}"

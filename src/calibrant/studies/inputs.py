@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
-from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
+from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run, read_configuration
 from calibrant.predictions.predictions import Predictions
 from calibrant.studies.data import Draw, known_truth
 from calibrant.studies.declaration import SAMPLE
@@ -64,7 +63,7 @@ class Given:
         """
         path = self.path / CONFIGURATION
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+            return read_configuration(path)
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: can't be read as the configuration of a run") from error
 

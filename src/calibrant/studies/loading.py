@@ -15,7 +15,8 @@ from calibrant.studies.published import parse_published
 
 PAPERS = ("SMART", "FeDLaS", "MaC-Cal", "CalArena", "Calibrant")
 _LAYOUT = ["title", "paper", "kind", "seeds", "metrics", "rows", "columns", "compare", "against"]
-_KEYS = [*_LAYOUT, "axes", "skip", "small", "settings", "figure", "footnotes", "published"]
+_MORE = ["axes", "skip", "small", "settings", "figure", "footnotes", "published", "intervals"]
+_KEYS = [*_LAYOUT, *_MORE]
 _SMALL = ["axes", "seeds", "settings"]
 _FIGURE = ("x", "y", "lines", "panels", "log", "minus")
 
@@ -89,6 +90,7 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         _figure(document, axes, metrics, known, where),
         _texts(document, "footnotes", where, default=[]),
         tuple(parse_published(published, names, metrics, where)),
+        bool(document.get("intervals", False)),
     )
 
 

@@ -44,7 +44,7 @@ def layout(result: StudyResult) -> Table:
             slot = slots.get((down, across), [])
             if slot and all(estimate.best for estimate in slot):
                 bold.add((i, len(line)))
-            line.append(_cell(slot, published.get((down, across))))
+            line.append(_cell(slot, published.get((down, across)), ends=study.intervals))
         cells.append(line)
     head = [*study.rows, *(" ".join(across) for across in columns)]
     labels = max(1, len(study.rows))
@@ -98,8 +98,11 @@ def _order_of(study: Study) -> Callable[[Words], tuple[int, ...]]:
     return place
 
 
-def _cell(slot: Slot, published: Published | None) -> str:
-    """Return the value, its spread, its mark and what was published; the mean of several values."""
+def _cell(slot: Slot, published: Published | None, *, ends: bool) -> str:
+    """Return the value, its spread, its mark and what was published; the mean of several values.
+
+    With `ends` its interval, too.
+    """
     text = ""
     if slot:
         measure = slot[0].measure
@@ -108,6 +111,9 @@ def _cell(slot: Slot, published: Published | None) -> str:
         if slot[0].spread is not None:
             text += f" +- {slot[0].measure.show(slot[0].spread)}"
         text += MAY_BE_BEST if slot[0].may_be_best else ""
+        if ends and slot[0].low is not None and slot[0].high is not None:
+            low, high = (slot[0].measure.show(end) for end in (slot[0].low, slot[0].high))
+            text += f" ({low} to {high})"
     if published is not None:
         text += f" ({published.text})"
     return text.strip()
@@ -143,6 +149,8 @@ def _legend(result: StudyResult, *, ranked: bool) -> str:
         said.append("+- is the standard deviation over seeds.")
     if any(estimate.published is not None for estimate in found):
         said.append("In brackets what was published.")
+    if result.study.intervals:
+        said.append("In brackets 95 % intervals.")
     if any(estimate.may_be_best for estimate in found):
         said.append(
             f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "

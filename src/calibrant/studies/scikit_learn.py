@@ -1,38 +1,18 @@
-"""`Calibrated` against scikit-learn's `CalibratedClassifierCV`, on held-out rows.
+"""Rows and classifiers of scikit-learn, by name, for the study of its wrapper.
 
-    python -m calibrant.studies.scikit_learn [--data digits,hastie] [--estimators nb,svm]
-        [--draws 5] [--rows 1000] [--markdown docs/results/scikit-learn.md]
-
-For each set and classifier, both wrappers get the same rows with their default arguments (five
-folds that are averaged), `CalibratedClassifierCV` once with each of its three methods, and say
-probabilities of the same other rows. Sets that ship with scikit-learn are parted anew for each
-draw, those that it makes are made anew. Differences of log loss and Brier score are paired, row by
-row; their 95 % intervals come from a bootstrap in two steps: draws with replacement, and within
-each draw rows with replacement. A probability of the true class of 0 counts as 2.2e-16, as in
-scikit-learn's `log_loss`. Needs scikit-learn.
+Sets that ship with scikit-learn are parted anew for each seed, those that it makes are made anew.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray
-from calibrant.core.text import format_table
-from calibrant.files import replacing
-from calibrant.studies.program import parser_for, run_study
-
-RIVALS = ("sigmoid", "isotonic", "temperature")
-SCORES = ("log loss", "Brier score")
-RESAMPLES = 2000
 MOST_TEST_ROWS = 1000
-SMALLEST = float(np.finfo(np.float64).eps)
 
 Rows = tuple[NDArray[Any], NDArray[Any]]
 
@@ -104,18 +84,6 @@ FRESH_ESTIMATORS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-class Cell(NamedTuple):
-    """One score of one classifier on one set.
-
-    Attributes:
-        ours: mean of it with `Calibrated`, lower is better.
-        differences: ours less theirs, with an interval, by their method.
-    """
-
-    ours: float
-    differences: dict[str, tuple[float, float, float]]
-
-
 def rows_of(name: str, rows: int, seed: int) -> tuple[Rows, Rows]:
     """Return rows to fit on and others to measure on."""
     made = MADE | FRESH
@@ -139,119 +107,3 @@ def classifier(name: str) -> Any:
         return made
     scaler = import_module("sklearn.preprocessing").StandardScaler()
     return import_module("sklearn.pipeline").make_pipeline(scaler, made)
-
-
-def losses(probs: FloatArray, truth: NDArray[Any]) -> FloatArray:
-    """Return (2, N): log loss and Brier score of each row."""
-    index = np.arange(len(truth))
-    right = probs[index, truth]
-    wrong = probs.copy()
-    wrong[index, truth] -= 1
-    return np.stack([-np.log(np.clip(right, SMALLEST, 1)), (wrong**2).sum(axis=1)])
-
-
-def measure(data: str, estimator: str, rows: int, seed: int) -> dict[str, FloatArray]:
-    """Return the (2, N) losses of all wrappers on one draw."""
-    theirs: Any = import_module("sklearn.calibration").CalibratedClassifierCV
-    ours: Any = import_module("calibrant.sklearn").Calibrated
-    (seen, truth), (new, new_truth) = rows_of(data, rows, seed)
-    wrapped = {method: theirs(classifier(estimator), method=method) for method in RIVALS}
-    wrapped["ours"] = ours(classifier(estimator))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {
-            name: losses(model.fit(seen, truth).predict_proba(new), new_truth)
-            for name, model in wrapped.items()
-        }
-
-
-def cells(draws: list[dict[str, FloatArray]], seed: int = 0) -> list[Cell]:
-    """Return one cell for each of `SCORES` from the losses of all draws."""
-    found: list[Cell] = []
-    for place in range(len(SCORES)):
-        ours = float(np.mean([draw["ours"][place].mean() for draw in draws]))
-        differences: dict[str, tuple[float, float, float]] = {}
-        for method in RIVALS:
-            gaps = [draw["ours"][place] - draw[method][place] for draw in draws]
-            value = float(np.mean([gap.mean() for gap in gaps]))
-            differences[method] = (value, *_interval(gaps, seed))
-        found.append(Cell(ours, differences))
-    return found
-
-
-def _interval(gaps: list[FloatArray], seed: int) -> tuple[float, float]:
-    rng = np.random.default_rng(seed)
-    means = np.empty((len(gaps), RESAMPLES))
-    for draw, gap in enumerate(gaps):
-        counts = rng.multinomial(len(gap), np.full(len(gap), 1 / len(gap)), RESAMPLES)
-        means[draw] = counts @ gap / len(gap)
-    chosen = rng.integers(len(gaps), size=(RESAMPLES, len(gaps)))
-    pooled = means[chosen, np.arange(RESAMPLES)[:, None]].mean(axis=1)
-    low, high = np.quantile(pooled, [0.025, 0.975])
-    return float(low), float(high)
-
-
-def verdict(low: float, high: float) -> str:
-    """Return what an interval of ours less theirs says: a win is lower."""
-    return "win" if high < 0 else "loss" if low > 0 else "tie"
-
-
-def table(found: dict[tuple[str, str], list[Cell]], place: int) -> list[list[str]]:
-    """Return the rows of the table of one score."""
-    rows: list[list[str]] = []
-    for (data, estimator), pair in found.items():
-        cell = pair[place]
-        shown = [
-            f"{value:+.4f} ({low:+.4f} to {high:+.4f}) {verdict(low, high)}"
-            for value, low, high in (cell.differences[method] for method in RIVALS)
-        ]
-        rows.append([f"{data.replace('_', ' ')}, {estimator}", f"{cell.ours:.4f}", *shown])
-    return rows
-
-
-def counts(found: dict[tuple[str, str], list[Cell]], place: int) -> str:
-    """Return how often ours wins, ties and loses, in a sentence."""
-    said: list[str] = []
-    for method in RIVALS:
-        results = [verdict(*pair[place].differences[method][1:]) for pair in found.values()]
-        told = ", ".join(f"{results.count(word)} {word}" for word in ("win", "tie", "loss"))
-        said.append(f"{method}: {told}")
-    return f"{SCORES[place]} against " + "; ".join(said) + "."
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    """Print, and write if asked to, a table of differences for each score."""
-    parser = parser_for("scikit_learn", __doc__)
-    parser.add_argument("--data", default=",".join([*SHIPPED, *MADE]))
-    parser.add_argument("--estimators", default=",".join(ESTIMATORS))
-    parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--markdown", type=Path)
-    arguments = parser.parse_args(words)
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for data in arguments.data.split(","):
-        for estimator in arguments.estimators.split(","):
-            seeds = range(arguments.draws)
-            draws = [measure(data, estimator, arguments.rows, seed) for seed in seeds]
-            found[data, estimator] = cells(draws)
-            for place, score in enumerate(SCORES):
-                (line,) = table({(data, estimator): found[data, estimator]}, place)
-                print(f"{score}: {'  '.join(line)}", flush=True)
-    head = ["set, classifier", "ours", *(f"less {method}" for method in RIVALS)]
-    pages: list[str] = []
-    for place, score in enumerate(SCORES):
-        rows = table(found, place)
-        print(f"\n{score}\n\n{format_table(head, rows)}\n\n{counts(found, place)}", flush=True)
-        lines: list[list[str]] = [head, ["---"] * len(head), *rows]
-        pages.append(
-            f"## {score[:1].upper()}{score[1:]}\n\n"
-            + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-            + f"\n\n{counts(found, place)}\n"
-        )
-    if arguments.markdown is not None:
-        with replacing(arguments.markdown) as temporary:
-            temporary.write_text("\n".join(pages), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    run_study(main)

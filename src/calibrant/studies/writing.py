@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,57 @@ def check_ending(path: str | Path) -> None:
     """Refuse a name that ends in nothing that tables are written as; see `written_for`."""
     if Path(path).suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: tables are written as {', '.join(ENDINGS)}; name it so")
+
+
+def read_page(path: str | Path, study: str) -> str:
+    """Return the text of a page that has a place for the tables of a study; see `filled`.
+
+    Raises:
+        InputError: it can't be read, or has no such place.
+    """
+    try:
+        page = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: can't be read: {error}") from error
+    if not _places(study).search(page):
+        raise InputError(
+            f"{path}: has no place for this study: <!-- study {study} -->, and <!-- end --> where "
+            "it ends"
+        )
+    return page
+
+
+def filled(page: str, result: StudyResult, where: str | Path) -> str:
+    """Return a page with the tables of a study in the places that it keeps for them.
+
+    Such a place begins with ``<!-- study NAME -->``, for the first table, or with ``<!-- study
+    NAME: HEADING -->``, and ends at ``<!-- end -->``.
+
+    Args:
+        page: its text.
+        result: of the study.
+        where: what errors begin with.
+
+    Raises:
+        InputError: it has a place for a table that the study doesn't have.
+    """
+    known = dict(tables(result))
+
+    def fill(match: re.Match[str]) -> str:
+        heading = match[2] or ""
+        if heading not in known:
+            raise InputError(
+                f"{where}: has a place for '{heading}' of {result.study.name}, which has: "
+                f"{', '.join(filter(None, known)) or 'no table'}"
+            )
+        return f"{match[1]}\n{known[heading].to_markdown()}\n\n{match[3]}"
+
+    return _places(result.study.name).sub(fill, page)
+
+
+def _places(study: str) -> re.Pattern[str]:
+    mark = rf"(<!-- study {re.escape(study)}(?:: ([^\n]*?))? -->\n).*?(<!-- end -->)"
+    return re.compile(mark, re.DOTALL)
 
 
 def to_markdown(result: StudyResult) -> str:

@@ -16,9 +16,8 @@ Truth = Callable[[FloatArray, FloatArray], FloatArray]
 
 
 class Kind(NamedTuple):
-    """One kind of stream: what it is called, from which row on it is wrong, and how."""
+    """One kind of stream: from which row on it is wrong, and how."""
 
-    name: str
     change: int | None
     truth: Truth
 
@@ -50,14 +49,14 @@ def _one_point_low(odds: FloatArray, row: FloatArray) -> FloatArray:
     return np.log(p) - np.log1p(-p)
 
 
-KINDS = (
-    Kind("honest", None, _tempered(1.0)),
-    Kind("slightly off: p - 0.01", None, _one_point_low),
-    Kind("b = 0.7 from the start", 0, _tempered(0.7)),
-    Kind("b = 0.7 from row 5000", CHANGE, _before(CHANGE, _tempered(0.7))),
-    Kind("a = -0.5 from row 5000", CHANGE, _before(CHANGE, _shifted(-0.5))),
-    Kind("b from 1 to 0.5, slowly", CHANGE, _drifting),
-)
+KINDS = {
+    "honest": Kind(None, _tempered(1.0)),
+    "one-point-low": Kind(None, _one_point_low),
+    "tempered": Kind(0, _tempered(0.7)),
+    "tempered-later": Kind(CHANGE, _before(CHANGE, _tempered(0.7))),
+    "shifted-later": Kind(CHANGE, _before(CHANGE, _shifted(-0.5))),
+    "drifting": Kind(CHANGE, _drifting),
+}
 
 
 def draw(kind: Kind, seed: int, rows: int = ROWS) -> tuple[FloatArray, BoolArray]:

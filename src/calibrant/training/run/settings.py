@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core.errors import InputError
+from calibrant.files.folders import read_configuration
 from calibrant.training.run.protocols import Protocol, protocol_named
 
 PRECISIONS = ("32", "bf16", "16")
@@ -141,7 +142,7 @@ class RunSettings:
             InputError: the file holds something else.
         """
         try:
-            return cls(**json.loads(file.read_text(encoding="utf-8")))
+            return cls(**read_configuration(file))
         # Whatever the file holds, be it JSON nested too deeply or no text at all.
         except (TypeError, ValueError, RecursionError, OSError) as error:
             raise InputError(f"{file}: holds no settings of a run ({error})") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
+from calibrant.files import read_predictions
 from calibrant.studies.cells import cells_of
 from calibrant.studies.inputs import Inputs, inputs_of
+from calibrant.studies.networks.heads import fitted, kept
 from calibrant.studies.networks.plans import plan_of
 from calibrant.studies.networks.sources import source_of
 
@@ -254,6 +257,57 @@ def test_the_full_tables_run_on_files_of_the_true_layouts(
     )
     assert plan_of(whole).run["net"] == {"densenet121": network}.get(network, "resnet50-tiny")
     assert all(r["published"] is not None for r in found.records() if r["metric"] == "ece")
+
+
+def test_a_head_is_trained_once_for_all_studies(tmp_path: Path) -> None:
+    found = {
+        name: cb.studies.run(
+            name, small=True, only=only, settings={"stage_epochs": 2}, out=tmp_path, engine=ONE
+        )
+        for name, only in {
+            "maccal-figure-8": {},
+            "maccal-table-1": {"method": ["maccal-linear", "cross-entropy"]},
+            "maccal-table-2": {"method": ["maccal-linear"]},
+        }.items()
+    }
+    assert all(each.failed == [] for each in found.values())
+    (file,) = (tmp_path / "work").glob("head-*.safetensors")
+    # What the file gives is what a fit gives.
+    (run,) = (path.parent for path in (tmp_path / "work").glob("run-*/val.npz"))
+    training = read_predictions(next((tmp_path / "work").glob("train-*.npz")))
+    validation, test = (read_predictions(run / f"{part}.npz") for part in ("val", "test"))
+    study = cb.studies.study_named("maccal-table-1").reduced()
+    study = replace(study, settings={**study.settings, "stage_epochs": 2})
+    (plan,) = (plan_of(cell) for cell in cells_of(study) if cell.method == "maccal-linear")
+    stage, head = fitted(plan, training, validation, test), kept(file)
+    np.testing.assert_array_equal(head.logits(test.features), stage.logits(test.features))
+    assert head.history == [record.as_dict() for record in stage.history_]
+    assert head.notes == stage.notes_
+
+
+def test_plp_is_the_protocol_with_layers_frozen(tmp_path: Path) -> None:
+    for name in ("maccal-table-1", "maccal-table-2", "maccal-figure-4"):
+        told = {
+            (plan.input, plan.network): (plan.run["loss"], plan.run["protocol"], plan.name)
+            for plan in map(plan_of, cells_of(cb.studies.study_named(name)))
+            if plan.line == "plp"
+        }
+        assert told["cifar10", "resnet50"] == (
+            "cross-entropy",
+            "mukhoti+plp",
+            "cifar10-resnet50-plp-1",
+        )
+        assert told["cifar10", "resnet8"][1] == "quick+plp"
+    found = cb.studies.run(
+        "maccal-table-1",
+        small=True,
+        only={"method": ["plp"]},
+        out=tmp_path,
+        engine=ONE,
+    )
+    assert found.failed == []
+    (run,) = (tmp_path / "work").glob("run-*/config.json")
+    assert json.loads(run.read_text())["protocol"] == "quick+plp"
 
 
 def test_numbers_that_were_kept_stand_in_for_networks_that_are_gone() -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("lightning")
 
 from torch import nn  # noqa: E402
 
-from calibrant.core.errors import InputError  # noqa: E402
+from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
 from calibrant.files import read_predictions  # noqa: E402
 from calibrant.training.data import CIFAR10_STATISTICS, DataSet, ImageSet  # noqa: E402
 from calibrant.training.losses import make_loss  # noqa: E402
@@ -37,8 +37,9 @@ from calibrant.training.run import (  # noqa: E402
 )
 from calibrant.training.run.batches import TrainingBatches  # noqa: E402
 from calibrant.training.run.objective import Objective  # noqa: E402
-from calibrant.training.run.protocols import Protocol, rate_at  # noqa: E402
+from calibrant.training.run.protocols import Protocol, protocol_named, rate_at  # noqa: E402
 from calibrant.training.run.state import Progress, read_checkpoint  # noqa: E402
+from calibrant.training.second_stages import ProgressiveFreezing  # noqa: E402
 
 CLASSES = 3
 
@@ -109,6 +110,7 @@ def assert_equal_trees(one: Any, other: Any) -> None:
         ({"mixing": "regmixup", "loss": "fedlas-ls"}, 5, 2),
         ({"loss": "rankmixup", "loss_arguments": {"form": "m-ndcg"}}, 5, 1),
         ({"precision": "bf16"}, 2, None),  # before the first checkpoint
+        ({"protocol": "acls+plp", "epochs": 4}, 8, 1),  # in an epoch that freezes layers
     ],
 )
 def test_a_run_that_was_broken_off_ends_with_the_same_weights(
@@ -263,6 +265,7 @@ def test_rates_of_the_long_protocols_fall_where_the_papers_code_lets_them() -> N
         "acls": (150, 250),
         "mukhoti-tiny": (39, 59),
         "acls-tiny": (40, 60),
+        "plp": (150, 250),
     }.items():
         recipe = PROTOCOLS[name]
         rates = [rate_at(recipe, 10 * e, 10, recipe.epochs, 0.1) for e in range(recipe.epochs)]
@@ -279,6 +282,48 @@ def test_one_cycle_rises_to_its_peak_and_falls_to_almost_nothing() -> None:
     assert rates[-1] == pytest.approx(0.4 / 80)
     falls = np.diff(rates[20:])
     np.testing.assert_allclose(falls, falls[0])
+
+
+class Weights(Observer):
+    """Keeps the network's weights and their momentum after each epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.epochs = folder, []
+
+    def on_epoch(self, progress: Progress) -> None:
+        content = read_checkpoint(self.folder / "last.ckpt")
+        network = make_network("resnet8", CLASSES)
+        weights = {k.removeprefix("network."): v for k, v in content["objective"].items()}
+        network.load_state_dict(weights)
+        states = content["optimizer"]["state"]
+        parameters = list(network.parameters())
+        momentum = [
+            states.get(index, {}).get("momentum_buffer") for index in range(len(parameters))
+        ]
+        self.epochs.append((parameters, momentum))
+
+
+def test_layers_are_frozen_from_the_top_in_whichever_protocol(
+    data: DataSet, tmp_path: Path
+) -> None:
+    assert replace(protocol_named("quick+plp"), peels=False) == PROTOCOLS["quick"]
+    assert PROTOCOLS["plp"].peels
+    with pytest.raises(UnknownMethodError, match="no protocol is called 'slow'"):
+        protocol_named("slow+plp")
+    kept = Weights(tmp_path / "run")
+    chosen = settings(protocol="quick+plp", epochs=4)
+    trained = train(chosen, tmp_path / "run", data=data, observers=[kept])
+    schedule = ProgressiveFreezing(make_network("resnet8", CLASSES), 4)
+    counts = [schedule.trained(epoch) for epoch in range(4)]
+    total = len(kept.epochs[0][0])
+    assert total > counts[0] > counts[1] > counts[2] > counts[3] > 0
+    for count, before, after in zip(counts[1:], kept.epochs, kept.epochs[1:], strict=False):
+        for index in range(total):
+            same = torch.equal(before[0][index], after[0][index])
+            assert same == (index >= count)
+            if same and before[1][index] is not None:
+                assert torch.equal(before[1][index], after[1][index])
+    assert all(parameter.requires_grad for parameter in trained.network.parameters())
 
 
 def test_batches_cover_an_epoch_once_whatever_the_number_of_devices() -> None:

@@ -38,7 +38,11 @@ def train(
         typer.Option("--mix-set", metavar="KEY=VALUE", help="Argument of the mixing, as alpha."),
     ] = None,
     protocol: Annotated[
-        str, typer.Option(help="mukhoti, mukhoti-tiny, acls, acls-tiny or quick.")
+        str,
+        typer.Option(
+            help="mukhoti, mukhoti-tiny, acls, acls-tiny, plp or quick; with +plp behind it, "
+            "layers are frozen from the top."
+        ),
     ] = "quick",
     epochs: Annotated[int | None, typer.Option(help=_OF_PROTOCOL, show_default=False)] = None,
     batch_size: Annotated[

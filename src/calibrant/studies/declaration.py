@@ -126,8 +126,17 @@ class Study:
         shown = [key for key in (*self.rows, *self.columns) if key in attributes]
         return AxisValue(name, name, {shown[0]: name} if shown else {})
 
-    def with_values(self, axis: str, names: Sequence[str], *, only: bool = False) -> Study:
+    def with_values(
+        self, axis: str, names: Sequence[str], *, only: bool = False, of: Study | None = None
+    ) -> Study:
         """Return the study with more values on an axis, or only with these.
+
+        Args:
+            axis: which.
+            names: of the values; what isn't declared is a value of its own.
+            only: whether the other values go.
+            of: a study whose declared values are known besides, as that of which this is the small
+                form.
 
         Raises:
             InputError: it has no such axis.
@@ -137,8 +146,9 @@ class Study:
                 f"{self.name} has no axis {axis} to put {', '.join(names)} on; its axes: "
                 f"{', '.join(self.axes)}"
             )
-        known = {value.name: value for value in self.axes[axis]}
-        kept: dict[str, AxisValue] = {} if only else dict(known)
+        own = {value.name: value for value in self.axes[axis]}
+        known = {value.name: value for value in (of or self).axes[axis]} | own
+        kept: dict[str, AxisValue] = {} if only else own
         for name in names:
             kept.setdefault(name, known.get(name) or self.own_value(axis, name))
         return replace(self, axes={**self.axes, axis: tuple(kept.values())})

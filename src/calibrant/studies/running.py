@@ -88,7 +88,7 @@ def prepared(
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Study, Inputs]:
     """Return a study as it is asked for, and what it is given; see `run`."""
-    study = study_named(study) if isinstance(study, str) else study
+    study = whole = study_named(study) if isinstance(study, str) else study
     inputs, named = inputs_of(data)
     if small:
         study = study.reduced()
@@ -96,10 +96,10 @@ def prepared(
     if named and (INPUT in study.axes):
         study = study.with_values(INPUT, kind.own_rows(named, study, inputs))
     for axis, values in (only or {}).items():
-        study = study.with_values(axis, values, only=True)
+        study = study.with_values(axis, values, only=True, of=whole)
     if settings:
         study = replace(study, forced=dict(settings))
         kind.check(study)
     if methods is not None:
-        study = study.with_values(METHOD, methods, only=True)
+        study = study.with_values(METHOD, methods, only=True, of=whole)
     return (study if seeds is None else replace(study, seeds=tuple(seeds))), inputs

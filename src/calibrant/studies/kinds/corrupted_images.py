@@ -48,7 +48,7 @@ class CorruptedImages(NetworkKind):
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
         """Return means over corruptions; the spread between these isn't an error of the mean."""
-        speak = network.speaker(network.stage())
+        speak = network.speaker(network.head())
         images = network.test_images(self.setting(cell, "most") or None)
         severity = int(cell.at["severity"])
         each: dict[str, dict[str, float]] = {}

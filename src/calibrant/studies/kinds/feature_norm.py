@@ -43,7 +43,7 @@ class FeatureNorm(NetworkKind):
             raise InputError(f"{network.plan.name}: its test predictions hold no features")
         norms = np.abs(np.asarray(network.test.features, np.float64)).sum(axis=1)
         norms = (norms - norms.mean()) / norms.std()
-        rows = network.speaker(network.stage())(network.test)
+        rows = network.speaker(network.head())(network.test)
         probs = np.asarray(rows.probs)
         confidence = probs.max(axis=1)
         right = (probs.argmax(axis=1) == np.asarray(rows.labels)).astype(np.float64)

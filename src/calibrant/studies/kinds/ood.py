@@ -58,7 +58,7 @@ class OutOfDistribution(NetworkKind):
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
         """Return means over the sets, with intervals that count the images of all sets."""
         most = self.setting(cell, "most") or None
-        speak = network.speaker(network.stage())
+        speak = network.speaker(network.head())
         images = network.test_images(most)
         known = _scores(speak, network.test if most is None else network.says_of(images))
         found: list[dict[str, tuple[float, float]]] = []

@@ -36,10 +36,10 @@ class Retention(NetworkKind):
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
         """Return the numbers of an epoch."""
-        stage = network.stage()
-        if stage is None:
+        head = network.head()
+        if head is None:
             raise InputError(f"{cell}: there is no second stage; name one, second_stage = 'maccal'")
-        record = at_progress(cell, stage.history_).as_dict()
+        record = at_progress(cell, head.history)
         return {
             "values": {m.name: {"value": record[m.name]} for m in _MEASURES},
             "epoch": record["epoch"],

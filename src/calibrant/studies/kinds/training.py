@@ -48,8 +48,8 @@ class Training(NetworkKind):
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
         """Return metrics of the test rows, with intervals and floors."""
-        stage = network.stage()
-        said = network.speaker(stage)(network.test)
+        head = network.head()
+        said = network.speaker(head)(network.test)
         found = evaluate(
             said,
             metrics=list(dict.fromkeys([*USUAL, *cell.metrics])),
@@ -61,7 +61,7 @@ class Training(NetworkKind):
             "pairing": f"{network.plan.input} {network.test.n} {network.labels_digest}",
             "fit_rows": network.validation.n,
             "test_rows": network.test.n,
-            "notes": [] if stage is None else list(stage.notes_),
+            "notes": [] if head is None else head.notes,
         }
 
 

@@ -13,7 +13,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
 from calibrant.studies.networks.cells import NetworkKind
-from calibrant.studies.networks.plans import NONE, PLAIN_LOSS, plan_of
+from calibrant.studies.networks.plans import NONE, PEELED, PLAIN_LOSS, plan_of
 from calibrant.studies.networks.trained import Network, network_of
 
 _MEASURES = (
@@ -46,6 +46,7 @@ class TrainingTime(NetworkKind):
             stage_arguments={},
             run={
                 **plan.run,
+                "protocol": plan.run["protocol"].removesuffix(PEELED),
                 "loss": PLAIN_LOSS,
                 "loss_arguments": {},
                 "mixing": NONE,
@@ -60,7 +61,7 @@ class TrainingTime(NetworkKind):
             # would have to make them.
             began = time.perf_counter()
             network.make_training_rows()
-            network.stage()
+            network.fit_stage()
             seconds += time.perf_counter() - began
         values = {"seconds": seconds, "ratio": seconds / base}
         return {"values": {name: {"value": value} for name, value in values.items()}}

@@ -14,6 +14,8 @@ from calibrant.studies.cells import Cell
 SYNTHETIC = "synthetic-images"
 NONE = "none"
 PLAIN_LOSS = "cross-entropy"
+# Behind the name of a protocol: layers are frozen from the top.
+PEELED = "+plp"
 # Settings of the training run, as `calibrant train` has them; 0 and "" stand for its defaults.
 RUN: Mapping[str, Any] = {
     "net": "",
@@ -35,6 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     **RUN,
     "variant": "",  # what the name of the network ends in for a data set, such as -tiny
     "trains": True,  # whether the network can be trained here; otherwise its predictions are needed
+    "peels": False,  # whether layers are frozen from the top while it trains: PLP
     "accelerator": "auto",
     "second_stage": "",
     "stage_arguments": {},
@@ -128,13 +131,17 @@ def plan_of(cell: Cell) -> Plan:
     if settings["plain_share"] < 0:
         run["plain_share"] = None
     run["seed"] = cell.seed
+    line = line_of(loss, settings["loss_arguments"], mixing, settings["mixing_arguments"])
+    if settings["peels"]:
+        run["protocol"] += PEELED
+        line = "plp" if line == PLAIN_LOSS else f"{line} + plp"
     arguments = dict(settings["stage_arguments"])
     if stage:
         arguments.setdefault("epochs", settings["stage_epochs"])
     return Plan(
         cell.input,
         network,
-        line_of(loss, settings["loss_arguments"], mixing, settings["mixing_arguments"]),
+        line,
         cell.seed,
         run,
         stage,

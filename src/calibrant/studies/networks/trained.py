@@ -22,6 +22,7 @@ from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
 from calibrant.studies.inputs import Given, Inputs
 from calibrant.studies.measuring import quietly
+from calibrant.studies.networks.heads import Head, file_of, fitted, kept
 from calibrant.studies.networks.images import data_set, in_memory
 from calibrant.studies.networks.plans import SYNTHETIC, Plan
 from calibrant.studies.networks.sources import Source, source_of
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 SECONDS = "seconds.json"
 _TRAIN = "train.npz"
-# Second stages that this process has fitted last: cells of one figure ask for the same one.
-_STAGES: dict[str, SecondStage] = {}
-_MOST_STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -152,62 +150,43 @@ class Network:
             source="images",
         )
 
-    def stage(self) -> SecondStage | None:
-        """Return its second stage, fitted to its training rows; None if the plan has none."""
+    def head(self) -> Head | None:
+        """Return the head of its second stage, trained if need be; None if the plan has none."""
         if not self.plan.stage:
             return None
-        key = json.dumps([self.plan.digest(self.source.digest), self.plan.configuration()])
-        if key not in _STAGES:
-            while len(_STAGES) >= _MOST_STAGES:
-                _STAGES.pop(next(iter(_STAGES)))
-            _STAGES[key] = self._fitted()
-        return _STAGES[key]
+        file = self.place / file_of(self.plan, self.plan.digest(self.source.digest))
+        with locked(file):
+            if not file.is_file():
+                self.fit_stage().save(file)
+        return kept(file)
 
-    def _fitted(self) -> SecondStage:
-        from calibrant.training.second_stages import make_second_stage
+    def fit_stage(self) -> SecondStage:
+        """Return its second stage, fitted anew."""
+        return fitted(self.plan, self.training_rows(), self.validation, self.test)
 
-        stage = make_second_stage(
-            self.plan.stage, **{"seed": self.plan.seed, **self.plan.stage_arguments}
-        )
-        rows = self.training_rows()
-        for part in (rows, self.validation, self.test):
-            if part.features is None:
-                raise InputError(
-                    f"{part.source}: holds no features for a second stage to learn from"
-                )
-        with quietly():
-            stage.fit(
-                rows.features,
-                rows.labels,
-                (self.validation.features, self.validation.labels),
-                n_classes=self.validation.n_classes,
-                reference_logits=self.validation.logits,
-            )
-        return stage
-
-    def speaker(self, stage: SecondStage | None = None) -> Speaker:
+    def speaker(self, head: Head | None = None) -> Speaker:
         """Return what gives the probabilities that count: those of head and calibrator."""
         calibrator = make_calibrator(self.plan.after)
         with quietly():
-            calibrator.fit(_logits(stage, self.validation), self.validation.labels)
-        return Speaker(stage, calibrator)
+            calibrator.fit(_logits(head, self.validation), self.validation.labels)
+        return Speaker(head, calibrator)
 
 
 @dataclass(frozen=True)
 class Speaker:
     """A head with a calibrator behind it."""
 
-    stage: SecondStage | None
+    head: Head | None
     calibrator: Calibrator
 
     def __call__(self, rows: Predictions) -> Predictions:
         """Return calibrated probabilities of rows."""
-        probs = self.calibrator.predict_proba(_logits(self.stage, rows))
+        probs = self.calibrator.predict_proba(_logits(self.head, rows))
         return Predictions.from_probs(np.asarray(probs), rows.known_labels, source=rows.source)
 
 
-def _logits(stage: SecondStage | None, rows: Predictions) -> Any:
-    return rows.logits if stage is None else stage.logits(rows.features)
+def _logits(head: Head | None, rows: Predictions) -> Any:
+    return rows.logits if head is None else head.logits(rows.features)
 
 
 def network_of(plan: Plan, inputs: Inputs, work: Path) -> Network:

@@ -29,6 +29,10 @@ from calibrant.training.run.state import (
     read_checkpoint,
     save_checkpoint,
 )
+from calibrant.training.second_stages.progressive_freezing import (
+    PAPER_CUTS,
+    ProgressiveFreezing,
+)
 
 
 @dataclass(eq=False)
@@ -67,10 +71,15 @@ class Loop:
             weight_decay=recipe.weight_decay,
             nesterov=recipe.nesterov,
         )
+        self._freezing = self._peeling() if recipe.peels else None
         self.objective.network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self._step: Any
         self._optimizer: Any
         self._step, self._optimizer = self.fabric.setup(self.objective, optimizer)
+
+    def _peeling(self) -> ProgressiveFreezing:
+        cuts = PAPER_CUTS.get(self.settings.net.removesuffix("-tiny"))
+        return ProgressiveFreezing(self.objective.network, self.settings.total_epochs, cuts)
 
     def resume(self) -> None:
         """Go back to the last checkpoint in the folder, if there is one."""
@@ -94,8 +103,12 @@ class Loop:
     def run(self) -> Progress:
         """Train until the last epoch is done; return the history with the progress."""
         self._tell(lambda observer: observer.on_start(len(self.batches)))
-        while self.progress.epoch < self.settings.total_epochs:
-            self._finish_epoch()
+        try:
+            while self.progress.epoch < self.settings.total_epochs:
+                self._finish_epoch()
+        finally:
+            if self._freezing is not None:
+                self._freezing.end()
         return self.progress
 
     def load_selected(self) -> None:
@@ -109,6 +122,9 @@ class Loop:
         progress = self.progress
         self.objective.train()
         self.objective.loss.start_epoch(progress.epoch)
+        # Several devices wait for the gradient of every tensor that could learn when they began.
+        if self._freezing is not None and self.batches.world == 1:
+            self._freezing.begin_epoch(progress.epoch)
         order = self.batches.order(progress.epoch)
         sums = _Sums(progress, self.fabric.device)
         while progress.step < len(self.batches):
@@ -155,6 +171,8 @@ class Loop:
             )
         self._optimizer.zero_grad()
         self.fabric.backward(scale * loss)
+        if self._freezing is not None:
+            self._freezing.drop_gradients(epoch)
         # Only the network's gradient is clipped, as in the reference code.
         self.fabric.strategy.precision.unscale_gradients(self._optimizer.optimizer)
         network = self.objective.network.parameters()

@@ -5,23 +5,29 @@
 ``mukhoti-tiny``  the same for Tiny-ImageNet
 ``acls``          Liu et al. CVPR 2022 (MbLS), Park et al. ICCV 2023 (ACLS), FeDLaS; CIFAR
 ``acls-tiny``     the same for Tiny-ImageNet
+``plp``           Wang and Zhang, ICML 2024: layers are frozen from the top, nothing is clipped
 ``quick``         one learning-rate cycle, for a small network on a CPU
 ================  ==========================================================================
 
+``quick+plp``, and any other with ``+plp``, freezes layers from the top, else as it is.
+
 SGD with momentum 0.9 and weight decay on every parameter; each step clips the gradient of the
-network (not of the loss's own parameters) to a norm. With a sum, that norm is exceeded during most
-of the training, so that steps have nearly one length: results differ from those with a mean.
+network (not of the loss's own parameters) to a norm, but for ``plp``. With a sum, that norm is
+exceeded during most of the training, so that steps have nearly one length: results differ from
+those with a mean.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
 
 from calibrant.core.lookup import named
 
 MOMENTUM = 0.9
 WARM_UP = 0.2  # of a cycle
+PEELED = "+plp"
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Protocol:
         test_for_validation: where there are no official test images, validate on the images that
             stand in for them. What is then chosen or fitted on validation data has seen the test.
         select: which weights count: those of the last epoch, or of the best validation accuracy.
+        peels: layers are frozen from the top, stage by stage: PLP.
     """
 
     epochs: int
@@ -66,6 +73,7 @@ class Protocol:
     split_by_class: bool = False
     test_for_validation: bool = False
     select: Literal["last", "best"] = "last"
+    peels: bool = False
 
 
 PROTOCOLS = {
@@ -77,16 +85,19 @@ PROTOCOLS = {
     "acls-tiny": Protocol(
         100, 64, 0.1, (40, 60), split_seed=None, split_by_class=True, select="best"
     ),
+    "plp": Protocol(350, 128, 0.1, (150, 250), clip=inf, peels=True),
     "quick": Protocol(18, 128, 0.2, nesterov=True, drop_last=True, padding=2, plain_share=1 / 6),
 }
 
 
 def protocol_named(name: str) -> Protocol:
-    """Return a protocol.
+    """Return a protocol, with ``+plp`` behind its name one that freezes layers from the top.
 
     Raises:
         UnknownMethodError: there is none of this name.
     """
+    if name.endswith(PEELED):
+        return replace(protocol_named(name.removesuffix(PEELED)), peels=True)
     return named(PROTOCOLS, name, "protocol")
 
 

@@ -85,9 +85,22 @@ class ProgressiveFreezing:
         count = self.trained(epoch)
         for index, parameter in enumerate(self.parameters):
             parameter.requires_grad_(index < count)
-            if index >= count:
-                # An old gradient left there would let the optimiser step, decay and all.
-                parameter.grad = None
+        self.drop_gradients(epoch)
+
+    def drop_gradients(self, epoch: int) -> None:
+        """Take their gradients from the tensors that the epoch doesn't train.
+
+        Call this before each step where `begin_epoch` can't be: `DistributedDataParallel` waits for
+        every gradient that it knew of. The outcome is the same.
+        """
+        # A gradient left there would let the optimiser step, decay and all.
+        for parameter in self.parameters[self.trained(epoch) :]:
+            parameter.grad = None
+
+    def end(self) -> None:
+        """Let all parameters learn again."""
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
 
 
 @dataclass(eq=False)
@@ -153,6 +166,5 @@ class ProgressiveLayerPeeling:
                 accuracy, confidence = float(tally.accuracy[0]), float(tally.confidence[0])
                 self.history_.append(EpochRecord(epoch + 1, 1.0, accuracy, confidence))
         finally:
-            for parameter in network.parameters():
-                parameter.requires_grad_(True)
+            freezing.end()
         return network.eval()

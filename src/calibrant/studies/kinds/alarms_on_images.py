@@ -70,7 +70,7 @@ class AlarmsOnImages(NetworkKind):
                 f"{network.plan.name}: has {len(order)} test images, not {clean} clean ones and "
                 f"{each} for each of {len(SEVERITIES)} severities; --set clean=, each= fewer"
             )
-        speak = network.speaker(network.stage())
+        speak = network.speaker(network.head())
         parts: list[tuple[FloatArray, BoolArray]] = []
         for severity in (0, *SEVERITIES):
             start = clean + (severity - 1) * each if severity else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,27 @@ def test_colours_leave_every_letter_where_it_was(monkeypatch: pytest.MonkeyPatch
     for code in ("\x1b[1;32m", "\x1b[1m", "\x1b[2m", "\x1b[0m"):
         bare = bare.replace(code, "")
     assert bare == text
+
+
+def test_the_bar_says_the_time_left_of_long_steps_within_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from calibrant.cli.output import progress
+
+    terminal, clock = Terminal(), [0.0]
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    with progress(None, "smart-table-1", remaining=True) as step:
+        step("reading")
+        clock[0] += 100  # doesn't count
+        step("", 10, 14)  # ten were there
+        for done in (11, 12):
+            clock[0] += 90
+            step("a-network-with-a-long-name, a-method-with-a-long-name, seed [3]", done, 14)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]", plain) if "12/14" in line]
+    assert "left 0:03:00" in lines[-1]
+    assert lines[-1].endswith("…")
+    assert len(lines[-1]) <= 80

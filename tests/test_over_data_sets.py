@@ -202,3 +202,14 @@ def test_wrong_words_are_one_sentence(tmp_path: Path, datasets, run) -> None:
         assert (said.code, said.out) == (2, "")
         assert sentence in said.err
     assert seeds_in("3,0-1") == [3, 0, 1]
+
+
+def test_latex_takes_signs_of_numbers_and_comparisons_for_what_they_are() -> None:
+    rows = [["[1, 2)", "-4.03 (-3.1)"], ["* x-5", "1 .. -0.3"], ["10-20", "a < 2 > 1"]]
+    lines = Table(["of", "value"], rows, notes="one\n\ntwo").to_latex().splitlines()
+    assert lines[:3] == ["% one", "%", "% two"]
+    assert lines[7:10] == [
+        r"{}[1, 2) & $-$4.03 ($-$3.1) \\",  # a bracket behind \\ would be its argument
+        r"{}* x-5 & 1 .. $-$0.3 \\",
+        r"10-20 & a \textless{} 2 \textgreater{} 1 \\",
+    ]

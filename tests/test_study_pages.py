@@ -14,12 +14,14 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
+from calibrant.studies.axes import axis_value
 from calibrant.studies.catalogue import names, study_named
 from calibrant.studies.cells import Cell
-from calibrant.studies.declaration import Study
+from calibrant.studies.declaration import Figure, Study
 from calibrant.studies.differences import Difference, differences, paired
 from calibrant.studies.figures import content, draw, drawn_for
 from calibrant.studies.loading import study_from
+from calibrant.studies.points import draw_points
 from calibrant.studies.rendering import details, layout, tables
 from calibrant.studies.results import Failed, Ran, StudyResult
 from calibrant.studies.writing import filled, read_page, written_for
@@ -169,10 +171,13 @@ def test_the_table_shows_intervals_where_the_study_wants_them(result: StudyResul
 
 def test_the_figure_shows_differences_to_a_rival(result: StudyResult, tmp_path: Path) -> None:
     (ax,) = draw(result).axes
-    lines = {line.get_label(): line.get_ydata() for line in ax.get_lines()}
-    assert "none" not in lines
-    drawn = {container.get_label(): container[0].get_ydata() for container in ax.containers}
+    drawn: dict[str, list[float]] = {}
+    for line in ax.get_lines():
+        drawn.setdefault(str(line.get_label()), []).append(float(np.ravel(line.get_xdata())[0]))
+    assert "none" not in drawn
     assert drawn["smart"] == pytest.approx([-5.35, -3.75])
+    # Inputs are no numbers: no line leads from one to the next.
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["A", "b"]
     assert content(draw(result), "svg") == content(draw(result), "svg")
     assert drawn_for(result, Path("f.png")).startswith(b"\x89PNG")
     with pytest.raises(InputError, match="figures are written as"):
@@ -213,3 +218,40 @@ def test_every_study_runs_in_small_on_what_ships_with_the_package(name: str, kep
     assert all(table.rows for _, table in tables(found))
     for form in ("md", "tex", "csv"):
         assert written_for(found, f"t.{form}").strip()
+
+
+def test_lines_over_numbers_are_told_apart_without_colour_and_moved_aside(study: Study) -> None:
+    sizes = tuple(axis_value(size, "") for size in (50, 5000))
+    figure = Figure("size", ("ece",), ("method",), log=True, label="rows")
+    study = replace(study, axes={**study.axes, "size": sizes}, figure=figure, published=())
+    ran = [
+        Ran(
+            Cell("mine", "posthoc", {"input": "a", "method": method, "size": size}, seed),
+            cell_result(0.01 * rank + 0.001 * seed, seed),
+            False,
+        )
+        for rank, method in enumerate(("none", "smart"), 1)
+        for size in ("50", "5000")
+        for seed in (0, 1)
+    ]
+    drawn = draw(StudyResult(study, ran, [], []))
+    (ax,) = drawn.axes
+    assert ax.get_xlabel() == "rows"
+    lines = [container[0] for container in ax.containers]
+    assert len({(line.get_marker(), line.get_linestyle()) for line in lines}) == 2
+    starts = [float(line.get_xdata()[0]) for line in lines]
+    assert starts[0] < 50 < starts[1]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["none", "smart"]
+
+
+def test_numbers_of_a_table_stand_below_one_another(result: StudyResult) -> None:
+    (ax, other) = draw_points(result).axes
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["none", "smart", "temperature"]
+    assert (ax.get_title(), other.get_title()) == ("A", "b")
+    # Without anything across, what competes does.
+    down = replace(result.study, rows=("input", "method"), columns=())
+    again = draw_points(replace(result, study=down)).axes
+    assert [each.get_title() for each in again] == ["A", "b"]
+    # And where nothing does, all numbers share a panel.
+    (one,) = draw_points(replace(result, study=replace(down, compare=None))).axes
+    assert len(one.get_yticklabels()) == 6

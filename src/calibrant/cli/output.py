@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +82,7 @@ def progress(
     """Yield a function to call with the name of each step as it begins; None: any number of them.
 
     A caller that knows better may add how many steps are done and how many there are:
-    ``advance(step, done, total)``.
+    ``advance(step, done, of)``.
 
     Draws a bar on a terminal and nothing when stderr is piped.
 
@@ -102,8 +104,8 @@ def progress(
         Task,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
+    from rich.table import Column
     from rich.text import Text
 
     class Steps(MofNCompleteColumn):
@@ -112,35 +114,53 @@ def progress(
         def render(self, task: Task) -> Text:
             return Text() if task.total is None else super().render(task)
 
-    class Left(TimeRemainingColumn):
-        """The time that is left, with its name; nothing where it isn't known."""
+    class Left(ProgressColumn):
+        """The time that is left if other steps are like those that are done, with its name.
+
+        rich's own column forgets steps that are half a minute old, and with them all long ones.
+        """
 
         def render(self, task: Task) -> Text:
-            known = task.total is not None and task.time_remaining is not None
-            return Text.assemble("left ", super().render(task)) if known else Text()
+            began, before = task.fields["began"]
+            if not task.total or task.completed <= before:
+                return Text()
+            each = (time.monotonic() - began) / (task.completed - before)
+            left = timedelta(seconds=round(each * (task.total - task.completed)))
+            return Text(f"left {left}", style="progress.remaining")
 
-    columns: list[ProgressColumn] = [TextColumn(what), BarColumn(), Steps(), TimeElapsedColumn()]
+    whole, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    columns: list[ProgressColumn] = [
+        TextColumn(what, markup=False, table_column=whole),
+        BarColumn(20),
+        Steps(table_column=whole),
+        TimeElapsedColumn(table_column=whole),
+    ]
     if remaining:
-        columns.append(Left())
-    bar = Progress(
-        *columns, TextColumn("{task.fields[step]}"), console=Console(stderr=True), transient=True
-    )
+        columns.append(Left(table_column=whole))
+    # What is at work gives way on a narrow terminal; time and numbers don't.
+    step_column = TextColumn("{task.fields[step]}", markup=False, table_column=rest)
+    bar = Progress(*columns, step_column, console=Console(stderr=True), transient=True, expand=True)
     with bar:
-        task = bar.add_task(what, total=total, step="")
-        started = False
+        task = bar.add_task(what, total=total, step="", began=(0.0, 0))
+        started, counted = False, False
 
-        def advance(step: str, done: int | None = None, total: int | None = None) -> None:
-            nonlocal started
+        def advance(step: str, done: int | None = None, of: int | None = None) -> None:
+            nonlocal started, counted
+            told: dict[str, Any] = {"step": step}
+            if not counted and (total is not None or of is not None):
+                # What came before, or was there from an earlier run, doesn't tell how long one is.
+                counted, told["began"] = True, (time.monotonic(), done or 0)
             if done is None:
-                bar.update(task, advance=1 if started else 0, step=step)
+                told["advance"] = 1 if started else 0
             else:
-                bar.update(task, completed=done, total=total, step=step)
+                told |= {"completed": done, "total": of}
+            bar.update(task, **told)
             started = True
 
         yield advance
 
 
-def _draw_nothing(step: str, done: int | None = None, total: int | None = None) -> None:
+def _draw_nothing(step: str, done: int | None = None, of: int | None = None) -> None:
     pass
 
 

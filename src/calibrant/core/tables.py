@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -24,7 +25,12 @@ _LATEX = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    # In LaTeX's own encoding of fonts these two are other signs.
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
 }
+# The sign of a number, which as a hyphen would be half as long.
+_MINUS = re.compile(r"(?<![\w.)\]])-(?=\.?\d)")
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Table:
     def to_latex(self) -> str:
         """Return a LaTeX tabular of the package booktabs, the notes as a comment above it."""
         form = "l" * self.labels + "r" * (len(self.head) - self.labels)
-        comment = [f"% {line}" for line in self.notes.splitlines()]
+        comment = [f"% {line}".rstrip() for line in self.notes.splitlines()]
         cells = self._cells(_escaped, r"\textbf{{{}}}")
         head = [_escaped(text) for text in self.head]
         lines = [" & ".join(line) + r" \\" for line in (head, *cells)]
@@ -79,7 +85,8 @@ class Table:
                 r"\toprule",
                 lines[0],
                 r"\midrule",
-                *lines[1:],
+                # Behind \\ a bracket or a star would be its argument.
+                *(f"{{}}{line}" if line[:1] in ("[", "*") else line for line in lines[1:]),
                 r"\bottomrule",
                 r"\end{tabular}",
             ]
@@ -131,4 +138,4 @@ class Table:
 
 def _escaped(text: str) -> str:
     escaped = "".join(_LATEX.get(letter, letter) for letter in text)
-    return escaped.replace(" +- ", r" $\pm$ ")
+    return _MINUS.sub("$-$", escaped.replace(" +- ", r" $\pm$ "))

@@ -69,8 +69,14 @@ def percent(fraction: float) -> str:
 
 def in_percent(metrics: Sequence[Metric]) -> str:
     """Return the sentence that says which of these metrics tables show in percent."""
-    titles = [metric.title for metric in metrics if metric.percent]
-    others = [metric.title for metric in metrics if not metric.percent]
+    return in_percent_are(
+        [metric.title for metric in metrics if metric.percent],
+        [metric.title for metric in metrics if not metric.percent],
+    )
+
+
+def in_percent_are(titles: Sequence[str], others: Sequence[str]) -> str:
+    """Return the sentence that says that some columns are in percent and others aren't."""
     if not titles:
         return "No value is in percent."
     if not others:

@@ -29,6 +29,7 @@ class Figure:
         panels: the same; a column of panels for each of their values.
         log: whether x is logarithmic.
         minus: the competitor whose value is taken off the others', or "".
+        label: what stands along x; the name of its axis by default.
     """
 
     x: str
@@ -37,6 +38,7 @@ class Figure:
     panels: tuple[str, ...] = ()
     log: bool = False
     minus: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)

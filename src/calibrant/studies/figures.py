@@ -1,4 +1,4 @@
-"""The figure of a study: lines over an axis, or numbers side by side with what was published."""
+"""The figure of a study: its kind's own, lines over an axis, or numbers side by side."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from calibrant.core.errors import InputError
-from calibrant.report.figures import PALETTE, QUIET
+from calibrant.report.figures import QUIET
+from calibrant.studies import looks
 from calibrant.studies.declaration import Figure as Declared
 from calibrant.studies.kinds import kind_named
+from calibrant.studies.points import draw_points, titled
 from calibrant.studies.rendering import layout_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from calibrant.studies.kinds.base import Measure
     from calibrant.studies.results import Estimate, StudyResult
 
 # matplotlib's types leave keyword arguments open.
 # pyright: reportUnknownMemberType=false
 
 FORMATS = (".svg", ".png", ".pdf")
-MARKERS = "osD^vP*X"
-STYLES = ("-", "--", "-.", ":")
 
 
 def draw(result: StudyResult) -> Figure:
@@ -41,7 +42,7 @@ def draw(result: StudyResult) -> Figure:
     own = kind_named(result.study.kind).draw(result)
     if own is not None:
         return own
-    return _points(result) if declared is None else _lines(result, declared)
+    return draw_points(result) if declared is None else _lines(result, declared)
 
 
 def drawn_for(result: StudyResult, path: Path) -> bytes:
@@ -72,52 +73,56 @@ def content(figure: Figure, form: str) -> bytes:
 
 
 def _lines(result: StudyResult, declared: Declared) -> Figure:
-    """Return lines over an axis: a row of panels for each metric, a column for each panel."""
+    """Return lines over an axis: a row of panels for each metric, a column for each panel.
+
+    Values that are no numbers have no way from one to the next: they stand below one another.
+    """
     from matplotlib.figure import Figure
 
     study, found = result.study, _relative(result, declared.minus)
     panels = list(dict.fromkeys(layout_words(study, declared.panels, e.at) for e in found))
     lines = list(dict.fromkeys(layout_words(study, declared.lines, e.at) for e in found))
-    size = (1.2 + 3.6 * len(panels), 1.0 + 2.6 * len(declared.y))
-    figure = Figure(size, layout="constrained")
-    axes = figure.subplots(len(declared.y), len(panels), squeeze=False, sharex=True)
-    names = [value.name for value in study.axes[declared.x]]
+    there = {e.at[declared.x] for e in found}
+    names = [value.name for value in study.axes[declared.x] if value.name in there]
     place, numeric = _places(names)
+    high = 2.6 if numeric else 0.5 + 0.07 * len(names) * max(3, len(lines))
+    size = (1.2 + 3.6 * len(panels), 1.0 + high * len(declared.y))
+    figure = Figure(size, layout="constrained")
+    axes = figure.subplots(len(declared.y), len(panels), squeeze=False, sharex=numeric)
+    labels = [study.value(declared.x, name).label for name in names]
     for i, metric in enumerate(declared.y):
-        measure = result.measures[metric]
+        title = titled(result.measures[metric]) + f" less {declared.minus}'s" * bool(declared.minus)
         for j, panel in enumerate(panels):
             ax = axes[i][j]
-            for k, line in enumerate(lines):
-                chosen = [
+            series = [
+                [
                     e
                     for e in found
                     if e.measure.name == metric
                     and layout_words(study, declared.panels, e.at) == panel
                     and layout_words(study, declared.lines, e.at) == line
                 ]
-                _line(ax, chosen, place, declared.x, k, line, banded=len(lines) <= 3)
-            if declared.log and numeric:
-                ax.set_xscale("log")
-            if not numeric or len(names) <= 8:
-                labels = [study.value(declared.x, name).label for name in names]
-                tilt = 45 if max(map(len, labels)) > 4 else 0
-                ax.set_xticks([place[name] for name in names], labels, rotation=tilt)
-                ax.minorticks_off()
+                for line in lines
+            ]
+            if numeric:
+                _over_numbers(ax, series, lines, place, declared)
+                if len(names) <= 8:
+                    ax.set_xticks([place[name] for name in names], labels)
+                    ax.minorticks_off()
+                if i == len(declared.y) - 1:
+                    ax.set_xlabel(declared.label or declared.x)
+                if j == 0:
+                    ax.set_ylabel(title)
+            else:
+                _over_names(ax, series, lines, place, declared.x)
+                ax.set_yticks(range(len(names)), labels if j == 0 else [""] * len(names))
+                ax.set_xlabel(title)
             if i == 0 and panel:
-                ax.set_title(panel, fontsize="medium")
-            if j == 0:
-                ax.set_ylabel(
-                    _title(measure) + (f" less {declared.minus}'s" * bool(declared.minus))
-                )
-            if i == len(declared.y) - 1:
-                ax.set_xlabel(declared.x)
+                looks.headed(ax, panel)
             if declared.minus:
-                ax.axhline(0, color=QUIET, lw=1)
-            _quiet(ax)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    if len(lines) > 1:
-        columns = max(1, min(4 if len(panels) > 1 else 3, len(handles)))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+                (ax.axhline if numeric else ax.axvline)(0, color=QUIET, lw=1)
+            looks.quiet(ax)
+    looks.legend_below(figure)
     return figure
 
 
@@ -149,105 +154,70 @@ def _others(at: Mapping[str, str], axis: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, name) for key, name in at.items() if key != axis)
 
 
-def _line(
+def _over_numbers(
     ax: Axes,
-    chosen: Sequence[Estimate],
+    series: Sequence[Sequence[Estimate]],
+    names: Sequence[str],
     place: Mapping[str, float],
-    x: str,
-    number: int,
-    label: str,
-    *,
-    banded: bool,
+    declared: Declared,
 ) -> None:
-    """Draw one line with its spread over seeds, or its intervals; what was published is hollow."""
-    if not chosen:
-        return
-    scale, color = chosen[0].measure.scale, PALETTE[number % len(PALETTE)]
-    at = [place[e.at[x]] for e in chosen]
-    style: dict[str, Any] = {
-        "color": color,
-        "marker": MARKERS[number % len(MARKERS)],
-        "linestyle": STYLES[number // len(PALETTE) % len(STYLES)],
-    }
-    values = [scale * e.value for e in chosen]
-    spread = [scale * (e.spread or 0.0) for e in chosen]
-    if any(spread):
-        ax.errorbar(at, values, spread, label=label, ms=4, lw=1.4, elinewidth=0.8, **style)
-    else:
-        ax.plot(at, values, label=label, ms=4, lw=1.4, **style)
-    ends = [(e.low, e.high) for e in chosen]
-    if banded and not any(spread) and not any(None in pair for pair in ends):
-        low, high = ([scale * float(end) for end in of] for of in zip(*ends, strict=True))  # type: ignore[arg-type]
-        ax.fill_between(at, low, high, color=color, alpha=0.15, lw=0)
-    printed = [(p, e.published.value) for p, e in zip(at, chosen, strict=True) if e.published]
-    if printed:
-        ax.plot(*zip(*printed, strict=True), linestyle="", marker="o", ms=7, mfc="none", mec=color)
+    """Draw lines with their spreads over seeds, or intervals; what was published is hollow."""
+    spans = np.array(sorted(place.values()))
+    if declared.log:
+        ax.set_xscale("log")
+        spans = np.log(spans)
+    aside = looks.shifts(len(series), 0.012 * len(series) * float(spans[-1] - spans[0]))
+    banded = len(series) <= 3
+    for number, (chosen, name) in enumerate(zip(series, names, strict=True)):
+        if not chosen:
+            continue
+        scale, color = chosen[0].measure.scale, looks.colour(number)
+        at = np.array([place[e.at[declared.x]] for e in chosen])
+        values = [scale * e.value for e in chosen]
+        spread = [scale * (e.spread or 0.0) for e in chosen]
+        style = looks.mark(number) | looks.stroke(number)
+        if any(spread):
+            at = at * np.exp(aside[number]) if declared.log else at + aside[number]
+            ax.errorbar(at, values, spread, label=name, ms=4, lw=1.4, elinewidth=0.8, **style)
+        else:
+            ax.plot(at, values, label=name, ms=4, lw=1.4, **style)
+        ends = [(e.low, e.high) for e in chosen]
+        if banded and not any(spread) and not any(None in pair for pair in ends):
+            low, high = ([scale * float(end) for end in of] for of in zip(*ends, strict=True))  # type: ignore[arg-type]
+            ax.fill_between(at, low, high, color=color, alpha=0.15, lw=0)
+        printed = [(p, e.published.value) for p, e in zip(at, chosen, strict=True) if e.published]
+        if printed:
+            hollow: dict[str, Any] = {"linestyle": "", "marker": "o", "ms": 7, "mfc": "none"}
+            ax.plot(*zip(*printed, strict=True), mec=color, **hollow)
 
 
-def _points(result: StudyResult) -> Figure:
-    """Return the numbers of a table: a panel for each row and metric, a line for each column."""
-    from matplotlib.figure import Figure
-
-    study, found = result.study, result.estimates
-    columns = list(dict.fromkeys(layout_words(study, study.columns, e.at) for e in found))
-    groups = list(
-        dict.fromkeys((layout_words(study, study.rows, e.at), e.measure.name) for e in found)
-    )[:MOST_PANELS]
-    wide = min(3, len(groups))
-    high = -(-len(groups) // wide)
-    size = (1.4 + 3.2 * wide, 0.5 + high * (0.7 + 0.24 * len(columns)))
-    figure = Figure(size, layout="constrained")
-    axes = figure.subplots(high, wide, squeeze=False, sharey=True).ravel()
-    for ax, (row, metric) in zip(axes, groups, strict=False):
-        measure = result.measures[metric]
-        for estimate in found:
-            if (layout_words(study, study.rows, estimate.at), estimate.measure.name) == (
-                row,
-                metric,
-            ):
-                height = columns.index(layout_words(study, study.columns, estimate.at))
-                _point(ax, estimate, height)
-        ax.set_title(row, fontsize="medium")
-        ax.set_xlabel(_title(measure))
-        ax.set_yticks(range(len(columns)), columns)
-        ax.set_ylim(len(columns) - 0.5, -0.5)
-        _quiet(ax)
-    for ax in axes[len(groups) :]:
-        ax.set_visible(False)
-    said = "dot: value with its 95 % interval; bar: floor"
-    if any(estimate.published is not None for estimate in found):
-        said += "; diamond: published"
-    figure.supxlabel(said, fontsize="small", color=QUIET)
-    return figure
-
-
-MOST_PANELS = 24
-
-
-def _point(ax: Axes, estimate: Estimate, height: int) -> None:
-    scale, color = estimate.measure.scale, PALETTE[0]
-    if estimate.low is not None and estimate.high is not None:
-        ax.hlines(height, scale * estimate.low, scale * estimate.high, color=color, lw=1)
-    if estimate.floor is not None:
-        ax.plot(scale * estimate.floor, height, marker="|", color=QUIET, ms=9)
-    ax.plot(scale * estimate.value, height, marker="o", color=color, ms=5)
-    if estimate.published is not None:
-        ax.plot(estimate.published.value, height, marker="D", mfc="none", mec=PALETTE[1], ms=6)
+def _over_names(
+    ax: Axes,
+    series: Sequence[Sequence[Estimate]],
+    names: Sequence[str],
+    place: Mapping[str, float],
+    axis: str,
+) -> None:
+    """Draw points with their spreads over seeds, or intervals, one name below the other."""
+    aside = looks.shifts(len(series), 0.7)
+    for number, (chosen, name) in enumerate(zip(series, names, strict=True)):
+        for estimate in chosen:
+            scale, value = estimate.measure.scale, estimate.value
+            height = place[estimate.at[axis]] + aside[number]
+            ends = (estimate.low, estimate.high)
+            if estimate.spread is not None:
+                ends = (value - estimate.spread, value + estimate.spread)
+            if None not in ends:
+                reach = [scale * float(end) for end in ends]  # type: ignore[arg-type]
+                ax.plot(reach, [height] * 2, color=looks.colour(number), lw=0.8)
+            style: dict[str, Any] = {"linestyle": "", "ms": 4.5, **looks.mark(number)}
+            ax.plot(scale * value, height, label=name, **style)
+    ax.set_ylim(len(place) - 0.5, -0.5)
 
 
 def _places(names: Sequence[str]) -> tuple[dict[str, float], bool]:
-    """Return where values stand along x, and whether they are numbers."""
+    """Return where values stand along an axis, and whether they are numbers."""
     try:
         return {name: float(name) for name in names}, True
     except ValueError:
         return {name: float(i) for i, name in enumerate(names)}, False
-
-
-def _title(measure: Measure) -> str:
-    return f"{measure.title} in %" if measure.scale == 100 else measure.title
-
-
-def _quiet(ax: Axes) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.25, lw=0.6)
-    ax.set_axisbelow(True)

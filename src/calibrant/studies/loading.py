@@ -18,7 +18,7 @@ _LAYOUT = ["title", "paper", "kind", "seeds", "metrics", "rows", "columns", "com
 _MORE = ["axes", "skip", "small", "settings", "figure", "footnotes", "published", "intervals"]
 _KEYS = [*_LAYOUT, *_MORE]
 _SMALL = ["axes", "seeds", "settings"]
-_FIGURE = ("x", "y", "lines", "panels", "log", "minus")
+_FIGURE = ("x", "y", "lines", "panels", "log", "minus", "label")
 
 
 def read_study(path: Path, name: str | None = None) -> Study:
@@ -133,9 +133,8 @@ def _figure(
         for word in words:
             if word not in of:
                 raise InputError(f"{where}: {key}: {unknown(dict.fromkeys(of), word, 'axis')}")
-    return Figure(
-        x, y, lines, panels, bool(table.get("log", False)), _text(table, "minus", where, "")
-    )
+    minus, label = (_text(table, key, where, "") for key in ("minus", "label"))
+    return Figure(x, y, lines, panels, bool(table.get("log", False)), minus, label)
 
 
 def _text(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
+from calibrant.evaluation.numbers import in_percent_are
 from calibrant.studies.cells import cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.kinds import kind_named
@@ -142,9 +143,12 @@ def _with_ranks(
 def _legend(result: StudyResult, *, ranked: bool) -> str:
     """Return what the marks of the table mean, those that it has."""
     found, said = result.estimates, list[str]()
-    percent = list(dict.fromkeys(e.measure.title for e in found if e.measure.scale == 100))
+    percent, others = (
+        list(dict.fromkeys(e.measure.title for e in found if (e.measure.scale == 100) == wanted))
+        for wanted in (True, False)
+    )
     if percent:
-        said.append(f"In percent: {', '.join(percent)}.")
+        said.append(in_percent_are(percent, others))
     if any(estimate.spread is not None for estimate in found):
         said.append("+- is the standard deviation over seeds.")
     if any(estimate.published is not None for estimate in found):

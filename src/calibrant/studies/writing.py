@@ -28,7 +28,14 @@ STYLE = """
 .scroll { overflow-x: auto; }
 .page section { display: block; }
 .page img { background: #fff; max-width: 100%; }
+@media (max-width: 40rem) {
+  .page table { font-size: .8rem; }
+  .page td, .page th { padding: .2rem .4rem; white-space: nowrap; }
+  .scroll .wide { max-width: none; }
+}
 """
+# Inches of a picture that a telephone still shows whole; wider ones scroll there.
+_WIDE = 6.5
 
 
 def written_for(result: StudyResult, path: str | Path) -> str:
@@ -133,15 +140,17 @@ def to_html(result: StudyResult) -> str:
     study = result.study
     body: list[str] = []
     if result.estimates:
-        picture = base64.b64encode(content(draw(result), "svg")).decode()
+        figure = draw(result)
+        picture = base64.b64encode(content(figure, "svg")).decode()
+        wide = ' class="wide"' * bool(figure.get_figwidth() > _WIDE)
         body.append(
-            f'<section><img alt="{escape(study.title)}" '
-            f'src="data:image/svg+xml;base64,{picture}"></section>'
+            f'<section><div class="scroll"><img{wide} alt="{escape(study.title)}" '
+            f'src="data:image/svg+xml;base64,{picture}"></div></section>'
         )
     for heading, table in tables(result):
         title = f"<h2>{escape(heading)}</h2>" if heading else ""
         body.append(f"<section>{title}{_scrolled(table)}</section>")
-    body += [f'<p class="note">{escape(text)}</p>' for text in _left_out(result)]
+    body += [f'<p class="note">{_said(text)}</p>' for text in _left_out(result)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -154,8 +163,14 @@ def to_html(result: StudyResult) -> str:
 
 
 def _scrolled(table: Table) -> str:
-    notes = [f'<p class="note">{escape(note)}</p>' for note in table.notes.split("\n\n") if note]
+    notes = [f'<p class="note">{_said(note)}</p>' for note in table.notes.split("\n\n") if note]
     return f'<div class="scroll">{table.to_html()}</div>{"".join(notes)}'
+
+
+def _said(text: str) -> str:
+    """Return a text with what stands between backticks as code, and items on lines of their own."""
+    coded = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\n+(?=- )", "<br>\n", coded)
 
 
 def _left_out(result: StudyResult) -> list[str]:

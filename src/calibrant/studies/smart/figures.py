@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.report.figures import AFTER, BEFORE, PALETTE, QUIET
+from calibrant.report.figures import AFTER, QUIET
+from calibrant.studies import looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,10 +23,15 @@ if TYPE_CHECKING:
 
 Panel = Callable[["Axes"], None]
 WIDTH, HEIGHT, MOST_ACROSS = 3.1, 2.7, 4
+INDICATORS = {
+    "margin": "margin",
+    "max": "largest logit",
+    "max-mean": "largest logit less the mean",
+}
 
 
 def panelled(panels: Sequence[Panel], most_across: int = MOST_ACROSS) -> Figure:
-    """Return a figure of panels, so many beside one another at most."""
+    """Return a figure of panels, so many beside one another at most, with one legend below."""
     from matplotlib.figure import Figure
 
     across = min(len(panels), most_across)
@@ -33,9 +40,10 @@ def panelled(panels: Sequence[Panel], most_across: int = MOST_ACROSS) -> Figure:
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for draw, ax in zip(panels, axes, strict=False):
         draw(ax)
-        ax.spines[["top", "right"]].set_visible(False)
+        looks.quiet(ax)
     for ax in axes[len(panels) :]:
         ax.set_visible(False)
+    looks.legend_below(figure)
     return figure
 
 
@@ -71,12 +79,11 @@ def draw_paths(result: StudyResult) -> Figure:
             def draw(
                 ax: Axes, of: list[Ran] = ran_of_input, series: str = series, name: str = name
             ) -> None:
-                for ran, colour in zip(of, PALETTE, strict=False):
+                for number, ran in enumerate(of):
                     label = called(result, ran, "objective")
-                    ax.plot(ran.result["path"][series], color=colour, lw=1, label=label)
+                    ax.plot(ran.result["path"][series], lw=1, label=label, **looks.stroke(number))
                 ax.set(yscale="log", xlabel="epoch", ylabel=name)
-                ax.set_title(called(result, of[0], "input"), fontsize=8)
-                ax.legend(fontsize=7, frameon=False)
+                looks.headed(ax, called(result, of[0], "input"))
 
             panels.append(draw)
     return panelled(panels)
@@ -99,21 +106,21 @@ def _scatter(ran: Ran, indicator: str) -> Panel:
         points = ran.result["points"]
         ax.plot(points[indicator], points["temperature"], ".", ms=3, color=AFTER, alpha=0.6)
         left = 100 * ran.result["values"][f"open_{indicator}"]["value"]
-        ax.set(xlabel=indicator, ylabel="temperature", yscale="log")
-        ax.set_title(f"{left:.0f} % of the variance left open", fontsize=8)
+        ax.set(xlabel=INDICATORS[indicator], ylabel="temperature", yscale="log")
+        looks.headed(ax, f"{left:.0f} % of the variance left open")
 
     return scatter
 
 
 def _two_curves(title: str, path: Mapping[str, list[float]]) -> Panel:
     def curves(ax: Axes) -> None:
-        ax.plot(path["nll"], color=AFTER, label="NLL, left")
+        ax.plot(path["nll"], label="NLL", **looks.stroke(0))
         other = ax.twinx()
-        other.plot(100 * np.array(path["ece"]), color=BEFORE, ls="--", label="ECE in %, right")
-        other.spines[["top"]].set_visible(False)
-        ax.set(xlabel="epoch")
-        ax.set_title(title, fontsize=8)
-        ax.legend([ax.lines[0], other.lines[0]], ["NLL, left", "ECE in %, right"], fontsize=7)
+        other.plot(100 * np.array(path["ece"]), label="ECE", **looks.stroke(1))
+        other.spines[["top", "left"]].set_visible(False)
+        other.set_ylabel("ECE in %")
+        ax.set(xlabel="epoch", ylabel="NLL")
+        looks.headed(ax, title)
 
     return curves
 
@@ -132,8 +139,8 @@ def draw_steps(result: StudyResult) -> Figure:
 def _steps(title: str, of: Mapping[str, Any]) -> Panel:
     def draw(ax: Axes) -> None:
         ax.plot(of["steps"]["margin"], of["steps"]["smallest"], ".", ms=3, color=AFTER, alpha=0.5)
-        ax.set(xlabel="margin", ylabel="smallest step that changes the class")
-        ax.set_title(f"{title}: r = {of['values']['pearson']['value']:.2f}", fontsize=8)
+        ax.set(xlabel="margin", ylabel="smallest step that\nchanges the class")
+        looks.headed(ax, f"{title}: r = {of['values']['pearson']['value']:.2f}")
 
     return draw
 
@@ -144,18 +151,26 @@ def _reliabilities(title: str, of: Mapping[str, Any]) -> list[Panel]:
             points = of["groups"][name]["points"]
             said, right = (np.array(points[key]) for key in ("confidence", "accuracy"))
             reach = np.abs(np.array([points["low"], points["high"]]) - right)
-            ax.plot([0, 1], [0, 1], color=QUIET, lw=0.8)
+            ax.axline((0, 0), slope=1, color=QUIET, lw=0.8)
             ax.errorbar(said, right, reach, fmt=".", color=AFTER, lw=0.8)
             group = "all rows" if name == "all" else f"{name} margins"
-            # Of high margins all is near 1: the corner is drawn larger.
-            low = max(0.0, float(min(said.min(), (right - reach[0]).min())) - 0.03)
-            ends = (low if name in ("middle", "high") else 0.0, 1 + 0.02 * (1 - low))
-            ax.set(xlabel="confidence", ylabel="accuracy", xlim=ends, ylim=ends)
-            ax.set_title(f"{title}: {group}", fontsize=8)
+            # Confidences of high margins differ by little, accuracies by more: each its own scale.
+            ax.set(xlabel="confidence", ylabel="accuracy")
+            ax.set_xlim(*_around(said))
+            ax.set_ylim(*_around([right - reach[0], right + reach[1]]))
+            looks.few_ticks(ax, "x", 3)
+            looks.headed(ax, f"{title}: {group}")
 
         return draw
 
     return [panel(name) for name in of["groups"]]
+
+
+def _around(values: Any) -> tuple[float, float]:
+    """Return limits with some room around values."""
+    low, high = float(np.min(values)), float(np.max(values))
+    room = 0.06 * (high - low) or 0.01
+    return low - room, high + room
 
 
 def draw_groups(result: StudyResult) -> Figure:
@@ -175,15 +190,15 @@ def _moves(result: StudyResult, title: str, of: Sequence[Ran]) -> Panel:
     def draw(ax: Axes) -> None:
         groups = ("low", "middle", "high")
         moved = [ran for ran in of if ran.cell.method != "none"]
-        for i, (ran, colour) in enumerate(zip(moved, PALETTE, strict=False)):
+        aside = looks.shifts(len(moved), 0.8)
+        for number, ran in enumerate(moved):
             values = [100 * ran.result["values"][f"moved_{group}"]["value"] for group in groups]
-            places = np.arange(3) + (i - len(moved) / 2) * 0.2
-            ax.bar(places, values, 0.18, color=colour, label=called(result, ran, "method"))
+            places, label = np.arange(3) + aside[number], called(result, ran, "method")
+            ax.bar(places, values, 0.76 / len(moved), label=label, **looks.fill(number))
         ax.axhline(0, color=QUIET, lw=0.8)
         ax.set_xticks(range(3), groups)
-        ax.set(xlabel="margin", ylabel="confidence moved, points")
-        ax.set_title(title, fontsize=8)
-        ax.legend(fontsize=7, frameon=False)
+        ax.set(xlabel="margin", ylabel="confidence moved,\npoints")
+        looks.headed(ax, title)
 
     return draw
 
@@ -198,35 +213,39 @@ def draw_temperatures(result: StudyResult) -> Figure:
             ax.plot(curve["margin"], curve["temperature"], ".-", ms=3, lw=0.8, color=AFTER)
             ax.set(xlabel="margin", ylabel="temperature")
             said = "" if r is None else f": r = {r:.2f}"
-            ax.set_title(called(result, ran, "input", "method") + said, fontsize=8)
+            looks.headed(ax, called(result, ran, "input", "method") + said)
 
         panels.append(draw)
     return panelled(panels)
 
 
 def draw_mismatch(result: StudyResult) -> Figure:
-    """Draw what sharpening each slice does to NLL and smCE, with intervals."""
+    """Draw what sharpening each slice, or all rows of known truth, does to NLL and smCE."""
+    along = [axis for axis in ("slice", "population") if axis in result.study.axes]
     groups: dict[tuple[str, ...], list[Ran]] = {}
     for ran in first_seeds(result):
-        key = tuple(name for axis, name in ran.cell.at.items() if axis != "slice")
+        key = tuple(name for axis, name in ran.cell.at.items() if axis not in along)
         groups.setdefault(key, []).append(ran)
 
     def panel(of: list[Ran]) -> Panel:
         def draw(ax: Axes) -> None:
             places = np.arange(len(of))
-            for shift, name, scale, colour, label in (
-                (-0.1, "nll_change", 1000, AFTER, "NLL, 1/1000 nats"),
-                (0.1, "smce_change", 1000, BEFORE, "smCE, 1/10 points"),
-            ):
-                middle, reach = _with_reach([ran.result["values"][name] for ran in of], scale)
-                ax.errorbar(places + shift, middle, reach, fmt="o", ms=4, color=colour, label=label)
+            changes = (("nll_change", "NLL, 1/1000 nats"), ("smce_change", "smCE, 1/10 points"))
+            for number, (name, label) in enumerate(changes):
+                shift = (-0.1, 0.1)[number]
+                middle, reach = _with_reach([ran.result["values"][name] for ran in of], 1000)
+                look: dict[str, Any] = {"linestyle": "", "ms": 4, **looks.mark(number)}
+                ax.errorbar(places + shift, middle, reach, label=label, **look)
             ax.axhline(0, color=QUIET, lw=0.8)
-            axes = [axis for axis in of[0].cell.at if axis in ("slice", "population")]
-            ax.set_xticks(places, [called(result, ran, *axes) for ran in of])
-            ax.set(xlabel="slice of the margin", ylabel="change when 5 % sharper")
-            named = [axis for axis in of[0].cell.at if axis not in ("slice",)]
-            ax.set_title(called(result, of[0], *named), fontsize=8)
-            ax.legend(fontsize=7, frameon=False)
+            ticks = ["\n".join(wrap(called(result, ran, *along), 18)) for ran in of]
+            ax.set_xticks(places, ticks)
+            ax.set_xlim(-0.5, len(of) - 0.5)
+            ax.set(ylabel="change when\n5 % sharper")
+            if "slice" in along:
+                ax.set(xlabel="slice of the margin")
+            named = [axis for axis in of[0].cell.at if axis not in along]
+            if named:
+                looks.headed(ax, called(result, of[0], *named))
 
         return draw
 

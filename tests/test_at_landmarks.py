@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from calibrant.evaluation.draws import Draws
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import floor
-from calibrant.metrics import smooth
+from calibrant.metrics import honest_numbers, smooth
 from calibrant.metrics.at_landmarks import CurvesAtLandmarks, Resampling
 from calibrant.metrics.binned import adaece_of_curves
 from calibrant.metrics.honest_numbers import Pieces, honest_curves, numbers_right
@@ -133,6 +133,21 @@ def test_numbers_of_right_rows_follow_their_distribution(ties: int):
     # Stretches are drawn apart from one another.
     total = drawn.sum(axis=0)
     np.testing.assert_allclose(total.var(), variance.sum(), rtol=0.1)
+
+
+@pytest.mark.parametrize("confidence", ["mixed", "extreme"])
+def test_a_number_drawn_by_a_table_is_the_one_that_is_looked_for(confidence: str):
+    rng = np.random.default_rng(4)
+    chance = np.sort(rng.random(400) if confidence == "mixed" else rng.random(400) ** 40)
+    chance[-3:] = 1.0
+    bounds = np.array([0, 1, 3, 40, 104, 168, 232, 296, 336, 397, 400])
+    below = honest_numbers._distribution(chance, bounds)  # pyright: ignore[reportPrivateUsage]
+    uniform = rng.random((10, 500))
+    uniform[:, :3] = [0.0, 0.5, 1 - 2**-53]  # the ends, and a place of the table itself
+    uniform[:, 3] = below[:, 0] % 1
+    found = honest_numbers._drawn(below, uniform)  # pyright: ignore[reportPrivateUsage]
+    for each, table, numbers in zip(found, below, uniform, strict=True):
+        np.testing.assert_array_equal(each, np.searchsorted(table, numbers, side="right"))
 
 
 def test_floors_at_landmarks_are_those_of_rows_drawn_one_by_one():

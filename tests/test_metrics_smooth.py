@@ -18,10 +18,11 @@ from calibrant.metrics.bins import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
 from calibrant.metrics.cumulative import ks_error
 from calibrant.metrics.density import kde_ece
-from calibrant.metrics.kernel import smooth_ece
+from calibrant.metrics.kernel import RESAMPLING_CELLS, STEPS, smece_of_curves, smooth_ece
 from calibrant.metrics.mmce import mmce
+from calibrant.metrics.resampling import draw_rows, resampled
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
-from calibrant.metrics.top_label import TopLabel
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 
 Rows = tuple[NDArray[np.float64], NDArray[np.bool_]]
@@ -133,6 +134,19 @@ def test_smece_on_the_middles_of_cells_is_exact():
     c = (rng.integers(0, 4096, 20) + 0.5) / 4096
     a = rng.random(20) < 0.6
     assert smooth_ece(c, a, kind="confidence") == pytest.approx(smece_by_quadrature(c, a), abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [300, 5000])
+def test_smece_of_resamples_needs_few_steps(n: int):
+    c, a = simulated(n, power=1.0)
+    rows = TopLabel.sort(c, a)
+    outcomes = np.random.default_rng(1).random((50, n)) < rows.confidence
+    honest = ResidualCurves.with_labels(rows, outcomes)
+    for curves in (resampled(rows, draw_rows(np.random.default_rng(0), n, 50)), honest):
+        few = smece_of_curves(curves)
+        many = smece_of_curves(curves, RESAMPLING_CELLS, STEPS)
+        assert np.abs(few - many).max() < 0.02 * many.std()
+        assert abs(few.mean() - many.mean()) < 1e-3 * many.std()
 
 
 def test_mass_at_one_keeps_its_weight_in_smece():

@@ -21,6 +21,10 @@ from calibrant.metrics.top_label import TopLabel
 
 # Rows whose number of right ones is drawn at once: its distribution takes so many squared steps.
 PIECE = 64
+# So many of them that their numbers stay in the cache.
+AT_ONCE = 32
+# Places at which a table says how many of a piece's rows are right; a power of 2.
+GUIDES = 256
 
 
 def honest_curves(rows: TopLabel, right: FloatArray) -> CurvesAtLandmarks:
@@ -73,13 +77,40 @@ def numbers_right(
         (S,) ascending stretches, and (S, R) the numbers of right rows of these pieces in them.
     """
     bounds, stretch = pieces.bounds[part.start : part.stop + 1], pieces.stretch[part]
-    widths = np.diff(bounds)
     below = _distribution(confidence, bounds)
-    found = np.empty((len(widths), size), dtype=np.int64)
-    for drawn, table in zip(found, below, strict=True):
-        drawn[:] = np.searchsorted(table, rng.random(size), side="right")
-    first = np.flatnonzero(np.diff(stretch, prepend=-1))
-    return stretch[first], np.add.reduceat(found, first, axis=0)
+    places = stretch - stretch[0]
+    right = np.zeros((places[-1] + 1, size), dtype=np.int64)
+    for start in range(0, len(stretch), AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        drawn, place = _drawn(below[some], rng.random((len(below[some]), size))), places[some]
+        first = np.diff(place, prepend=-1) > 0
+        right[place[first]] += drawn[first]
+        for at, each in zip(place[~first].tolist(), drawn[~first], strict=True):
+            right[at] += each
+    return np.arange(stretch[0], stretch[-1] + 1, dtype=np.int64), right
+
+
+def _drawn(below: FloatArray, uniform: FloatArray) -> IntArray:
+    """Return (M, R) how many of (M, L) ascending chances aren't above (M, R) uniform numbers.
+
+    A table says it for multiples of 1 / `GUIDES`; from there it is hardly ever more than a step.
+    """
+    pieces, longest = below.shape
+    piece = np.arange(pieces, dtype=np.int64)[:, None]
+    cell = np.minimum(np.ceil(below * GUIDES).astype(np.int64), GUIDES) + piece * (GUIDES + 1)
+    table = np.bincount(cell.reshape(-1), minlength=pieces * (GUIDES + 1))
+    table = table.reshape(pieces, GUIDES + 1).cumsum(axis=1) + piece * longest
+    guide = (uniform * GUIDES).astype(np.int64)
+    guide += piece * (GUIDES + 1)
+    place: IntArray = table.reshape(-1).take(guide)
+    chances = below.reshape(-1)
+    short = np.flatnonzero(np.less_equal(chances.take(place), uniform))
+    found, numbers = place.reshape(-1), uniform.reshape(-1)
+    while len(short):
+        found[short] += 1
+        short = short[chances[found[short]] <= numbers[short]]
+    place -= piece * longest
+    return place
 
 
 def _distribution(confidence: FloatArray, bounds: IntArray) -> FloatArray:

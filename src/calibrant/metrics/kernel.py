@@ -12,10 +12,12 @@ from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 CELLS = 4096
 RESAMPLING_CELLS = 256
-# Steps to the bandwidth, which they find to 1e-9; resamples, which scatter by far more, do with
-# less than 1e-5.
-STEPS, RESAMPLING_STEPS = 16, 4
+# Steps to the bandwidth, which they find to 1e-9; resamples do with fewer. Of 300 rows or more that
+# was off by 1e-6 on average and 3e-5 at most, where resamples scatter by 5e-4 and more.
+STEPS, RESAMPLING_STEPS = 16, 3
 TINY = float(np.finfo(np.float64).tiny)
+# Of anything less the exponential counts as 4e-44: smaller numbers take four times as long.
+LEAST_EXPONENT = -100.0
 
 
 def smooth_ece(
@@ -81,6 +83,7 @@ def smece_of_curves(
 
     def smoothed(bandwidth: FloatArray) -> FloatArray:
         damped = np.multiply.outer(exponents, bandwidth * bandwidth)
+        np.maximum(damped, LEAST_EXPONENT, out=damped)
         np.exp(damped, out=damped)
         damped *= spectrum
         density: FloatArray = fft.idct(damped, axis=0, overwrite_x=True)
@@ -88,9 +91,11 @@ def smece_of_curves(
         return size
 
     # The integral lies between the sum's size and the sum of sizes, so the fixed point does too.
-    low: FloatArray = np.abs(masses.sum(axis=0))
+    # As it falls with the bandwidth, the fixed point isn't below the integral at the upper end.
     high: FloatArray = np.abs(masses).sum(axis=0)
-    above, below = smoothed(low) - low, smoothed(high) - high
+    reached = smoothed(high)
+    low: FloatArray = np.maximum(np.abs(masses.sum(axis=0)), reached)
+    above, below = smoothed(low) - low, reached - high
     for _ in range(steps):
         # Where the chord crosses 0, but never so near an end that the other one stays for long.
         share = np.clip(above / np.maximum(above - below, TINY), 0.02, 0.98)

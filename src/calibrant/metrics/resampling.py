@@ -90,14 +90,12 @@ def draw_columns(rng: np.random.Generator, number: int, size: int) -> Counts:
     The numbers of one row lie side by side: sums over rows then serve all resamples at a time, in
     whatever order the rows come.
     """
-    counts, once = np.zeros((number, size), dtype=COUNT), COUNT(1)
-    flat = counts.reshape(-1)
+    counts = np.zeros((number, size), dtype=COUNT)
     wide = np.int64 if number * size >= 1 << 31 else np.int32
-    for resample in range(size):
-        index = rng.integers(number, size=number, dtype=wide)
-        index *= size
-        index += resample
-        np.add.at(flat, index, once)
+    index = rng.integers(number, size=(size, number), dtype=wide)
+    index *= size
+    index += np.arange(size, dtype=wide)[:, None]
+    np.add.at(counts.reshape(-1), index.reshape(-1), COUNT(1))
     return counts
 
 

@@ -153,28 +153,27 @@ class CPC(CalibrationLoss):
 
     def _row_losses(self, rows: Rows) -> Tensor:
         # By hand: a dozen small steps of automatic differentiation would take as long as the sums.
-        values, gradient = self._penalty(rows.logits.detach(), rows.target)
-        return rows.cross_entropy + with_gradient(rows.logits, values, gradient)
+        return with_gradient(rows.logits, *self._with_cross_entropy(rows))
 
     @torch.no_grad()
-    def _penalty(self, logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (M,) both penalties together, and their (M, K) gradient."""
-        classes, column = logits.shape[1], target[:, None]
+    def _with_cross_entropy(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return (M,) cross-entropy with both penalties, and its (M, K) gradient."""
+        logits, column = rows.logits.detach(), rows.target[:, None]
+        classes = logits.shape[1]
         gaps = logits - logits.gather(1, column)
-        share = gaps.sigmoid()
-        # What the true class does to itself is no pair: log 2, and no force.
-        apart = softplus(gaps).sum(1).sub_(log(2))
-        weight = self.discrimination / (classes - 1)
-        if classes == 2:
-            values, gradient = weight * apart, weight * share
-        else:
+        apart, share = softplus(gaps).sum(1), gaps.sigmoid()
+        weight, each = self.discrimination / (classes - 1), 0.0
+        gradient, values = rows.log_probs.detach().exp(), -rows.true_log_prob.detach()
+        if classes > 2:
             # All pairs but those with the true class, in both orders.
             each = self.exclusion / (2 * (classes - 1) * (classes - 2))
+            weight -= 2 * each
             pairs, slopes = pair_sum_and_gradient(logits)
-            values = (pairs + gaps.sum(1)).sub_(log(2)).mul_(each)
-            values.add_(apart, alpha=weight - 2 * each)
-            gradient = slopes.add_(1).mul_(each).add_(share, alpha=weight - 2 * each)
-        # A shift of all logits changes neither: the forces of a row add up to 0.
-        gradient.scatter_(1, column, 0)
-        gradient.scatter_(1, column, -gradient.sum(1, keepdim=True))
+            gradient.add_(slopes.add_(1), alpha=each)
+            values.add_(pairs.add_(gaps.sum(1)), alpha=each)
+        gradient.add_(share, alpha=weight)
+        # What the true class does to itself is no pair: log 2, and no force.
+        values.add_(apart, alpha=weight).sub_((weight + each) * log(2))
+        # A shift of all logits changes nothing: the forces of a row add up to 0.
+        gradient.scatter_add_(1, column, gradient.sum(1, keepdim=True).neg_())
         return values, gradient

@@ -8,7 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from calibrant.core.arrays import FloatArray
 
 
 def _coefficients(terms: int) -> tuple[float, ...]:
@@ -28,8 +32,10 @@ _SHARES = (0.999890921, -0.996904924, 0.969688073, -0.853356779, 0.589545982, -0
 _MANY = (*_LOGS, 0.010764458), (*_SHARES, 0.053867138)
 # So many classes that an error in each pair is lost in what a loss's gradient makes of K^2 of them.
 _MANY_CLASSES = 16
-# exp of this fits float64, summed over many classes, too.
-_LARGEST_EXPONENT = 690.0
+# exp of this and of minus this fit, summed over many classes, too.
+_LARGEST_EXPONENT = {np.float32: 75.0, np.float64: 690.0}
+# float32 has 23 bits behind the point, float64 has 52.
+_FREE_BITS = (1 << 29) - 1
 # Numbers in an array that stays in a processor's cache.
 _IN_CACHE = 1 << 15
 
@@ -51,14 +57,31 @@ def pair_sum(logits: Tensor) -> Tensor:
 
 def with_gradient(logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
     """Return (M,) values whose gradient by the logits (M, K) is what it is said to be."""
+    if on_host(logits):
+        return cast(Any, _Given).apply(logits, values, gradient)
     slope = (gradient * logits).sum(1)
     return slope - slope.detach() + values
+
+
+class _Given(torch.autograd.Function):
+    """Values with a gradient that is known: one node of the graph, and refused if asked twice."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, values: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, None, None]:  # pyright: ignore
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad_outputs[0][:, None], None, None
 
 
 @torch.no_grad()
 def pair_sum_and_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the (M,) sums of `pair_sum` and their (M, K) gradients."""
-    if not _on_host(logits):
+    if not on_host(logits):
         return _by_decays(logits)
     rows = max(1, _IN_CACHE // (2 * logits.shape[1]))
     if len(logits) <= rows:
@@ -68,12 +91,12 @@ def pair_sum_and_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(totals), torch.cat(gradients)
 
 
-def _on_host(logits: Tensor) -> bool:
+def on_host(logits: Tensor) -> bool:
     """Whether values can be looked at without waiting, and by NumPy."""
     if logits.device.type != "cpu" or torch.compiler.is_compiling() or not logits.numel():
         return False
     try:
-        logits.numpy()
+        logits.detach().numpy()
     except RuntimeError:  # Within vmap there are no values.
         return False
     return True
@@ -83,29 +106,54 @@ def _by_powers(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return sums and gradients; the work of a few passes over the logits.
 
     Of sorted classes, sum_l<i exp(-m (z_i - z_l)) is exp(-m y_i) times the running sum of
-    exp(m y_l), y the distance from the top, in float64. No difference is taken: nothing is lost.
+    exp(m y_l), y the distance from the top. No difference is taken: nothing is lost. By NumPy but
+    for the running sums: on small arrays its steps cost a quarter of torch's.
     """
-    rows, classes = logits.shape
-    # NumPy sorts short rows many times as fast as torch does.
-    order = torch.as_tensor(np.argsort(-logits.numpy(), axis=1))
-    z = logits.gather(1, order)
-    down = (z[:, :1] - z).double()
+    classes = logits.shape[1]
+    down, order = _down_from_the_top(logits.numpy())
     logs, shares = _powers(logits)
     half = down[:, -1:] / 2
+    largest = half.max() * len(logs)
     # Finite for the largest power, too; also false where a logit isn't finite.
-    if not float(half.max()) * len(logs) < _LARGEST_EXPONENT:
+    if not largest < _LARGEST_EXPONENT[np.float64]:
         return _by_decays(logits)
-    # (2 M, K): from the top downwards, and from the end upwards; centred, for the largest range.
-    base = torch.empty(2 * rows, classes, dtype=torch.float64)
-    torch.exp(down - half, out=base[:rows])
-    base[rows:] = base[:rows].reciprocal().flip(1)
-    log_sums, share_sums = _weighted_sums(base, rows, logs, shares)
-    rank = torch.arange(1 - classes, classes, 2, dtype=torch.float64)
-    slopes = (share_sums[:rows] - share_sums[rows:].flip(1)).mul_(2).sub_(rank)
+    narrow = logits.dtype == torch.float32 and largest < _LARGEST_EXPONENT[np.float32]
+    # (M, K, 2): from the top downwards, and from the end upwards; centred, for the largest range.
+    base = np.empty((*down.shape, 2), np.float32 if narrow else np.float64)
+    np.exp(down - half, out=base[:, :, 0], casting="same_kind")
+    np.divide(1, base[:, ::-1, 0], out=base[:, :, 1])
+    log_sums, share_sums = _weighted_sums(base, logs, shares)
+    rank = np.arange(1 - classes, classes, 2, dtype=np.float64)
+    slopes = share_sums[:, :, 0] - share_sums[:, ::-1, 1]
+    slopes *= 2
+    slopes -= rank.astype(slopes.dtype)
     # The distances of all pairs, those of their logarithms, and log 2 for each pair j = k.
     total = down @ rank + 2 * log_sums + classes * log(2)
-    gradient = torch.empty_like(logits).scatter_(1, order, slopes.to(logits.dtype))
-    return total.to(logits.dtype), gradient
+    gradient = torch.empty_like(logits)
+    gradient.scatter_(1, _tensor(order), _tensor(slopes).to(logits.dtype))
+    return _tensor(total).to(logits.dtype), gradient
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """Return the same numbers, where they lie."""
+    return cast(Any, torch).from_numpy(array)
+
+
+def _down_from_the_top(logits: NDArray[Any]) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return (M, K) distances from the largest logit, increasing, and whose they are."""
+    if logits.dtype != np.float32:
+        by_value = np.argsort(-logits, axis=1)
+        sorted_logits = np.take_along_axis(logits, by_value, axis=1)
+        return sorted_logits[:, :1] - sorted_logits, by_value
+    # In float64, float32 leaves the last 29 bits free: they carry the class through the sorting.
+    values = np.negative(logits, dtype=np.float64)
+    bits: NDArray[np.int64] = values.view(np.int64)
+    np.bitwise_or(bits, np.arange(logits.shape[1]), out=bits)
+    values.sort(axis=1)
+    order: NDArray[np.int64] = np.bitwise_and(bits, _FREE_BITS)
+    np.bitwise_and(bits, ~_FREE_BITS, out=bits)
+    values -= values[:, :1].copy()
+    return values, order
 
 
 def _powers(logits: Tensor) -> tuple[Sequence[float], Sequence[float]]:
@@ -117,30 +165,34 @@ def _powers(logits: Tensor) -> tuple[Sequence[float], Sequence[float]]:
 
 
 def _weighted_sums(
-    base: Tensor, rows: int, logs: Sequence[float], shares: Sequence[float]
-) -> tuple[Tensor, Tensor]:
+    base: NDArray[Any], logs: Sequence[float], shares: Sequence[float]
+) -> tuple[FloatArray, NDArray[Any]]:
     """Return sums of log(1 + x) and of x / (1 + x) over the classes before each.
 
     Args:
-        base: (2 M, K) exp of the distances that the classes have from the first.
-        rows: M.
+        base: (M, K, 2) exp of the distances that the classes have from the first and from the last.
         logs, shares: coefficients of the powers of x in the two.
 
     Returns:
-        (M,) the first over all classes of the first M rows, (2 M, K) the second.
+        (M,) the first over all classes, (M, K, 2) the second.
     """
-    classes = base.shape[1]
-    first, second = base.new_zeros(rows, classes), torch.zeros_like(base)
-    power, sums = base.clone(), torch.empty_like(base)
+    rows, classes = base.shape[:2]
+    # Over both directions, which have the same pairs.
+    halves = np.full(2 * classes, 0.5, base.dtype)
+    # Each class is its own neighbour, with x = 1.
+    first = np.full(rows, -sum(logs) * classes)
+    second = np.full_like(base, -sum(shares))
+    power, sums, part = base.copy(), np.empty_like(base), np.empty_like(base)
+    # NumPy's running sums take ten times as long. Two of them are one of complex numbers.
+    powers_to_sum, sums_to_fill = (torch.view_as_complex(_tensor(each)) for each in (power, sums))
     for m, (log_share, share) in enumerate(zip(logs, shares, strict=True)):
         if m:
-            power.mul_(base)
-        torch.cumsum(power, 1, out=sums)
-        sums.div_(power)
-        first.add_(sums[:rows], alpha=log_share)
-        second.add_(sums, alpha=share)
-    # Each class was its own neighbour, with x = 1.
-    return first.sum(1) - sum(logs) * classes, second.sub_(sum(shares))
+            np.multiply(power, base, out=power)
+        torch.cumsum(powers_to_sum, 1, out=sums_to_fill)
+        np.divide(sums, power, out=sums)
+        first += log_share * (sums.reshape(rows, -1) @ halves)
+        second += np.multiply(sums, share, out=part)
+    return first, second
 
 
 def _by_decays(logits: Tensor) -> tuple[Tensor, Tensor]:

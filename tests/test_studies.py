@@ -82,7 +82,7 @@ def said() -> dict[str, tuple[int | None, str, list[str]]]:
 
 
 def test_there_are_the_studies_that_the_documentation_rests_on() -> None:
-    several = {"losses", "second_stages", "second_stages.seeds", "second_stages.halves"}
+    several = {"second_stages", "second_stages.seeds", "second_stages.halves"}
     assert {name.removeprefix("calibrant.studies.") for name in programs()} == several
 
 
@@ -108,7 +108,7 @@ def test_every_study_that_is_named_somewhere_exists() -> None:
         assert found <= known, place
         named |= found
         assert not re.search(r"scripts/(study|second_stage)_", text) or place == Path(__file__)
-    assert {"calibrant.studies.losses", "calibrant.studies.second_stages.seeds"} <= named
+    assert "calibrant.studies.second_stages.seeds" in named
 
 
 def test_every_declared_study_that_is_named_somewhere_exists() -> None:
@@ -131,7 +131,7 @@ def test_nothing_but_the_command_line_imports_studies() -> None:
 def test_wrong_input_of_a_study_is_one_sentence(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.npz"
     done = subprocess.run(
-        [sys.executable, "-m", "calibrant.studies.losses", "table", str(missing)],
+        [sys.executable, "-m", "calibrant", "study", "run", "first-steps", "--data", str(missing)],
         capture_output=True,
         text=True,
         check=False,

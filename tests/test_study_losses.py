@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,30 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+import calibrant as cb
+from calibrant.cli import main
 from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import PairedDifference
 from calibrant.report.gate_figure import gate_over_epochs
-from calibrant.studies.losses import controls, feature_norm, gate, paper, record, training
-from calibrant.studies.losses.page import write_tables
+from calibrant.studies.cells import cells_of
+from calibrant.studies.losses import controls, feature_norm, gate, paper
 from calibrant.studies.losses.paper import all_tables, claims, control, summary
-from calibrant.studies.losses.record import as_document
-from calibrant.studies.losses.runs import CONTROL, LINES, METRICS, Run, finished, line_of, read_runs
+from calibrant.studies.losses.record import as_document, runs_of
+from calibrant.studies.losses.runs import AFTER, CONTROL, CONTROLS, LINES, METRICS, Run
 from calibrant.studies.losses.statistics import (
     Difference,
     EarlierDifference,
     difference,
     mean,
 )
-from calibrant.studies.losses.tables import Table, fill, interval_cell
+from calibrant.studies.losses.tables import interval_cell
+from calibrant.studies.networks.plans import line_of, plan_of
+from calibrant.studies.rendering import tables
+from calibrant.studies.results import StudyResult
+from calibrant.studies.writing import filled
 
+ROOT = Path(__file__).parents[1]
+ONE = cb.Engine(workers=1)
 TEST_ROWS, CLASSES = 400, 4
 LABELS = np.random.default_rng(99).integers(CLASSES, size=(2, TEST_ROWS))
 # How sure the made-up networks of a line are; 1 is honest.
@@ -39,10 +46,11 @@ def make_run(folder: Path, line: str, seed: int, changes: dict[str, Any] | None 
     place = folder / f"{line}-{seed}"
     place.mkdir(parents=True)
     mixing = "mixup" if line == "mixup" else "none"
-    settings = {"data": f"/somewhere/{seed}", "net": "resnet8", "protocol": "quick"}
+    settings = {"data": f"/somewhere/{seed}/cifar10", "net": "resnet8", "protocol": "quick"}
     settings |= {"loss": "cross-entropy" if line == "mixup" else line, "mixing": mixing}
-    settings |= {"epochs": None, "batch_size": None, "rate": None, "precision": "32"}
-    settings |= {"loss_settings_for": None, "loss_arguments": {}, "mixing_arguments": {}}
+    settings |= {"epochs": None, "batch_size": None, "rate": None, "precision": "bf16"}
+    settings |= {"loss_settings_for": "cifar10", "loss_arguments": {}, "mixing_arguments": {}}
+    settings |= {"plain_share": None}
     (place / "config.json").write_text(json.dumps(settings | {"seed": seed} | (changes or {})))
     rng = np.random.default_rng([seed, len(line)])
     for labels, name in zip(LABELS, ("val", "test"), strict=True):
@@ -70,9 +78,50 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def study(*data: Path, resamples: int = 100, **options: Any) -> StudyResult:
+    """Return what the study makes of folders of runs, and of records."""
+    out = data[0].parent / f"{data[0].name}-cells"
+    return cb.studies.run(
+        "losses-compared",
+        data=data,
+        settings={"resamples": resamples},
+        out=out,
+        engine=ONE,
+        **options,
+    )
+
+
+def runs_in(*data: Path, **options: Any) -> list[Run]:
+    """Return the runs that the study finds there."""
+    found = study(*data, **options)
+    assert not found.failed
+    return next(iter(runs_of(found.ran).values()))
+
+
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> list[Run]:
-    return read_runs(folder, resamples=100)
+    return runs_in(folder)
+
+
+def links(place: Path, folder: Path, *lines: str) -> Path:
+    """Return a folder with links to the runs of some lines."""
+    place.mkdir()
+    for line in lines:
+        for run in folder.glob(f"{line}-?"):
+            (place / run.name).symlink_to(run)
+    return place
+
+
+def test_values_are_those_of_evaluate_to_the_last_digit(folder: Path, runs: list[Run]) -> None:
+    fit, test = (cb.read_predictions(folder / f"fedlas-ls-1/{n}.npz") for n in ("val", "test"))
+    [run] = [run for run in runs if (run.line, run.seed) == ("fedlas-ls", 1)]
+    for after in AFTER:
+        probs = cb.make_calibrator(after).fit(fit.logits, fit.labels).predict_proba(test.logits)
+        found = cb.evaluate(probs, test.labels, metrics=METRICS, resamples=100)
+        for metric in METRICS:
+            told, expected = run.scores[after, metric], found[metric]
+            assert told[:4] == (expected.value, expected.low, expected.high, expected.floor)
+            np.testing.assert_allclose(told.replicates, expected.replicates, rtol=1e-6)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -213,7 +262,7 @@ def test_verdicts_need_an_interval_that_leaves_out_0(runs: list[Run]) -> None:
     words = [each[0] if len(set(each)) == 1 else "open" for each in told.values()]
     counts = [words.count(one) for one in ("as published", "the opposite", "open")]
     assert sum(counts) == len(told) < sum(map(bool, found.values()))
-    assert claims(runs).note == (
+    assert claims(runs).notes == (
         f"Claims that could be checked: {len(told)}; {counts[0]} as published, "
         f"{counts[1]} the opposite, {counts[2]} open."
     )
@@ -255,9 +304,9 @@ def test_the_summary_says_of_how_many_seeds_the_control_is(tmp_path: Path, runs:
     for line in ("cross-entropy", "fedlas-ls", "label-smoothing"):
         changes = {"loss_arguments": {"alpha": 0.03}} if line == "label-smoothing" else {}
         make_run(tmp_path, line, 0, changes)
-    text = summary(read_runs(tmp_path, 50)).note
+    text = summary(runs_in(tmp_path, resamples=50)).notes
     assert f"fedlas-ls minus {CONTROL}, the control with about its mean alpha (one seed, " in text
-    assert "the control" not in summary(runs).note
+    assert "the control" not in summary(runs).notes
 
 
 def test_the_summary_says_what_the_norm_tells_beside_the_confidence(runs: list[Run]) -> None:
@@ -272,11 +321,11 @@ def test_the_summary_says_what_the_norm_tells_beside_the_confidence(runs: list[R
         "to 0.89; fedlas-ls 0.51 against 0.89."
     )
     mine = feature_norm.norms_by_line(runs)
-    assert paper.norm_sentence(mine) in summary(runs).note
+    assert paper.norm_sentence(mine) in summary(runs).notes
 
 
 def test_the_sentences_say_what_the_differences_say(runs: list[Run]) -> None:
-    text = summary(runs).note
+    text = summary(runs).notes
     found = {
         line: difference(runs, (line, "none"), ("cross-entropy", "none"), "ece")
         for line in ("label-smoothing", "fedlas-ls", "mixup")
@@ -293,74 +342,69 @@ def test_the_sentences_say_what_the_differences_say(runs: list[Run]) -> None:
     assert "fedlas-mbls minus" not in text
 
 
-def test_what_cannot_stand_in_one_table_is_refused(tmp_path: Path, runs: list[Run]) -> None:
-    with pytest.raises(InputError, match="no run of cross-entropy is finished"):
-        all_tables([run for run in runs if run.line != "cross-entropy"])
-    (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="holds no finished run"):
-        read_runs(tmp_path / "none", 10)
-    for name, changes, sentence in (
-        ("protocol", {"protocol": "acls"}, "has protocol 'quick', but .* has 'acls'"),
-        ("line", {"loss_settings_for": "cub"}, "has loss_settings_for None, but .* has 'cub'"),
-        ("twin", {"seed": 1}, "is focal with seed 1, as .*focal-0 is"),
-    ):
-        make_run(tmp_path / name, "focal", 0, changes)
-        make_run(tmp_path / name, "focal", 1)
-        with pytest.raises(InputError, match=sentence):
-            read_runs(tmp_path / name, 10)
-    place = make_run(tmp_path / "images", "focal", 0)
-    make_run(tmp_path / "images", "focal", 1)
+def test_what_cannot_stand_in_one_table_stays_out(tmp_path: Path, runs: list[Run]) -> None:
+    assert all_tables([run for run in runs if run.line != "cross-entropy"]) == []
+    for seed, changes in enumerate(({}, {"protocol": "acls"}, {"loss_settings_for": "cub"})):
+        make_run(tmp_path / "runs", "focal", seed, changes)
+    assert [(run.line, run.seed) for run in runs_in(tmp_path / "runs")] == [("focal", 0)]
+    # Of a network that wasn't measured after everything, no table is made.
+    assert runs_of(study(tmp_path / "runs", only={"after": ["none", "smart"]}).ran) == {}
+
+
+def test_networks_of_other_test_images_have_no_paired_interval(tmp_path: Path) -> None:
+    for line in ("focal", "cross-entropy"):
+        place = make_run(tmp_path / "runs", line, 0)
+    sides = ("focal", "none"), ("cross-entropy", "none")
+    assert not np.isnan(difference(runs_in(tmp_path / "runs"), *sides, "ece").low)
     content = dict(np.load(place / "test.npz"))
     np.savez(place / "test.npz", **content | {"labels": (content["labels"] + 1) % CLASSES})
-    with pytest.raises(InputError, match="was tested on other images"):
-        read_runs(tmp_path / "images", 10)
-
-
-def test_the_page_takes_all_tables_again_and_again(folder: Path, runs: list[Run]) -> None:
-    page = (Path(__file__).parents[1] / "docs/losses-compared.md").read_text()
-    tables = [*all_tables(runs), feature_norm.norms(runs)]
-    tables += [Table(name, "", [], [], "later") for name in ("gates", "epochs")]
-    filled = fill(page, tables)
-    assert fill(filled, tables) == filled
-    for table in tables:
-        assert table.markdown() in filled
-    # What stands between the tables stays.
-    assert filled.split("<!-- end -->")[-1] == page.split("<!-- end -->")[-1]
-    assert "| focal" not in filled.split("<!-- end -->")[0]
-    with pytest.raises(InputError, match="don't agree on: gates"):
-        fill(page, [table for table in tables if table.name != "gates"])
+    assert np.isnan(difference(runs_in(tmp_path / "runs"), *sides, "ece").low)
 
 
 def test_one_command_refreshes_page_pictures_and_numbers(
-    folder: Path, runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    runs: list[Run],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("matplotlib")
-    page = tmp_path / "docs/page.md"
-    page.parent.mkdir()
-    page.write_text((Path(__file__).parents[1] / "docs/losses-compared.md").read_text())
-    write_tables(folder, page, resamples=100)
-    printed = capsys.readouterr().out
-    for table in all_tables(runs):
-        assert str(table) in printed
-        assert table.markdown() in page.read_text()
-    assert (page.parent / "images/losses-ece.png").read_bytes().startswith(b"\x89PNG")
-    text = (page.parent / "results/losses.json").read_text()
-    assert str(folder) not in text
-    assert "somewhere" not in text
-    document = json.loads(text, parse_constant=pytest.fail)
+    old = (ROOT / "docs/losses-compared.md").read_text()
+    page, figure, told = (tmp_path / name for name in ("page.md", "losses.png", "losses.json"))
+    page.write_text(old)
+    words = ["study", "run", "losses-compared", "--data", str(folder), "--workers", "1"]
+    words += ["--out", str(folder.parent / f"{folder.name}-cells"), "--set", "resamples=100"]
+    words += ["--page", str(page), "--json", str(told), "--figure", str(figure)]
+    monkeypatch.setattr("sys.argv", ["calibrant", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    printed, text = capsys.readouterr().out, page.read_text()
+    for _, table in all_tables(runs):
+        assert table.to_text() in printed
+        assert table.to_markdown() in text
+    # What stands between the tables stays, and every place was filled.
+    assert text.split("<!-- end -->")[-1] == old.split("<!-- end -->")[-1]
+    assert text.count("<!-- study losses-compared: ") == len(all_tables(runs))
+    assert filled(text, study(folder), page) == text
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    numbers = told.read_text()
+    assert str(folder) not in numbers
+    assert "somewhere" not in numbers
+    document = json.loads(numbers, parse_constant=pytest.fail)
     expected = json.loads(json.dumps(as_document(runs)))
     assert {name: document[name] for name in expected} == expected
     assert len(document["feature_norm"]) == len(runs)
     assert document["lines"]["fedlas-ls"]["seeds"] == [0, 1, 2]
     sides = ["fedlas-ls", "smart"], ["cross-entropy", "smart"]
     found = difference(runs, *map(tuple, sides), "nll")
-    [told] = [
+    [of] = [
         each
         for each in document["differences"]
         if (each["first"], each["second"], each["metric"]) == (*sides, "nll")
     ]
-    assert told["high"] == found.high
-    assert told["by_seed"]["2"]["low"] == found.by_seed[2].low
+    assert of["high"] == found.high
+    assert of["by_seed"]["2"]["low"] == found.by_seed[2].low
 
 
 def test_runs_whose_folders_are_gone_stay_in_every_table(
@@ -368,28 +412,24 @@ def test_runs_whose_folders_are_gone_stay_in_every_table(
 ) -> None:
     place = tmp_path / "losses.json"
     place.write_text(json.dumps(as_document(runs), allow_nan=False))
-    here = [run for run in runs if run.line == "mixup"]
-    joined = record.join(here, place)
-    assert joined.again == ["mixup, seed 1"]
-    assert not joined.otherwise
-    gone = [run for run in joined.runs if run.folder is None]
-    assert len(gone) == len(runs) - 1
-    for before, after in zip(all_tables(runs), all_tables(joined.runs), strict=True):
-        assert str(after) == str(before)
-    assert str(feature_norm.norms(joined.runs)) == str(feature_norm.norms(runs))
+    joined = runs_in(links(tmp_path / "here", folder, "mixup"), place)
+    assert [(run.line, run.seed, run.again) for run in joined if run.rows] == [("mixup", 1, True)]
+    assert len(joined) == len(runs)
+    for (_, before), (_, after) in zip(all_tables(runs), all_tables(joined), strict=True):
+        assert after == before
     # Nothing is lost from page to page.
-    again = json.loads(json.dumps(as_document(joined.runs), allow_nan=False))
+    again = json.loads(json.dumps(as_document(joined), allow_nan=False))
     assert again == json.loads(json.dumps(as_document(runs)))
     # Two networks that were never compared have a difference, but no interval over test images.
     sides = ("mixup", "temperature"), ("cross-entropy", "none")
-    [only] = difference(joined.runs, *sides, "ece").by_seed.values()
+    [only] = difference(joined, *sides, "ece").by_seed.values()
     assert only.value == pytest.approx(difference(runs, *sides, "ece").value, abs=1e-12)
     assert np.isnan(only.low)
-    assert interval_cell(difference(joined.runs, *sides, "ece"), "ece").endswith("(0/0 of 1)")
+    assert interval_cell(difference(joined, *sides, "ece"), "ece").endswith("(0/0 of 1)")
 
 
 def test_a_run_that_came_out_otherwise_takes_none_of_the_old_intervals(
-    runs: list[Run], tmp_path: Path
+    folder: Path, runs: list[Run], tmp_path: Path
 ) -> None:
     document = json.loads(json.dumps(as_document(runs)))
     for entry in document["runs"]:
@@ -397,22 +437,25 @@ def test_a_run_that_came_out_otherwise_takes_none_of_the_old_intervals(
             entry["after"]["none"]["ece"]["value"] += 0.01
     place = tmp_path / "losses.json"
     place.write_text(json.dumps(document))
-    joined = record.join([run for run in runs if run.line == "fedlas-ls"], place)
-    assert joined.otherwise == ["fedlas-ls, seed 0"]
+    here = links(tmp_path / "here", folder, "fedlas-ls")
+    found = study(here, place)
+    told = dict(tables(found))["Trained again"]
+    assert [row[1].split()[0] for row in told.rows] == ["other", "the", "the"]
+    joined = next(iter(runs_of(found.ran).values()))
     sides = ("fedlas-ls", "none"), ("cross-entropy", "none")
-    assert difference(joined.runs, *sides, "ece").known() == 3
+    assert difference(joined, *sides, "ece").known() == 3
     # Now the network that is gone is the one that differs.
-    joined = record.join([run for run in runs if run.line == "cross-entropy"], place)
-    found = difference(joined.runs, *sides, "ece")
-    assert np.isnan(found.by_seed[0].low)
-    assert not np.isnan(found.by_seed[1].low)
+    joined = runs_in(links(tmp_path / "others", folder, "cross-entropy"), place)
+    apart = difference(joined, *sides, "ece")
+    assert np.isnan(apart.by_seed[0].low)
+    assert not np.isnan(apart.by_seed[1].low)
+    # What is no record is no input of this study.
     place.write_text("{}")
-    with pytest.raises(InputError, match="is no record of this study"):
-        record.join(runs, place)
+    assert len(runs_in(here, place)) == 3
 
 
 def test_results_after_another_fit_of_smart_are_only_compared_as_they_were(
-    runs: list[Run], tmp_path: Path
+    folder: Path, runs: list[Run], tmp_path: Path
 ) -> None:
     document = json.loads(json.dumps(as_document(runs)))
     for entry in document["runs"]:
@@ -420,16 +463,15 @@ def test_results_after_another_fit_of_smart_are_only_compared_as_they_were(
         entry["after"]["smart"]["ece"]["value"] += 1
     place = tmp_path / "losses.json"
     place.write_text(json.dumps(document))
-    here = [run for run in runs if run.line in ("cross-entropy", "mixup")]
-    joined = record.join(here, place)
-    assert not joined.otherwise
+    joined = runs_in(links(tmp_path / "here", folder, "cross-entropy", "mixup"), place)
+    assert {run.again for run in joined if run.rows} == {True}
     sides = ("fedlas-ls", "smart"), ("cross-entropy", "smart")
-    before, after = (difference(some, *sides, "ece") for some in (runs, joined.runs))
+    before, after = (difference(some, *sides, "ece") for some in (runs, joined))
     assert after.by_seed == before.by_seed
-    assert difference(joined.runs, sides[0], ("mixup", "smart"), "ece") is None
-    [note] = [table.note for table in all_tables(joined.runs) if table.name == "means-smart"]
-    assert note.endswith("fitted by hand, before it was by six damped steps, for networks that "
-                         "are gone: label-smoothing, fedlas-ls.")  # fmt: skip
+    assert difference(joined, sides[0], ("mixup", "smart"), "ece") is None
+    notes = dict(all_tables(joined))["Test images, after SMART"].notes
+    assert notes.endswith("fitted by hand, before it was by six damped steps, for networks that "
+                          "are gone: label-smoothing, fedlas-ls.")  # fmt: skip
 
 
 def test_a_count_on_record_holds_for_seeds_that_it_can_be_told_of() -> None:
@@ -482,69 +524,38 @@ def test_the_summary_sorts_the_controls_and_says_what_they_leave_open(runs: list
 
 
 def test_other_arguments_make_another_line(runs: list[Run], tmp_path: Path) -> None:
-    def line(**changes: Any) -> str:
-        return line_of(runs[0].settings | changes)
+    def line(loss: str = "cross-entropy", mixing: str = "none", **arguments: Any) -> str:
+        return line_of(loss, arguments if mixing == "none" else {}, mixing, arguments)
 
     assert line() == "cross-entropy"
     assert line(mixing="mixup") == "mixup"
-    assert line(mixing="mixup", mixing_arguments={"alpha": 1}) == "mixup alpha=1"
+    assert line(mixing="mixup", alpha=1) == "mixup alpha=1"
     assert line(loss="focal", mixing="mixup") == "focal + mixup"
-    assert line(loss="label-smoothing", loss_arguments={"alpha": 0.03}) == CONTROL
-    make_run(tmp_path, "label-smoothing", 0, {"loss_arguments": {"alpha": 0.03}})
-    make_run(tmp_path, "fedlas-ls", 0)
-    mine = read_runs(tmp_path, 50)
+    assert line(loss="label-smoothing", alpha=0.03) == CONTROL
+    make_run(tmp_path / "runs", "label-smoothing", 0, {"loss_arguments": {"alpha": 0.03}})
+    make_run(tmp_path / "runs", "fedlas-ls", 0)
+    mine = runs_in(tmp_path / "runs", resamples=50)
     assert [run.line for run in mine] == ["fedlas-ls", CONTROL]
     found = difference(mine, ("fedlas-ls", "none"), (CONTROL, "none"), "ece")
     assert control(mine).rows[0][2] == interval_cell(found, "ece")
     assert control(runs).rows == []
-    assert control(runs).note.startswith(
-        f"Not trained when this page was made: label-smoothing alpha=0.02, {CONTROL}, "
-    )
+    assert control(runs).notes.startswith(f"Not there: label-smoothing alpha=0.02, {CONTROL}, ")
 
 
-def test_training_goes_on_where_it_was_left(folder: Path, tmp_path: Path) -> None:
-    arguments = Namespace(
-        data=Path("cifar"),
-        out=folder,
-        seeds="0,1",
-        losses="all",
-        net="resnet8",
-        protocol="quick",
-        epochs=4,
-        n_classes=None,
-        precision="bf16",
-        loss_settings_for="cifar10",
-    )
-    wanted = training.commands(arguments)
-    done = {f"{line}-{seed}" for line in SHARPNESS for seed in (0, 1)} - {"mixup-0"}
-    assert wanted.keys() == {f"{line}-{seed}" for line in LINES for seed in "01"} - done
-    words = " ".join(wanted["fedlas-mbls-1"])
-    assert f"--out {folder}/fedlas-mbls-1 --loss fedlas-mbls " in words
-    assert "--seed 1 --precision bf16 --loss-settings-for cifar10 --epochs 4 --resume" in words
-    assert "--mixing mixup" in " ".join(wanted["mixup-0"])
-    called: list[list[str]] = []
-
-    def call(command: list[str]) -> int:
-        called.append(command[3:])
-        return int("focal-0" in " ".join(command))
-
-    failed = training.run_commands(wanted, call)
-    assert called == list(wanted.values())
-    assert failed == ["focal-0", "dual-focal-0"]
-    arguments.losses = CONTROL
-    name, words = next(iter(training.commands(arguments).items()))
-    assert name == "label-smoothing-alpha=0.03-0"
-    assert " ".join(words).count("--loss label-smoothing --set alpha=0.03") == 1
-    arguments.losses = "focal,hinge"
-    with pytest.raises(InputError, match="'hinge' is not in the study"):
-        training.commands(arguments)
-    assert not finished(tmp_path)
+def test_every_line_of_the_tables_is_declared() -> None:
+    cells = cells_of(cb.studies.study_named("losses-compared"))
+    assert {plan_of(cell).line for cell in cells} == {*LINES, *CONTROLS}
+    assert {plan_of(cell).after for cell in cells} == set(AFTER)
 
 
-def test_the_norm_tells_right_from_wrong_as_often_as_pairs_say(runs: list[Run]) -> None:
-    rows = feature_norm.read_rows(runs[0])
+def test_the_norm_tells_right_from_wrong_as_often_as_pairs_say(
+    folder: Path, runs: list[Run]
+) -> None:
+    test = cb.read_predictions(folder / "cross-entropy-0/test.npz")
+    rows = feature_norm.read_rows(test)
     right = rows.right == 1
-    found = feature_norm.norm_estimates(runs[0])
+    found = feature_norm.norm_estimates(test)
+    assert feature_norm.norms_by_line(runs)["cross-entropy"][0] == found
     rounded = np.round(rows.confidence, 1)  # with ties
     ours = feature_norm.auroc_of_right(rounded, right).value
     for scores, value in (
@@ -571,11 +582,12 @@ def test_the_norm_tells_right_from_wrong_as_often_as_pairs_say(runs: list[Run]) 
 
 def test_intervals_of_the_norms_are_over_seeds_where_there_are_some(runs: list[Run]) -> None:
     mine = [run for run in runs if run.line == "fedlas-ls"]
-    values = [feature_norm.norm_estimates(run)[2].value for run in mine]
+    estimates = feature_norm.norms_by_line(mine)["fedlas-ls"]
+    values = [each[2].value for each in estimates]
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     shown = feature_norm.norms(mine).rows[0]
     assert shown[3] == f"{np.mean(values):.3f} ({low:.3f} to {high:.3f})"
-    value, error = feature_norm.norm_estimates(mine[0])[2]
+    value, error = estimates[0][2]
     shown = feature_norm.norms(mine[:1]).rows[0]
     assert shown[3] == f"{value:.3f} ({value - 1.96 * error:.3f} to {value + 1.96 * error:.3f})"
 
@@ -593,12 +605,19 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
         )
         for n in (80, 40)
     ]
-    settings = RunSettings("here", loss="fedlas-ls", epochs=2, batch_size=16, precision="32")
-    train(settings, tmp_path / "run", data=DataSet(*parts, None, CLASSES))
-    [run] = read_runs(tmp_path, 20)
-    found = gate.gate_on_test_images(run)
-    state = torch.load(tmp_path / "run/last.ckpt", weights_only=True)["objective"]
-    archive = np.load(tmp_path / "run/test.npz")
+    settings = RunSettings("cifar10", loss="fedlas-ls", epochs=2, batch_size=16, precision="32")
+    train(settings, tmp_path / "runs/run", data=DataSet(*parts, None, CLASSES))
+    options = {"epochs": 2, "batch_size": 16, "precision": "32", "loss_settings_for": ""}
+    options["protocol"] = settings.protocol
+    given = {"settings": {"resamples": 20, **options}, "out": tmp_path / "out", "engine": ONE}
+    [run] = next(
+        iter(
+            runs_of(cb.studies.run("losses-compared", data=tmp_path / "runs", **given).ran).values()
+        )
+    )
+    found = gate.gate_of(run)
+    state = torch.load(tmp_path / "runs/run/last.ckpt", weights_only=True)["objective"]
+    archive = np.load(tmp_path / "runs/run/test.npz")
     weights = [state[f"loss.gate_network.{part}"].numpy() for part in ("0.weight", "2.weight")]
     biases = [state[f"loss.gate_network.{part}"].numpy() for part in ("0.bias", "2.bias")]
     hidden = archive["logits"] @ weights[0].T + biases[0]
@@ -615,11 +634,13 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
     document = json.loads(json.dumps(as_document([run]), allow_nan=False))
     assert document["gate_on_test_images"][0]["alpha"] == found.alpha
     (tmp_path / "losses.json").write_text(json.dumps(document))
-    assert str(gate.gates(record.read_record(tmp_path / "losses.json"))) == str(gate.gates([run]))
-    assert str(gate.epochs(record.read_record(tmp_path / "losses.json"))) == str(gate.epochs([run]))
+    kept = cb.studies.run("losses-compared", data=tmp_path / "losses.json", **given)
+    [gone] = next(iter(runs_of(kept.ran).values()))
+    assert gate.gates([gone]) == gate.gates([run])
+    assert gate.epochs([gone]) == gate.epochs([run])
     places = [row[0] for row in gate.epochs([run]).rows]
     assert places == ["fedlas-ls (1), epoch 1", "fedlas-ls (1), epoch 2"]
-    history = json.loads((tmp_path / "run/history.json").read_text())
+    history = json.loads((tmp_path / "runs/run/history.json").read_text())
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = gate_over_epochs(history)
     drawn = axes[2].get_lines()[0].get_ydata()

@@ -37,6 +37,8 @@ _MINUS = re.compile(r"(?<![\w.)\]])-(?=\.?\d)")
 class Table:
     """Cells of text under headings; the first columns name the rows.
 
+    Without headings it is its notes alone.
+
     Attributes:
         head: headings.
         rows: cells, as many in each row as there are headings.
@@ -62,10 +64,12 @@ class Table:
 
     def to_text(self) -> str:
         """Return the table for a terminal; what stands out in others doesn't here."""
-        return format_table(self.head, self.rows, self.labels)
+        return format_table(self.head, self.rows, self.labels) if self.head else ""
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, and the notes below it."""
+        if not self.head:
+            return self.notes
         bars = ["---"] * self.labels + ["--:"] * (len(self.head) - self.labels)
         cells = self._cells(lambda text: text.replace("|", r"\|"), "**{}**")
         lines = ["| " + " | ".join(line) + " |" for line in (self.head, bars, *cells)]
@@ -75,6 +79,8 @@ class Table:
         """Return a LaTeX tabular of the package booktabs, the notes as a comment above it."""
         form = "l" * self.labels + "r" * (len(self.head) - self.labels)
         comment = [f"% {line}".rstrip() for line in self.notes.splitlines()]
+        if not self.head:
+            return "\n".join(comment)
         cells = self._cells(_escaped, r"\textbf{{{}}}")
         head = [_escaped(text) for text in self.head]
         lines = [" & ".join(line) + r" \\" for line in (head, *cells)]
@@ -94,6 +100,8 @@ class Table:
 
     def to_html(self) -> str:
         """Return an HTML table, without notes or styles but for the alignment."""
+        if not self.head:
+            return ""
         cells = self._cells(escape, "<b>{}</b>")
         right = ' style="text-align: right"'
 

@@ -204,6 +204,7 @@ class StudyResult:
             "ranks": {metric: self.ranks(metric) for metric in self.study.metrics},
             "results": self.records(),
             "footnotes": list(self.study.footnotes),
+            **kind_named(self.study.kind).document(self),
         }
 
     def __str__(self) -> str:

@@ -171,6 +171,10 @@ class Kind(ABC):
         """Return tables of its own, each with a heading, to stand below those of every study."""
         return []
 
+    def document(self, result: StudyResult) -> dict[str, Any]:
+        """Return what stands in the JSON of a result besides that of every study."""
+        return {}
+
     def draw(self, result: StudyResult) -> Figure | None:
         """Return a figure of its own for a study's result; None for what the study declares."""
         return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from calibrant.core.tables import Table
 from calibrant.studies.losses.runs import ABLATIONS, CONTROL, CONTROLS, SMALLER, Run
 from calibrant.studies.losses.statistics import Difference, Side, difference, lines_of, mean
-from calibrant.studies.losses.tables import TITLES, Table, difference_cell, interval_cell
+from calibrant.studies.losses.tables import TITLES, difference_cell, interval_cell
 
 # Whether FeDLaS-LS is more than a smaller alpha.
 CONTROLLED: tuple[Side, Side] = (("fedlas-ls", "none"), (CONTROL, "none"))
@@ -32,13 +33,8 @@ def control(runs: Sequence[Run]) -> Table:
         )
     ]
     missing = [line for line in CONTROLS if line not in lines_of(runs)]
-    return Table(
-        "control",
-        "Is FeDLaS-LS more than a smaller alpha?",
-        ["fedlas-ls as trained, minus (seeds)", *(TITLES[metric] for metric in metrics)],
-        rows,
-        f"Not trained when this page was made: {', '.join(missing)}." if missing else "",
-    )
+    head = ["fedlas-ls as trained, minus (seeds)", *(TITLES[metric] for metric in metrics)]
+    return Table(head, rows, notes=f"Not there: {', '.join(missing)}." if missing else "")
 
 
 def control_sentence(runs: Sequence[Run]) -> str:

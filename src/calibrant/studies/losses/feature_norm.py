@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray
-from calibrant.files import read_predictions
+from calibrant.core.tables import Table
+from calibrant.evaluation.over_data_sets import t_interval
+from calibrant.predictions.predictions import Predictions
 from calibrant.studies.losses.runs import Run
-from calibrant.studies.losses.statistics import LEVEL, lines_of, t_interval
-from calibrant.studies.losses.tables import Table
+from calibrant.studies.losses.statistics import LEVEL
 
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 NORM_COLUMNS = (
@@ -38,10 +39,8 @@ class Estimate(NamedTuple):
     error: float
 
 
-def read_rows(run: Run) -> Rows:
+def read_rows(test: Predictions) -> Rows:
     """Return L1 norm of the features, confidence and correctness of the test images."""
-    assert run.folder is not None
-    test = read_predictions(run.folder / "test.npz")
     logits = np.asarray(test.logits, np.float64)
     shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return Rows(
@@ -74,11 +73,9 @@ def _mean_rank(ordered: FloatArray, values: FloatArray) -> FloatArray:
     return (sides[0] + sides[1]) / (2 * len(ordered))
 
 
-def norm_estimates(run: Run) -> list[Estimate]:
-    """Return the estimates of one run in the order of `NORM_COLUMNS`."""
-    if run.folder is None:
-        return run.kept["feature_norm"]
-    rows = read_rows(run)
+def norm_estimates(test: Predictions) -> list[Estimate]:
+    """Return the estimates of one network in the order of `NORM_COLUMNS`."""
+    rows = read_rows(test)
     right = rows.right == 1
     return [
         correlation(rows.norm, rows.right),
@@ -87,13 +84,20 @@ def norm_estimates(run: Run) -> list[Estimate]:
     ]
 
 
+def key_of(column: str) -> str:
+    """Return what JSON calls one of `NORM_COLUMNS`."""
+    return column.replace(" ", "_")
+
+
 def norms_by_line(runs: Sequence[Run]) -> dict[str, list[list[Estimate]]]:
     """Return the estimates of every run by its line."""
-    measured = [run for run in runs if run.folder is not None or "feature_norm" in run.kept]
-    return {
-        line: [norm_estimates(run) for run in measured if run.line == line]
-        for line in lines_of(measured)
-    }
+    found: dict[str, list[list[Estimate]]] = {}
+    for run in runs:
+        told = run.more.get("feature_norm")
+        if told:
+            estimates = [Estimate(**told[key_of(name)]) for name in NORM_COLUMNS]
+            found.setdefault(run.line, []).append(estimates)
+    return found
 
 
 def norms(runs: Sequence[Run]) -> Table:
@@ -102,8 +106,8 @@ def norms(runs: Sequence[Run]) -> Table:
     for line, found in norms_by_line(runs).items():
         cells = [_with_interval([each[i] for each in found]) for i in range(len(NORM_COLUMNS))]
         rows.append([f"{line} ({len(found)})", *cells])
-    title = "L1 norm of the features, test images"
-    return Table("norms", title, ["loss (seeds)", *NORM_COLUMNS], rows)
+    note = "" if rows else "None of the runs has the features of its test images."
+    return Table(["loss (seeds)", *NORM_COLUMNS], rows, notes=note)
 
 
 def _with_interval(found: Sequence[Estimate]) -> str:
@@ -114,9 +118,8 @@ def _with_interval(found: Sequence[Estimate]) -> str:
 def interval(found: Sequence[Estimate]) -> tuple[float, float, float]:
     """Return mean and ends, over seeds or of one seed over test images."""
     values = np.array([each.value for each in found])
-    if len(values) > 1:
-        low, high = t_interval(values)
-    else:
+    low, high = t_interval(values, LEVEL)
+    if low is None or high is None:
         half = NORMAL * found[0].error
         low, high = found[0].value - half, found[0].value + half
     return float(values.mean()), low, high

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.files.atomic import replacing
+import numpy as np
+
 from calibrant.report.figures import PALETTE, QUIET
 from calibrant.report.gate_figure import PANELS, gate_over_epochs
-from calibrant.studies.losses.gate import gate_histories, gate_picture
+from calibrant.studies.losses.gate import gate_histories
 from calibrant.studies.losses.runs import AFTER, Run
 from calibrant.studies.losses.statistics import lines_of, mean, seeds_of
 from calibrant.studies.losses.tables import IN_WORDS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # matplotlib's types leave keyword arguments open.
@@ -23,29 +24,25 @@ if TYPE_CHECKING:
 MARKERS = {"none": "o", "temperature": "s", "smart": "D"}
 
 
-def write_figures(runs: Sequence[Run], folder: Path) -> list[Path]:
-    """Write losses-ece.png and, where runs have recorded it, a picture of each FeDLaS gate."""
+def drawn(runs: Sequence[Run]) -> Figure:
+    """Return the ECE of every line, and below it each FeDLaS gate that runs have recorded."""
     from matplotlib.figure import Figure
 
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = {"losses-ece.png": _errors(runs, Figure((7.2, 4.8), layout="constrained"))}
-    for line, histories in gate_histories(runs).items():
-        figure = Figure((11, 2.8), layout="constrained")
-        axes = list(figure.subplots(1, PANELS))
+    histories_of = gate_histories(runs)
+    errors, gate = 0.7 + 0.34 * len(lines_of(runs)), 2.8
+    figure = Figure((11, errors + gate * len(histories_of)), layout="constrained")
+    heights = [errors, *[gate] * len(histories_of)]
+    parts = np.ravel(figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False))
+    _errors(runs, parts[0].subplots())
+    for part, (line, histories) in zip(parts[1:], histories_of.items(), strict=True):
+        axes = list(part.subplots(1, PANELS))
         for history in histories:
             gate_over_epochs(history, axes)
-        figure.suptitle(f"{line}, seeds: {len(histories)}", fontsize="medium")
-        drawn[gate_picture(line)] = figure
-    written: list[Path] = []
-    for name, figure in drawn.items():
-        written.append(folder / name)
-        with replacing(written[-1]) as temporary:
-            figure.savefig(temporary, dpi=130, format="png")
-    return written
+        part.suptitle(f"{line}, seeds: {len(histories)}", fontsize="medium")
+    return figure
 
 
-def _errors(runs: Sequence[Run], figure: Figure) -> Figure:
-    ax = figure.subplots()
+def _errors(runs: Sequence[Run], ax: Axes) -> None:
     lines = lines_of(runs)[::-1]
     for number, after in enumerate(AFTER):
         color, shift = PALETTE[(1, 0, 2)[number]], 0.24 * (1 - number)
@@ -72,4 +69,3 @@ def _errors(runs: Sequence[Run], figure: Figure) -> Figure:
     ax.grid(axis="x", color=QUIET, alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.legend(frameon=False, fontsize="small")
-    return figure

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
-from calibrant.files import read_predictions
+from calibrant.core.tables import Table
+from calibrant.predictions.predictions import Predictions
 from calibrant.studies.losses.feature_norm import NORMAL, read_rows
 from calibrant.studies.losses.runs import Run
-from calibrant.studies.losses.tables import Table
 
 
 class Gate(NamedTuple):
@@ -35,16 +35,29 @@ class Gate(NamedTuple):
     half: float
 
 
-def gate_on_test_images(run: Run) -> Gate:
-    """Return what the gate of a run with FeDLaS decides for its test images."""
-    if run.folder is None:
-        return run.kept["gate_on_test_images"]
+def gate_on_test_images(run: Path, settings: Mapping[str, Any], test: Predictions) -> Gate | None:
+    """Return what the gate of a run with FeDLaS decides for its test images.
+
+    Args:
+        run: its folder.
+        settings: of its training.
+        test: its predictions, with features.
+
+    Returns:
+        None without a checkpoint, and for another loss.
+    """
+    if not settings["loss"].startswith("fedlas"):
+        return None
     import torch
 
     from calibrant.training.losses import FeDLaS, make_loss
-    from calibrant.training.run.state import read_checkpoint
+    from calibrant.training.run.protocols import protocol_named
+    from calibrant.training.run.state import BEST, LAST, read_checkpoint
 
-    settings, test = run.settings, read_predictions(run.folder / "test.npz")
+    best = protocol_named(settings["protocol"]).select == "best"
+    checkpoint = run / (BEST if best else LAST)
+    if not checkpoint.is_file():
+        return None
     logits, labels = (torch.as_tensor(np.asarray(x)) for x in (test.logits, test.labels))
     loss = make_loss(
         settings["loss"],
@@ -53,22 +66,13 @@ def gate_on_test_images(run: Run) -> Gate:
         **settings["loss_arguments"],
     ).eval()
     assert isinstance(loss, FeDLaS)
-    state = read_checkpoint(_checkpoint(run))["objective"]
+    state = read_checkpoint(checkpoint)["objective"]
     prefix = "loss."
     loss.load_state_dict({k.removeprefix(prefix): state[k] for k in state if k.startswith(prefix)})
     with torch.no_grad():
         loss(logits, labels, torch.as_tensor(np.asarray(test.features)))
-    rows = read_rows(run)
+    rows = read_rows(test)
     return summary(loss.last.psi.numpy(), loss.last.alpha.numpy(), rows.confidence - rows.right)
-
-
-def _checkpoint(run: Run) -> Path:
-    assert run.folder is not None
-    from calibrant.training.run.protocols import protocol_named
-    from calibrant.training.run.state import BEST, LAST
-
-    best = protocol_named(run.settings["protocol"]).select == "best"
-    return run.folder / (BEST if best else LAST)
 
 
 def summary(psi: NDArray[Any], alpha: NDArray[Any], residual: FloatArray) -> Gate:
@@ -88,23 +92,21 @@ def summary(psi: NDArray[Any], alpha: NDArray[Any], residual: FloatArray) -> Gat
     return Gate(float((psi == 1).mean()), float(alpha.mean()), gaps[0], gaps[1], half)
 
 
-def with_gate(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with FeDLaS whose checkpoint, or what was found in it, is there."""
-    return [
-        run
-        for run in runs
-        if run.settings["loss"].startswith("fedlas")
-        and (
-            "gate_on_test_images" in run.kept if run.folder is None else _checkpoint(run).is_file()
-        )
-    ]
+def gate_of(run: Run) -> Gate | None:
+    """Return what was found of the gate of a run, if it has one."""
+    found = run.more.get("gate_on_test_images")
+    if found is None:
+        return None
+    return Gate(*(math.nan if found[name] is None else found[name] for name in Gate._fields))
 
 
 def gates(runs: Sequence[Run]) -> Table:
     """Return what the gate does to the test images in each run with FeDLaS."""
     rows: list[list[str]] = []
-    for run in with_gate(runs):
-        gate = gate_on_test_images(run)
+    for run in runs:
+        gate = gate_of(run)
+        if gate is None:
+            continue
         apart = gate.gap_positive - gate.gap_negative
         rows.append(
             [
@@ -130,22 +132,17 @@ def gates(runs: Sequence[Run]) -> Table:
         "difference",
     ]
     note = "" if rows else "There was no checkpoint of a finished run with FeDLaS."
-    return Table("gates", "The gate on test images", head, rows, note)
+    return Table(head, rows, notes=note)
 
 
 def gate_histories(runs: Sequence[Run]) -> dict[str, list[list[dict[str, Any]]]]:
     """Return the histories of each line whose runs have recorded the gate."""
     found: dict[str, list[list[dict[str, Any]]]] = {}
     for run in runs:
-        history = history_of(run)
-        if history and "gate_positive" in history[0]:
+        history = run.more.get("gate_by_epoch")
+        if history:
             found.setdefault(run.line, []).append(history)
     return found
-
-
-def gate_picture(line: str) -> str:
-    """Return the file name of the picture of a line's gate."""
-    return f"fedlas-gate-{line}.png"
 
 
 def epochs(runs: Sequence[Run]) -> Table:
@@ -167,20 +164,9 @@ def epochs(runs: Sequence[Run]) -> Table:
                 spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
                 cells.append(_cell(float(np.mean(values)), spread, 4) if values else "")
             rows.append([f"{line} ({len(histories)}), epoch {epoch + 1}", *cells])
-    pictures = [
-        f"![{line}: the gate by epoch](images/{gate_picture(line)})" for line in histories_of
-    ]
-    note = "\n\n".join(pictures) or "None of the runs here has recorded its gate by epoch."
+    note = "" if rows else "None of the runs here has recorded its gate by epoch."
     head = ["loss (seeds), epoch", *columns.values()]
-    return Table("epochs", "The gate on the training images, by epoch", head, rows, note)
-
-
-def history_of(run: Run) -> list[dict[str, Any]]:
-    """Return what a run recorded epoch by epoch; nothing if it didn't."""
-    if run.folder is None:
-        return run.kept.get("gate_by_epoch", [])
-    file = run.folder / "history.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return Table(head, rows, notes=note)
 
 
 def _cell(value: float, spread: float | None, digits: int = 3) -> str:

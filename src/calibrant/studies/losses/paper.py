@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibrant.core.errors import InputError
+from calibrant.core.tables import Table
 from calibrant.studies.losses.controls import PAIRS, control, control_sentence, deciding, in_classes
-from calibrant.studies.losses.feature_norm import Estimate, interval, norms_by_line
-from calibrant.studies.losses.runs import AFTER, REFERENCE, Run
+from calibrant.studies.losses.feature_norm import Estimate, interval, norms, norms_by_line
+from calibrant.studies.losses.gate import epochs, gates
+from calibrant.studies.losses.runs import REFERENCE, Run
 from calibrant.studies.losses.statistics import Difference, Side, difference, lines_of, mean
 from calibrant.studies.losses.tables import (
+    IN_WORDS,
     TITLES,
-    Table,
     against_scaled,
     difference_cell,
     differences,
@@ -84,24 +85,24 @@ CLAIMS: tuple[tuple[Side, Side, tuple[str, ...]], ...] = (
 SAME_CLAIM = {"AdaECE": "ECE", "O-ECE": "parts", "U-ECE": "parts"}
 
 
-def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Return every table that needs nothing but the predictions.
-
-    Raises:
-        InputError: there is no run of the line that the others are compared with.
-    """
+def all_tables(runs: Sequence[Run]) -> list[tuple[str, Table]]:
+    """Return every table with its heading; none without the line that the others are held to."""
     if REFERENCE not in lines_of(runs):
-        raise InputError(f"no run of {REFERENCE} is finished, with which all others are compared")
-    return [
-        summary(runs),
-        which_runs(runs),
-        *(means(runs, after) for after in AFTER),
-        *(differences(runs, after) for after in AFTER),
-        against_scaled(runs),
-        published(runs),
-        claims(runs),
-        control(runs),
+        return []
+    found = [
+        ("In short", summary(runs)),
+        ("Runs", which_runs(runs)),
+        *((f"Test images, {words}", means(runs, after)) for after, words in IN_WORDS.items()),
+        *((f"Differences {words}", differences(runs, after)) for after, words in IN_WORDS.items()),
+        ("Against cross-entropy with temperature scaling", against_scaled(runs)),
+        ("ECE in the paper and here", published(runs)),
+        ("The paper's claims", claims(runs)),
+        ("Is FeDLaS-LS more than a smaller alpha?", control(runs)),
+        ("The norm of the features", norms(runs)),
+        ("The gate on test images", gates(runs)),
+        ("The gate by epoch", epochs(runs)),
     ]
+    return [(h, table if table.rows else Table([], [], notes=table.notes)) for h, table in found]
 
 
 def summary(runs: Sequence[Run]) -> Table:
@@ -131,9 +132,9 @@ def summary(runs: Sequence[Run]) -> Table:
     points.append(control_sentence(runs))
     points += deciding(runs)
     points.append(norm_sentence(norms_by_line(runs)))
-    points.append(claims(runs).note.replace("Claims", "Claims of the FeDLaS paper", 1))
+    points.append(claims(runs).notes.replace("Claims", "Claims of the FeDLaS paper", 1))
     points = [point for point in points if point]
-    return Table("summary", "In short", [], [], "\n".join(f"- {point}" for point in points))
+    return Table([], [], notes="\n\n".join(f"- {point}" for point in points))
 
 
 def _sorted_out(runs: Sequence[Run], after: str, second: Side, metric: str) -> str:
@@ -172,7 +173,7 @@ def published(runs: Sequence[Run]) -> Table:
         for side in sides
     ]
     head = ["loss", "ResNet-50", "ResNet-101", "here", "O/U-ECE, ResNet-50", "O/U-ECE, here"]
-    return Table("published", "ECE in the paper and here", head, rows)
+    return Table(head, rows)
 
 
 def claims(runs: Sequence[Run]) -> Table:
@@ -192,7 +193,7 @@ def claims(runs: Sequence[Run]) -> Table:
                 ]
             )
     head = ["the paper says", "metric", "published", "here", "verdict"]
-    return Table("claims", "The paper's claims", head, rows, tally(rows))
+    return Table(head, rows, notes=tally(rows))
 
 
 def tally(rows: Sequence[Sequence[str]]) -> str:
@@ -217,6 +218,8 @@ def norm_sentence(found: dict[str, list[list[Estimate]]]) -> str:
     Args:
         found: of each line, for each run, its estimates in the order of `NORM_COLUMNS`.
     """
+    if not found:
+        return ""
     sides = {
         line: [interval([each[i] for each in runs]) for i in (2, 3)] for line, runs in found.items()
     }

@@ -1,34 +1,24 @@
-"""results/losses.json: what a page was made of, for people, and for the next page.
+"""What the study of losses keeps as JSON: for people, and for its next run.
 
 Folders of runs are large and don't stay for ever. A run whose folder is gone keeps its place in the
-tables by what is written here; where the folder is there again, it decides. The bootstrap over test
+tables by what is written here; where the folder is there, it decides. The bootstrap over test
 images needs predictions: of two runs that were compared while both were there its interval is kept,
 of others it isn't known.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from calibrant.core.errors import InputError
+import numpy as np
+
 from calibrant.evaluation.uncertainty import PairedDifference
+from calibrant.studies.declaration import INPUT
 from calibrant.studies.losses.controls import PAIRS
-from calibrant.studies.losses.feature_norm import NORM_COLUMNS, Estimate, norm_estimates
-from calibrant.studies.losses.gate import Gate, gate_on_test_images, history_of, with_gate
 from calibrant.studies.losses.paper import CLAIMS
-from calibrant.studies.losses.runs import (
-    AFTER,
-    METRICS,
-    REFERENCE,
-    Measured,
-    Run,
-    check_alike,
-    in_order,
-)
+from calibrant.studies.losses.runs import AFTER, METRICS, REFERENCE, Measured, Run, in_order
 from calibrant.studies.losses.statistics import (
     LEVEL,
     EarlierDifference,
@@ -36,71 +26,64 @@ from calibrant.studies.losses.statistics import (
     difference,
     lines_of,
     mean,
-    same,
     seeds_of,
 )
+
+if TYPE_CHECKING:
+    from calibrant.studies.results import Ran
 
 Question = tuple[Side, Side, str]  # first, second, metric
 COMMON = ("net", "protocol", "epochs", "batch_size", "rate", "precision")
 OWN = ("loss", "loss_arguments", "loss_settings_for", "mixing", "mixing_arguments")
 
 
-class Joined(NamedTuple):
-    """Runs of today and of an earlier page.
+def runs_of(ran: Iterable[Ran]) -> dict[str, list[Run]]:
+    """Return the runs behind cells, by data set and network, in the order of the tables.
 
-    Attributes:
-        runs: all of them, in the order of the tables.
-        again: names of runs that the record has, too, and that came out the same.
-        otherwise: names of those that came out otherwise.
+    Those that weren't measured after every method stay out.
     """
+    found: dict[tuple[str, str, int], dict[str, Mapping[str, Any]]] = {}
+    for each in ran:
+        place = f"{each.cell.at[INPUT]}, {each.cell.at['network']}"
+        run = found.setdefault((place, each.result["line"], each.cell.seed), {})
+        run[each.result["after"]] = each.result
+    runs: dict[str, list[Run]] = {}
+    for (place, line, seed), results in found.items():
+        if all(after in results for after in AFTER):
+            runs.setdefault(place, []).append(_run(line, seed, results))
+    return {place: in_order(of_place) for place, of_place in runs.items()}
 
-    runs: list[Run]
-    again: list[str]
-    otherwise: list[str]
 
-
-def join(runs: Sequence[Run], file: Path) -> Joined:
-    """Add the runs of an earlier page whose folders are gone.
-
-    Args:
-        runs: those whose folders are there.
-        file: losses.json of that page; none is as good as an empty one.
-
-    Raises:
-        InputError: the file is no such record, or its runs can't stand beside the others.
-    """
-    earlier = read_record(file) if file.is_file() else []
-    here = {(run.line, run.seed): run for run in runs}
-    check_alike(
-        {run.folder: run.settings for run in runs}
-        | {
-            f"{file}, {_name(run)}": run.settings
-            for run in earlier
-            if (run.line, run.seed) not in here
-        }
+def _run(line: str, seed: int, results: Mapping[str, Mapping[str, Any]]) -> Run:
+    first = results[AFTER[0]]
+    again = [known for of in results.values() if (known := of.get("again")) is not None]
+    scores = {
+        (after, metric): _measured(found["values"][metric], found.get("replicates", {}).get(metric))
+        for after, found in results.items()
+        for metric in METRICS
+    }
+    return Run(
+        line,
+        seed,
+        first["settings"],
+        scores,
+        _with_differences(first["more"]),
+        first["smart_fit"],
+        first.get("pairing", ""),
+        all(again) if again else None,
     )
-    again: list[str] = []
-    otherwise: list[str] = []
-    for old in earlier:
-        now = here.setdefault((old.line, old.seed), old)
-        if now is old:
-            continue
-        now.kept.update(differences=old.kept["differences"])
-        alike = all(
-            same(now.scores[key].value, found.value)
-            for key, found in old.scores.items()
-            if key[0] != "smart" or now.smart_fit == old.smart_fit
-        )
-        (again if alike else otherwise).append(_name(now))
-    return Joined(in_order(here.values()), again, otherwise)
 
 
-def _name(run: Run) -> str:
-    return f"{run.line}, seed {run.seed}"
+def _measured(found: Mapping[str, Any], replicates: Sequence[float] | None) -> Measured:
+    low, high = (_number(found.get(end)) for end in ("low", "high"))
+    drawn = None if replicates is None else np.asarray(replicates, np.float64)
+    return Measured(found["value"], low, high, found.get("floor"), drawn)
 
 
 def as_document(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return everything as JSON takes it; fractions, and nats."""
+    """Return everything as JSON takes it; fractions, and nats. Nothing without runs."""
+    if not runs:
+        return {}
     lines: dict[str, Any] = {}
     for line in lines_of(runs):
         one = next(run for run in runs if run.line == line)
@@ -131,26 +114,19 @@ def as_document(runs: Sequence[Run]) -> dict[str, Any]:
             if (found := difference(runs, first, second, metric)) is not None
         ],
         "feature_norm": [
-            {"line": run.line, "seed": run.seed}
-            | {
-                _key(name): estimate._asdict()
-                for name, estimate in zip(NORM_COLUMNS, norm_estimates(run), strict=True)
-            }
+            {"line": run.line, "seed": run.seed, **run.more["feature_norm"]}
             for run in runs
-            if run.folder is not None or "feature_norm" in run.kept
+            if run.more.get("feature_norm")
         ],
         "gate_on_test_images": [
-            {"line": run.line, "seed": run.seed}
-            | {
-                name: None if math.isnan(value) else value
-                for name, value in gate_on_test_images(run)._asdict().items()
-            }
-            for run in with_gate(runs)
+            {"line": run.line, "seed": run.seed, **run.more["gate_on_test_images"]}
+            for run in runs
+            if run.more.get("gate_on_test_images")
         ],
         "gate_by_epoch": [
-            {"line": run.line, "seed": run.seed, "epochs": history}
+            {"line": run.line, "seed": run.seed, "epochs": run.more["gate_by_epoch"]}
             for run in runs
-            if "gate_positive" in (history := history_of(run) or [{}])[0]
+            if run.more.get("gate_by_epoch")
         ],
     }
 
@@ -170,66 +146,39 @@ def questions(runs: Sequence[Run]) -> Iterator[Question]:
             yield from ((first, second, metric) for metric in METRICS)
 
 
-def read_record(file: Path) -> list[Run]:
-    """Return the runs of a record, without folders.
+def kept_of(document: Mapping[str, Any], line: str, seed: int) -> dict[str, Any]:
+    """Return what a record has of a run besides its scores, as JSON takes it.
 
-    Raises:
-        InputError: the file is no record of this study.
+    Args:
+        document: the record.
+        line, seed: which run.
     """
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        return _runs_of(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{file}: is no record of this study ({type(error).__name__}: {error}); move it away "
-            "to make the page from the folders of runs alone"
-        ) from error
+    found: dict[str, Any] = {
+        "differences": [
+            told
+            for told in document["differences"]
+            if line in (told["first"][0], told["second"][0]) and str(seed) in told["by_seed"]
+        ]
+    }
+    for name in ("feature_norm", "gate_on_test_images", "gate_by_epoch"):
+        for entry in document[name]:
+            if (entry["line"], entry["seed"]) == (line, seed):
+                rest = {key: of for key, of in entry.items() if key not in ("line", "seed")}
+                found[name] = rest["epochs"] if name == "gate_by_epoch" else rest
+    return found
 
 
-def _runs_of(document: dict[str, Any]) -> list[Run]:
-    earlier: dict[Question, EarlierDifference] = {}
-    for told in document["differences"]:
+def _with_differences(more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `kept_of` found with its differences by what they are of."""
+    found: dict[Question, EarlierDifference] = {}
+    for told in more.get("differences", ()):
         first, second = tuple(told["first"]), tuple(told["second"])
         by_seed = {
-            int(seed): PairedDifference(**{name: _number(value) for name, value in found.items()})
-            for seed, found in told["by_seed"].items()
+            int(seed): PairedDifference(**{name: _number(value) for name, value in of.items()})
+            for seed, of in told["by_seed"].items()
         }
-        earlier[first, second, told["metric"]] = EarlierDifference(by_seed, told["agreeing"])
-    kept: dict[tuple[str, int], dict[str, Any]] = {}
-    for entry in document["runs"]:
-        kept[entry["line"], entry["seed"]] = {"differences": earlier}
-    for entry in document["feature_norm"]:
-        estimates = [Estimate(**entry[_key(name)]) for name in NORM_COLUMNS]
-        kept[entry["line"], entry["seed"]]["feature_norm"] = estimates
-    for entry in document["gate_on_test_images"]:
-        gate = Gate(*(_number(entry[name]) for name in Gate._fields))
-        kept[entry["line"], entry["seed"]]["gate_on_test_images"] = gate
-    for entry in document["gate_by_epoch"]:
-        kept[entry["line"], entry["seed"]]["gate_by_epoch"] = entry["epochs"]
-    return [
-        Run(
-            entry["line"],
-            entry["seed"],
-            None,
-            document["settings"]
-            | document["lines"][entry["line"]]["settings"]
-            | {"seed": entry["seed"]},
-            {
-                (after, metric): Measured(
-                    found["value"],
-                    _number(found["low"]),
-                    _number(found["high"]),
-                    found["floor"],
-                    None,
-                )
-                for after, metrics in entry["after"].items()
-                for metric, found in metrics.items()
-            },
-            kept[entry["line"], entry["seed"]],
-            entry["smart_fit"],
-        )
-        for entry in document["runs"]
-    ]
+        found[first, second, told["metric"]] = EarlierDifference(by_seed, told["agreeing"])
+    return {**more, "differences": found}
 
 
 def _scores_as_document(run: Run) -> dict[str, Any]:
@@ -242,10 +191,6 @@ def _scores_as_document(run: Run) -> dict[str, Any]:
             "floor": measured.floor,
         }
     return found
-
-
-def _key(name: str) -> str:
-    return name.replace(" ", "_")
 
 
 def _number(value: float | None) -> float:

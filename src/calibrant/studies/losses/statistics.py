@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.evaluation.over_data_sets import t_interval
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 from calibrant.studies.losses.runs import Measured, Run
 
@@ -132,7 +133,8 @@ def difference(runs: Sequence[Run], first: Side, second: Side, metric: str) -> D
     kept: EarlierDifference | None = None
     for seed in sorted(set(seeds_of(runs, first[0])) & set(seeds_of(runs, second[0]))):
         one, other = places[first[0], seed], places[second[0], seed]
-        kept = one.kept.get("differences", {}).get((first, second, metric), kept)
+        for run in (one, other):
+            kept = run.more.get("differences", {}).get((first, second, metric), kept)
         before = None if kept is None else kept.by_seed.get(seed)
         if "smart" in (first[1], second[1]) and one.smart_fit != other.smart_fit:
             # Both were once measured after the same fit, or they can't be compared.
@@ -140,7 +142,7 @@ def difference(runs: Sequence[Run], first: Side, second: Side, metric: str) -> D
                 by_seed[seed] = before
             continue
         scores = one.scores[first[1], metric], other.scores[second[1], metric]
-        by_seed[seed] = _paired(*scores, before)
+        by_seed[seed] = _paired(*scores, before, alike=one.rows == other.rows)
     if not by_seed:
         return None
     counted = None if kept is None else kept.counted(by_seed)
@@ -148,13 +150,23 @@ def difference(runs: Sequence[Run], first: Side, second: Side, metric: str) -> D
     if len(values) == 1:
         only = next(iter(by_seed.values()))
         return Difference(only.value, only.low, only.high, False, by_seed, counted)
-    low, high = t_interval(values)
+    low, high = t_interval(values, LEVEL)
+    assert low is not None
+    assert high is not None
     return Difference(float(values.mean()), low, high, True, by_seed, counted)
 
 
-def _paired(ours: Measured, theirs: Measured, kept: PairedDifference | None) -> PairedDifference:
-    """Return the difference of two networks: of their predictions, or as a record has it."""
-    if ours.replicates is not None and theirs.replicates is not None:
+def _paired(
+    ours: Measured, theirs: Measured, kept: PairedDifference | None, *, alike: bool
+) -> PairedDifference:
+    """Return the difference of two networks: of their predictions, or as a record has it.
+
+    Args:
+        ours, theirs: of either.
+        kept: what a record has.
+        alike: whether both were measured on the same test images.
+    """
+    if alike and ours.replicates is not None and theirs.replicates is not None:
         values = ours.value, theirs.value
         return paired_difference(ours.replicates, theirs.replicates, values, LEVEL)
     value = ours.value - theirs.value
@@ -198,13 +210,3 @@ class EarlierDifference:
         if self.agreeing in (0, len(self.by_seed)):
             return len(open_ones) if self.agreeing else 0
         return self.agreeing if len(open_ones) == len(self.by_seed) else None
-
-
-def t_interval(values: np.ndarray) -> tuple[float, float]:
-    """Return the ends of Student's interval for the mean of independent values."""
-    from scipy.special import stdtrit
-
-    n = len(values)
-    quantile = float(stdtrit(n - 1, (1 + LEVEL) / 2))
-    half = quantile * float(values.std(ddof=1)) / math.sqrt(n)
-    return float(values.mean()) - half, float(values.mean()) + half

@@ -1,14 +1,11 @@
-"""Tables of the study of losses, for the terminal and for the page in the docs."""
+"""Tables of the study of losses: means, and differences to cross-entropy."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from calibrant.core.errors import InputError
-from calibrant.core.text import format_table
+from calibrant.core.tables import Table
 from calibrant.studies.losses.runs import LINES, METRICS, REFERENCE, SMART_FIT, Run
 from calibrant.studies.losses.statistics import (
     Difference,
@@ -34,58 +31,6 @@ IN_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table in two forms.
-
-    Attributes:
-        name: of its place in the page.
-        title: above it in the terminal.
-        head: of the columns.
-        rows: as many cells each.
-        note: a sentence below.
-    """
-
-    name: str
-    title: str
-    head: list[str]
-    rows: list[list[str]]
-    note: str = ""
-
-    def __str__(self) -> str:
-        parts = [self.title, format_table(self.head, self.rows) if self.rows else "", self.note]
-        return "\n\n".join(part for part in parts if part)
-
-    def markdown(self) -> str:
-        """Return the table as the page has it."""
-        if not self.rows:
-            return self.note
-        lines = [self.head, ["---", *["--:"] * (len(self.head) - 1)], *self.rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{table}\n\n{self.note}" if self.note else table
-
-
-def fill(page: str, tables: Sequence[Table]) -> str:
-    """Return a page with each table between ``<!-- table NAME -->`` and ``<!-- end -->``.
-
-    Raises:
-        InputError: the page has no such place, or has a place for which there is no table.
-    """
-    places = re.findall(r"<!-- table (\S+) -->", page)
-    by_name = {table.name: table for table in tables}
-    if sorted(places) != sorted(by_name):
-        odd = sorted(set(places) ^ set(by_name)) or places
-        raise InputError(f"the page and the tables don't agree on: {', '.join(odd)}")
-    for name, table in by_name.items():
-        place = re.compile(rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
-        page, found = place.subn(
-            lambda match, table=table: f"{match[1]}\n{table.markdown()}\n\n{match[2]}", page
-        )
-        if found != 1:
-            raise InputError(f"the page has no '<!-- end -->' for the table {name}")
-    return page
-
-
 def which_runs(runs: Sequence[Run]) -> Table:
     """Return which seeds there are, and the settings that all have."""
     settings = runs[0].settings
@@ -100,8 +45,8 @@ def which_runs(runs: Sequence[Run]) -> Table:
         f"{precision.get(settings['precision'], '')}, {len(runs)} runs."
     )
     if missing:
-        words += f" Not finished when this page was made: {', '.join(missing)}."
-    return Table("runs", "Runs", ["loss", "seeds", "which"], rows, words)
+        words += f" Not there: {', '.join(missing)}."
+    return Table(["loss", "seeds", "which"], rows, notes=words)
 
 
 def means(runs: Sequence[Run], after: str) -> Table:
@@ -115,7 +60,7 @@ def means(runs: Sequence[Run], after: str) -> Table:
     ]
     head = ["loss (seeds)", *(TITLES[metric] for metric in METRICS)]
     note = _other_fits(runs) if after == "smart" else ""
-    return Table(f"means-{after}", f"Test images, {IN_WORDS[after]}", head, rows, note)
+    return Table(head, rows, notes=note)
 
 
 def _other_fits(runs: Sequence[Run]) -> str:
@@ -142,7 +87,7 @@ def differences(runs: Sequence[Run], after: str) -> Table:
         if line != REFERENCE
     ]
     head = [f"minus {REFERENCE}", *(TITLES[metric] for metric in metrics)]
-    return Table(f"differences-{after}", f"Differences {IN_WORDS[after]}", head, rows)
+    return Table(head, rows)
 
 
 def against_scaled(runs: Sequence[Run]) -> Table:
@@ -155,7 +100,7 @@ def against_scaled(runs: Sequence[Run]) -> Table:
         if line != REFERENCE
     ]
     head = ["as trained, minus cross-entropy + TS", *(TITLES[metric] for metric in metrics)]
-    return Table("against-scaled", "Against cross-entropy with temperature scaling", head, rows)
+    return Table(head, rows)
 
 
 def _name(runs: Sequence[Run], line: str) -> str:

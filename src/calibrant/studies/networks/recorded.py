@@ -24,10 +24,16 @@ class Recorded:
     Attributes:
         values: by metric, as results of cells have them.
         epochs: what was kept of each epoch of the training; empty if nothing was.
+        line: what it is called there.
+        smart_fit: how SMART was fitted to it.
+        document: all that was kept, of other networks, too.
     """
 
     values: dict[str, dict[str, Any]]
     epochs: list[dict[str, Any]]
+    line: str
+    smart_fit: str
+    document: dict[str, Any]
 
 
 def recorded_of(given: Given, plan: Plan) -> Recorded | None:
@@ -44,9 +50,12 @@ def recorded_of(given: Given, plan: Plan) -> Recorded | None:
         asked = {key: plan.run[key] for key in settings if key in plan.run}
         if asked != settings:
             continue
-        values = _of(document, "runs", name, plan.seed).get("after", {}).get(plan.after)
+        run = _of(document, "runs", name, plan.seed)
+        values = run.get("after", {}).get(plan.after)
         epochs = _of(document, "gate_by_epoch", name, plan.seed).get("epochs", [])
-        return None if values is None else Recorded(values, epochs)
+        if values is None:
+            return None
+        return Recorded(values, epochs, name, run["smart_fit"], document)
     return None
 
 

@@ -342,6 +342,38 @@ def test_own_methods_are_ranked_among_the_published(tmp_path: Path, problem: str
     )
 
 
+def test_one_experiment_of_many_has_no_interval_and_nothing_published_beside_it(
+    tmp_path: Path,
+) -> None:
+    names = ("a/net", "a/vit")
+    for folder in ("whole", "part"):
+        (tmp_path / folder).mkdir()
+    whole = write(tmp_path / "whole" / "cv-multiclass.h5", dict.fromkeys(names, 3), "multiclass")
+    tables_for(whole, tmp_path / "results" / "cv-multiclass")
+    part = write(tmp_path / "part" / "cv-multiclass.h5", {"a/net": 3}, "multiclass")
+    found = {
+        path: cb.studies.run(
+            "calarena-multiclass",
+            data=[str(path), f"published={tmp_path / 'results'}"],
+            only={"input": ["cv-multiclass"], "method": ["none", "temperature"]},
+            out=tmp_path / "out",
+            engine=cb.Engine(workers=1),
+        )
+        for path in (whole, part)
+    }
+    assert ["(53.69)" in str(each) for each in found.values()] == [True, False]
+    told = {
+        path: {r["metric"]: r for r in each.records() if r["method"] == "temperature"}
+        for path, each in found.items()
+    }
+    for metric in ("improvement-logloss", "wins-brier", "elo-logloss"):
+        assert told[whole][metric]["low"] <= told[whole][metric]["value"]
+        assert told[part][metric]["low"] is told[part][metric]["high"] is None
+    published = [told[path]["improvement-logloss"]["published"] for path in (whole, part)]
+    assert published == [53.69, None]
+    assert told[part]["experiments"]["value"] == 1
+
+
 def test_tables_of_other_rows_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "cv-multiclass.h5", {"a/net": 3}, "multiclass")
     other = write(tmp_path / "other.h5", {"a/net": 4}, "multiclass")

@@ -71,10 +71,16 @@ def _published(result: StudyResult, rows: Sequence[Words]) -> dict[tuple[Words, 
     study, measures = result.study, result.measures
     found: dict[tuple[Words, Words], dict[int, Published]] = {}
     points = {tuple(cell.at.items()): dict(cell.at) for cell in cells_of(study)}
-    for at in points.values():
+    # Numbers of one's own that what was published isn't about.
+    apart = {
+        (tuple(estimate.at.items()), estimate.measure.name)
+        for estimate in result.estimates
+        if estimate.published is None
+    }
+    for point, at in points.items():
         for metric in study.metrics:
             number = study.published_at(at, metric)
-            if number is None:
+            if number is None or (point, metric) in apart:
                 continue
             place = _place(study, at, measures[metric].title)
             if place[0] in rows:

@@ -233,6 +233,7 @@ def _estimate(
         numbers = [each.get(key) for _, each in found]
         return None if None in numbers else sum(numbers) / len(numbers)
 
+    published = study.published_at(at, measure.name)
     drawn = [result.get("replicates", {}).get(measure.name, ()) for result, _ in found]
     same = len({len(each) for each in drawn}) == 1
     return Estimate(
@@ -245,7 +246,7 @@ def _estimate(
         mean("floor_95"),
         tuple(np.mean(drawn, axis=0).tolist()) if same and drawn[0] else (),
         tuple(sorted({str(result.get("pairing")) for result, _ in found})),
-        study.published_at(at, measure.name),
+        None if any(result.get("apart") for result, _ in found) else published,
     )
 
 

@@ -192,6 +192,7 @@ class Kind(ABC):
             ``values``: measure to a dict with ``value``, and where they exist ``low``, ``high``,
             ``floor`` and ``floor_95``. Optional: ``replicates``, measure to values on resamples,
             and ``pairing``, a text that cells on the same resamples share, for paired differences;
+            ``apart``, true where what was published is about something else than this cell;
             ``notes``, a list of sentences; anything else for figures and tables of its own.
 
         Raises:

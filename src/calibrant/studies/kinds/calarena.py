@@ -46,7 +46,7 @@ _TABLES = "CalArena's folder of result tables, results/BENCHMARK/METHOD.csv (--d
 class CalArena(Kind):
     """Fit a method on every experiment of a benchmark, or take what was published of one."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     defaults: ClassVar[Mapping[str, Any]] = {
         "arguments": {},  # of methods, by name
         PUBLISHED: "",  # name of a published method, in place of one that is run
@@ -140,7 +140,8 @@ class CalArena(Kind):
         base: Mapping[Key, Mapping[str, float]] | None = None,
     ) -> dict[str, Any]:
         keys = sorted(own)
-        weights = resampled_weights(blocks_of([dataset for dataset, _ in keys], cell.input))
+        blocks = blocks_of([dataset for dataset, _ in keys], cell.input)
+        weights = resampled_weights(blocks)
         values: dict[str, dict[str, float]] = {}
         replicates: dict[str, list[float]] = {}
         for metric in RANKED_BY:
@@ -165,9 +166,14 @@ class CalArena(Kind):
                 values[metric] = {"value": float(np.nanmean(mean))}
         failed = int(np.isnan(column(own, keys, "brier")).sum())
         values |= {"experiments": {"value": len(keys)}, "failures": {"value": failed}}
+        if blocks.max() == 0:
+            # Drawn again and again, one experiment has an interval without width, which is none.
+            replicates = {}
+            values = {measure: {"value": of["value"]} for measure, of in values.items()}
         return {
             "values": values,
             "replicates": replicates,
+            "apart": published is not None and len(keys) < len(published.sizes),
             "pairing": f"{cell.input} {len(keys)}",
             "scores": {"/".join(key): dict(own[key]) for key in keys},
         }

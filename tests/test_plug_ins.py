@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import CalibratorFileError, PlugInWarning, UnknownMethodError
 from calibrant.files import write_predictions
@@ -23,6 +24,16 @@ from calibrant.predictions.rows import softmax
 
 EXAMPLE = Path(__file__).parent / "plug_in_example"
 Install = Callable[..., None]
+
+
+ROWS = """
+title = "A method of one's own"
+kind = "posthoc"
+metrics = ["nll"]
+[axes]
+input = ["sample"]
+method = ["none"]
+"""
 
 
 @pytest.fixture
@@ -167,3 +178,18 @@ def test_the_documentation_shows_the_example():
     assert len(source.splitlines()) <= 30
     page = (Path(__file__).parents[1] / "docs/plug-ins.md").read_text()
     assert source in page
+
+
+def test_a_plug_in_enters_a_study_by_name(install, tmp_path):
+    install(shrink_uniform=GOOD)
+    (tmp_path / "mine.toml").write_text(ROWS, encoding="utf-8")
+    found = cb.studies.run(
+        str(tmp_path / "mine.toml"),
+        methods=["none", "shrink-uniform"],
+        settings={"resamples": 10},
+        out=tmp_path / "out",
+        engine=cb.Engine(workers=1),
+    )
+    assert not found.failed
+    values = {record["method"]: record["value"] for record in found.records()}
+    assert values["shrink-uniform"] != values["none"]

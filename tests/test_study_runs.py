@@ -14,12 +14,15 @@ import pytest
 
 import calibrant as cb
 from calibrant import cli
+from calibrant.cli import study
 from calibrant.core.errors import InputError
 from calibrant.studies import computing
-from calibrant.studies.catalogue import names, study_named
+from calibrant.studies.catalogue import names, needs_of, study_named
 from calibrant.studies.declaration import Study
+from calibrant.studies.inputs import Inputs, inputs_of
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.loading import read_study, study_from
+from calibrant.studies.needing import runnable_in_words
 from calibrant.studies.published import parse_published
 
 DECLARED = """
@@ -325,6 +328,32 @@ def test_the_command_line_lists_shows_and_runs(
     code, out, err = call("run", "smart-tabel-1")
     assert code == 2
     assert "did you mean 'smart-table-1'" in err
+    assert len(err) < 250
+    code, _, err = call("run", mine, "--data", data, "--only", "input=onne")
+    assert (code, "did you mean 'one'" in err) == (2, True)
+
+
+def test_what_runs_is_told_of_each_study_and_what_is_always_there_isnt_asked_for(
+    place: Path,
+) -> None:
+    study, some = read_study(place / "mine.toml"), inputs_of([f"one={place / 'data/two.npz'}"])[0]
+    data = inputs_of([str(place / "data")])[0]
+    said = [runnable_in_words(study, inputs) for inputs in (Inputs({}), some, data)]
+    assert said == ["no", "in part", "yes"]
+    assert [need.input for need in needs_of(study)] == ["one", "two"]
+    assert not needs_of(study_named("interval-coverage"))  # draws its rows
+    order = names()
+    assert order.index("fedlas-figure-1c") < order.index("fedlas-figure-3")
+    assert order.index("smart-table-2") < order.index("smart-table-10")
+
+
+def test_a_study_says_how_many_of_its_cells_can_be_computed(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study.show(str(place / "mine.toml"), [f"one={place / 'data/two.npz'}"])
+    said = capsys.readouterr().out
+    assert "8 cells of kind posthoc; 4 can be computed" in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_a_study_of_a_document_is_that_of_its_file(place: Path) -> None:

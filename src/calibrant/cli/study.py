@@ -12,7 +12,7 @@ from calibrant.cli.datasets import seeds_in
 from calibrant.cli.options import EngineName, Json, Scheduler, Workers
 from calibrant.cli.output import check_outputs, emit, progress, write_text
 from calibrant.core.errors import InputError
-from calibrant.core.text import format_table, names_in
+from calibrant.core.text import counted, format_table, names_in, shortened, wrap
 from calibrant.files.atomic import replacing
 
 study = typer.Typer(help="Run tables and figures of papers, and of the documentation, again.")
@@ -43,12 +43,14 @@ def _inputs(data: list[str] | None) -> Any:
 def list_studies(data: Data = None, json: Json = None) -> None:
     """List all studies: paper, title, and whether they can run on what is given."""
     from calibrant.studies.catalogue import names, study_named, summary
+    from calibrant.studies.needing import runnable_in_words
 
     inputs, _ = _inputs(data)
     found = [summary(study_named(name), inputs) for name in names()]
+    runs = [runnable_in_words(study_named(name), inputs) for name in names()]
     rows = [
-        [each["name"], each["paper"], "yes" if each["runnable"] else "no", each["title"]]
-        for each in found
+        [each["name"], each["paper"], said, each["title"]]
+        for each, said in zip(found, runs, strict=True)
     ]
     emit(format_table(["name", "paper", "runnable", "title"], rows, labels=4), found, json)
 
@@ -58,24 +60,24 @@ def show(name: Name, data: Data = None, small: Small = False, json: Json = None)
     """Show what a study computes, what it needs, and what of that is there."""
     from calibrant.studies.catalogue import summary
     from calibrant.studies.cells import cells_of
-    from calibrant.studies.needing import missing_of, told
+    from calibrant.studies.needing import can_run_cell, missing_of, told
     from calibrant.studies.running import prepared
 
     chosen, inputs = prepared(name, data or [], small=small)
     missing = missing_of(chosen, inputs)
     cells = cells_of(chosen)
-    lines = [f"{chosen.name} ({chosen.paper}): {chosen.title}", ""]
-    lines += [f"{axis}: {', '.join(v.name for v in of)}" for axis, of in chosen.axes.items()]
-    lines += [
-        f"seeds: {', '.join(map(str, chosen.seeds))}",
-        f"metrics: {', '.join(chosen.metrics)}",
-    ]
-    lines += ["", f"{len(cells)} cells of kind {chosen.kind}"]
+    grid = {axis: [value.name for value in of] for axis, of in chosen.axes.items()}
+    grid |= {"seeds": [str(seed) for seed in chosen.seeds], "metrics": list(chosen.metrics)}
+    ready = sum(can_run_cell(cell, inputs) for cell in cells)
+    lines = [wrap(f"{chosen.name} ({chosen.paper}): {chosen.title}"), ""]
+    lines += [wrap(f"{axis}: {', '.join(words)}") for axis, words in grid.items()]
+    lines += ["", f"{counted(len(cells), 'cell')} of kind {chosen.kind}; {ready} can be computed"]
     if missing:
         lines += ["", "Not there (--data gives it):", told(missing)]
-    lines += ["", *chosen.footnotes] if chosen.footnotes else []
+    for note in chosen.footnotes:
+        lines += ["", wrap(note)]
     document = summary(chosen, inputs) | {
-        "axes": {axis: [value.name for value in of] for axis, of in chosen.axes.items()},
+        "axes": {axis: grid[axis] for axis in chosen.axes},
         "seeds": list(chosen.seeds),
         "metrics": list(chosen.metrics),
         "kind": chosen.kind,
@@ -168,7 +170,7 @@ def run(
     # Before hours of work, not behind them.
     missing = missing_of(asked, inputs)
     if not can_run(asked, inputs):
-        wanted = ", ".join(dict.fromkeys(each.input for each in missing))
+        wanted = shortened(list(dict.fromkeys(each.input for each in missing)))
         raise InputError(
             f"{name}: nothing that it needs is there; --data gives it: {wanted} (calibrant study "
             f"show {name} says in which form), or run it with --small"

@@ -53,6 +53,13 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
+def shortened(words: Sequence[str], most: int = 5) -> str:
+    """Return "a, b", and of more than `most` how many others there are."""
+    if len(words) <= most + 1:
+        return ", ".join(words)
+    return f"{', '.join(words[:most])} and {len(words) - most} others"
+
+
 def listed(words: Sequence[str]) -> str:
     """Return "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)

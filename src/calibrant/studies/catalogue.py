@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from calibrant.core.lookup import unknown
+from calibrant.core.errors import UnknownMethodError
 from calibrant.studies.cells import cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
@@ -27,11 +29,12 @@ def names() -> list[str]:
 
 
 def _order(name: str) -> tuple[list[str], int, str]:
-    """Return what sorts table 2 before table 10."""
+    """Return what sorts table 2 before table 10, and figure 1c before figure 3."""
     words = name.split("-")
-    last = words[-1]
-    number = int(last) if last.isdecimal() else 0
-    return words[: -1 if number else None], number, last
+    number = re.fullmatch(r"(\d+)([a-z]?)", words[-1])
+    if number is None:
+        return words, 0, ""
+    return words[:-1], int(number[1]), number[2]
 
 
 @cache
@@ -45,7 +48,7 @@ def study_named(name: str) -> Study:
     if name.endswith(_ENDING):
         study = read_study(Path(name))
     elif name not in names():
-        raise unknown(names(), name, "study")
+        raise _unknown(name)
     else:
         place = files("calibrant.studies").joinpath("declared", f"{name}{_ENDING}")
         with as_file(place) as path:
@@ -54,10 +57,21 @@ def study_named(name: str) -> Study:
     return study
 
 
+def _unknown(name: str) -> UnknownMethodError:
+    """Return the error about a name, with those that are like it: all of them would fill a page."""
+    like = get_close_matches(name.lower().replace("_", "-"), names(), n=3)
+    hint = f"; did you mean {' or '.join(repr(each) for each in like)}?" if like else ";"
+    return UnknownMethodError(
+        f"no study is called '{name}'{hint} `calibrant study list` has them all, and one of your "
+        f"own is the path of a file that ends in {_ENDING}"
+    )
+
+
 def needs_of(study: Study) -> list[Need]:
-    """Return what all cells of a study need, each once."""
-    kind = kind_named(study.kind)
-    return list(dict.fromkeys(need for cell in cells_of(study) for need in kind.needs(cell)))
+    """Return what has to be provided for the cells of a study, each once."""
+    kind, always = kind_named(study.kind), Inputs({})
+    needs = dict.fromkeys(need for cell in cells_of(study) for need in kind.needs(cell))
+    return [need for need in needs if need.lacking(always)]
 
 
 def summary(study: Study, inputs: Inputs) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from calibrant.core.text import counted, wrap
-from calibrant.studies.cells import cells_of
+from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds import kind_named
@@ -35,12 +35,20 @@ def told(missing: Sequence[Missing]) -> str:
     )
 
 
+def can_run_cell(cell: Cell, inputs: Inputs) -> bool:
+    """Return whether all is there that a cell needs."""
+    return not any(need.lacking(inputs) for need in kind_named(cell.kind).needs(cell))
+
+
 def can_run(study: Study, inputs: Inputs) -> bool:
     """Return whether all is there that some cell of a study needs."""
-    kind = kind_named(study.kind)
-    return any(
-        not any(need.lacking(inputs) for need in kind.needs(cell)) for cell in cells_of(study)
-    )
+    return any(can_run_cell(cell, inputs) for cell in cells_of(study))
+
+
+def runnable_in_words(study: Study, inputs: Inputs) -> str:
+    """Return "yes" where all cells can be computed, "in part" where some can, else "no"."""
+    found = {can_run_cell(cell, inputs) for cell in cells_of(study)}
+    return "in part" if len(found) == 2 else "yes" if True in found else "no"
 
 
 def missing_of(study: Study, inputs: Inputs) -> list[Missing]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibrant.core.lookup import unknown
 from calibrant.scale.engines import Engine
 from calibrant.studies.catalogue import study_named
 from calibrant.studies.computing import Progress, run_cells
@@ -49,7 +50,7 @@ def run(
         watch: called as cells are done.
 
     Raises:
-        UnknownMethodError: no such study or method.
+        UnknownMethodError: no such study, method or input.
         InputError: the study has no such axis, or an input can't be read.
 
     Examples:
@@ -96,6 +97,11 @@ def prepared(
     if named and (INPUT in study.axes):
         study = study.with_values(INPUT, kind.own_rows(named, study, inputs))
     for axis, values in (only or {}).items():
+        if axis == INPUT and axis in study.axes:
+            known = [value.name for value in study.axes[axis]]
+            for name in values:
+                if name not in known and name not in inputs:
+                    raise unknown(known, name, "input")
         study = study.with_values(axis, values, only=True, of=whole)
     if settings:
         study = replace(study, forced=dict(settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from functools import cache
 from importlib import import_module
 
 from calibrant.core.lookup import unknown
@@ -11,6 +12,7 @@ from calibrant.studies.kinds.base import Kind
 _HELPERS = ("base",)
 
 
+@cache
 def kind_names() -> list[str]:
     """Return the names of all kinds."""
     modules = [module.name for module in pkgutil.iter_modules(__path__)]

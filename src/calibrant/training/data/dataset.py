@@ -18,12 +18,13 @@ from calibrant.training.data.arrow import find_arrow, read_arrow_images
 from calibrant.training.data.binary import is_cifar, is_idx, read_cifar, read_idx_folder
 from calibrant.training.data.folders import read_aircraft, read_class_folders, read_cub
 from calibrant.training.data.images import Images, ImageSet, tensor
+from calibrant.training.data.matlab import DIGITS, is_digits, read_digits
 from calibrant.training.data.parquet import ParquetImages, find_parquet, read_parquet_images
 
 LAYOUTS = (
     "train-*.parquet and test-*.parquet, Arrow files of Hugging Face datasets, CIFAR's files or "
-    "archive, train.npz and test.npz, IDX files, CUB-200-2011, FGVC-Aircraft, or folders "
-    "train/CLASS/ and test/CLASS/"
+    "archive, SVHN's .mat files, train.npz and test.npz, IDX files, CUB-200-2011, FGVC-Aircraft, "
+    "or folders train/CLASS/ and test/CLASS/"
 )
 
 # The images of each split, and the names of the classes if the files say.
@@ -117,6 +118,8 @@ def _reader_into_memory(folder: Path, cache: Path | None) -> Callable[[], _Conte
     files = find_parquet(folder)
     if files:
         return lambda: _parquet(files, cache)
+    if is_digits(folder):
+        return lambda: (dict(read_digits(folder)), DIGITS)
     if is_arrays(folder):
         return lambda: (dict(read_arrays(folder)), None)
     return (lambda: _idx(folder)) if is_idx(folder) else None

@@ -15,6 +15,7 @@ import calibrant as cb
 from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
 from calibrant.studies.cells import cells_of
+from calibrant.studies.differences import paired
 from calibrant.studies.inputs import Inputs, inputs_of
 from calibrant.studies.networks.heads import fitted, kept
 from calibrant.studies.networks.plans import plan_of
@@ -378,6 +379,9 @@ def test_unknown_and_corrupted_images_are_read_as_published(tmp_path: Path) -> N
     cells = [json.loads(p.read_text()) for p in (tmp_path / "out/cells").glob("*.json")]
     corrupted = [c["result"]["corruptions"] for c in cells if c["kind"] == "corrupted-images"]
     assert [set(each) for each in corrupted] == [{"fog", "gaussian_noise"}] * 2
+    for row in rows["maccal-figure-5"]:
+        assert row["low"] <= row["value"] <= row["high"]
+        assert (row["floor"] is not None) == (row["metric"] == "ece")
     ratios = {r["method"]: r["value"] for r in rows["maccal-table-4"] if r["metric"] == "ratio"}
     assert ratios["cross-entropy"] == 1 < ratios["maccal"]
     # The control that the ratio is to, the baseline of Figure 6 and MIT: three trainings by the
@@ -408,3 +412,32 @@ def test_numbers_that_were_kept_stand_in_for_networks_that_are_gone() -> None:
         found += 1
         assert source_of(plan_of(cell), inputs) is None
     assert found == 27  # nine methods of the table, three seeds
+
+
+def test_a_mean_over_corruptions_is_resampled_by_images(tmp_path: Path) -> None:
+    """Heads behind one network share what it says of the images, and differ by paired resamples."""
+    found = cb.studies.run(
+        "maccal-figure-5",
+        small=True,
+        settings={"most": 40, "resamples": 60},
+        only={"severity": ["1"], "method": ["cross-entropy", "maccal-linear"]},
+        out=tmp_path,
+        engine=ONE,
+    )
+    assert found.failed == []
+    first, second = (
+        [ran.result for ran in found.ran if ran.cell.method == name]
+        for name in (
+            "cross-entropy",
+            "maccal-linear",
+        )
+    )
+    for (result,) in (first, second):
+        each = result["corruptions"]
+        assert result["values"]["accuracy"]["value"] == pytest.approx(
+            np.mean([of["accuracy"] for of in each.values()])
+        )
+        # Images are drawn, not corruptions: 40 of them know an accuracy to some percent.
+        assert len(result["replicates"]["accuracy"]) == 60
+        assert 0 < np.std(result["replicates"]["accuracy"]) < 0.15
+    assert paired(first, second, "ece") is not None

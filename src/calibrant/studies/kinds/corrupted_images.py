@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant.metrics.binned import expected_calibration_error
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.uncertainty import interval
+from calibrant.predictions.predictions import Predictions
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
@@ -24,7 +26,7 @@ _MEASURES = (
 class CorruptedImages(NetworkKind):
     """Measure on images corrupted here, or on those of an input called DATA-c as in CIFAR-10-C."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "severity")
     defaults: ClassVar[Mapping[str, Any]] = {
         **NetworkKind.defaults,
@@ -37,8 +39,10 @@ class CorruptedImages(NetworkKind):
         return {measure.name: measure for measure in _MEASURES}
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return severity and number of images."""
-        return {"severity": int(cell.at["severity"]), "most": self.setting(cell, "most")}
+        """Return severity, number of images, and what intervals come from."""
+        names = ("most", "resamples", "level")
+        settings = {name: self.setting(cell, name) for name in names}
+        return {"severity": int(cell.at["severity"])} | settings
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return which corrupted images there are, too."""
@@ -47,25 +51,66 @@ class CorruptedImages(NetworkKind):
         return found | {"images": inputs[name].digest if name in inputs else "made here"}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return means over corruptions; the spread between these isn't an error of the mean."""
+        """Return means over corruptions.
+
+        All corruptions are of the same images, which are therefore resampled together. The spread
+        between corruptions is no error of their mean.
+        """
         speak = network.speaker(network.head())
-        images = network.test_images(self.setting(cell, "most") or None)
-        severity = int(cell.at["severity"])
-        each: dict[str, dict[str, float]] = {}
-        for name, changed in corrupted(f"{cell.input}-c", images, severity, inputs):
-            rows = speak(network.says_of(changed))
-            probs, labels = np.asarray(rows.probs), np.asarray(rows.labels)
-            each[name] = {
-                "ece": float(expected_calibration_error(probs, labels)),
-                "accuracy": float((probs.argmax(axis=1) == labels).mean()),
-            }
-        values = {
-            measure.name: {
-                "value": float(np.mean([found[measure.name] for found in each.values()]))
-            }
-            for measure in _MEASURES
+        names = [measure.name for measure in _MEASURES]
+        found = {
+            name: evaluate(
+                speak(rows),
+                metrics=names,
+                resamples=self.setting(cell, "resamples"),
+                level=self.setting(cell, "level"),
+            ).results
+            for name, rows in self._said(cell, network, inputs)
         }
-        return {"values": values, "corruptions": each}
+        values: dict[str, dict[str, float]] = {}
+        replicates: dict[str, list[float]] = {}
+        for name in names:
+            each = [of[name] for of in found.values()]
+            value = float(np.mean([result.value for result in each]))
+            drawn = np.mean([result.replicates for result in each], axis=0)
+            floors = [result.floor for result in each if result.floor is not None]
+            ends = interval(value, drawn, self.setting(cell, "level"), biased=bool(floors))
+            values[name] = {"value": value, "low": ends[0], "high": ends[1]}
+            if floors:
+                values[name]["floor"] = float(np.mean(floors))
+            replicates[name] = [float(f"{value:.7g}") for value in drawn]
+        return {
+            "values": values,
+            "replicates": replicates,
+            "pairing": f"{cell.input} {cell.at['severity']} {self.setting(cell, 'most')} "
+            f"{network.labels_digest}",
+            "corruptions": {
+                corruption: {name: result.value for name, result in of.items()}
+                for corruption, of in found.items()
+            },
+        }
+
+    def _said(
+        self, cell: Cell, network: Network, inputs: Inputs
+    ) -> Iterable[tuple[str, Predictions]]:
+        """Return what a network says of each corruption: once for all heads behind it."""
+        name, severity = f"{cell.input}-c", int(cell.at["severity"])
+        images = network.test_images(self.setting(cell, "most") or None)
+        changed = corrupted(name, images, severity, inputs)
+        said = ((corruption, network.says_of(some)) for corruption, some in changed)
+        if name in inputs:
+            return said  # ten thousand images a corruption are too many to be kept
+        key = (network.source.digest, severity, len(images))
+        if key not in _SAID:
+            while len(_SAID) >= _MOST_SAID:
+                _SAID.pop(next(iter(_SAID)))
+            _SAID[key] = list(said)
+        return _SAID[key]
+
+
+# What this process has said last of images corrupted here: methods with one network share it.
+_SAID: dict[tuple[str, int, int], list[tuple[str, Predictions]]] = {}
+_MOST_SAID = 5
 
 
 KIND = CorruptedImages()

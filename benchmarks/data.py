@@ -90,29 +90,33 @@ def _likelihood_slope(rows: Rows, beta: float) -> float:
     return total
 
 
-def optimality_gap(rows: Rows, weight: Floats, bias: Floats, beta: float, ridge: float) -> float:
+def optimality_gap(
+    rows: Rows, weight: Floats, bias: Floats, beta: float, ridge: float, inputs: str
+) -> float:
     """Return how far a linear map can be above the optimum of its penalised likelihood.
 
-    With x = beta (z - mean z), the objective is the mean NLL of softmax(W x + b) with a ridge,
-    ridge (|W - I|^2 + |b|^2). It is strongly convex, so it lies at most |gradient|^2 / (4 ridge)
-    above its optimum.
+    With x = beta (z - mean z), or log softmax(beta z), the objective is the mean NLL of
+    softmax(W x + b) with a ridge, ridge (|W - I|^2 + |b|^2). It is strongly convex, so it lies at
+    most |gradient|^2 / (4 ridge) above its optimum.
 
     Args:
         rows: the rows that it was fitted on.
         weight: (K,) diagonal of W, or (K, K); bias: (K,) b.
-        beta: see above; ridge: the least penalty of a parameter. For a matrix the penalty off the
-            diagonal is K - 1 times it.
+        beta, inputs: see above; ridge: the least penalty of a parameter. For a matrix the penalty
+            off the diagonal is K - 1 times it.
     """
     classes = len(bias)
     by_weight, by_bias = np.zeros(weight.shape), np.zeros(classes)
     for start in range(0, len(rows.labels), 1000):
         logits = rows.logits[start : start + 1000].astype(np.float64)
-        inputs = beta * (logits - logits.mean(axis=1, keepdims=True))
-        scores = inputs * weight if weight.ndim == 1 else inputs @ weight.T
+        x = beta * (logits - logits.mean(axis=1, keepdims=True))
+        if inputs == "log-probabilities":
+            x -= np.log(np.exp(x).sum(axis=1, keepdims=True))
+        scores = x * weight if weight.ndim == 1 else x @ weight.T
         error = softmax(scores + bias)
         error[np.arange(len(error)), rows.labels[start : start + 1000]] -= 1
         by_bias += error.sum(axis=0)
-        by_weight += (error * inputs).sum(axis=0) if weight.ndim == 1 else error.T @ inputs
+        by_weight += (error * x).sum(axis=0) if weight.ndim == 1 else error.T @ x
     penalty, identity = np.full(weight.shape, ridge), np.ones(classes)
     if weight.ndim == 2:
         penalty *= classes - 1

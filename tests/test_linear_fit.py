@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from calibrant.core.errors import ConvergenceWarning
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.linear.optimum import fit_linear
+from calibrant.posthoc.linear.structured import StructuredVectorScaling
 
 BETA = 0.7
 both_shapes = pytest.mark.parametrize("shape", [(4,), (4, 4)])
@@ -142,3 +143,37 @@ def test_inputs_as_they_are_and_some_rows(shape):
     some = np.arange(50) % 3 == 0
     parts = [rows.take(some).nll(change, bias)[0], rows.take(~some).nll(change, bias)[0]]
     np.testing.assert_allclose(sum(parts), rows.nll(change, bias)[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "bias", "parts"),
+    [
+        (0.3, 0.0, {"weight", "beta"}),
+        (0.3, 2.0, {"weight", "beta", "small_bias"}),
+        (0.3, 40.0, {"weight", "beta", "bias"}),  # e^40 would leave the others no digits
+        (12.0, 0.0, {"weight", "beta", "bias"}),  # every score of some rows is below -15
+        (-1.2, 0.0, {"weight", "beta", "bias"}),  # what is below 0 turns up above it
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_a_map_is_exact_with_and_without_its_largest_score_taken_off(change, bias, parts, scale):
+    rng = np.random.default_rng(2)
+    logits = (scale * rng.normal(size=(200, 4)) + 5).astype(np.float32)
+    logits[0] = 5.0
+    known = rng.normal(size=(200, 4))
+    svs = StructuredVectorScaling().fit(known, (known + rng.gumbel(size=(200, 4))).argmax(axis=1))
+    svs.beta_ = BETA
+    svs.change_ = np.array([0.0, change, 0.1, change / 2])
+    svs.bias_ = np.array([0.0, bias, -bias, 0.1 * (bias != 0)])
+    assert set(svs.map_arrays()) == parts
+    x = log_softmax(BETA * logits.astype(np.float64), axis=1)
+    wanted = softmax(x * (1 + svs.change_) + svs.bias_, axis=1)
+    np.testing.assert_allclose(
+        svs.predict_proba(logits.astype(np.float64)), wanted, rtol=1e-11, atol=1e-300
+    )
+    found = svs.predict_proba(logits)
+    # Rounding a score of 250 to float32 costs its exponential 1e-5 of itself.
+    np.testing.assert_allclose(found, wanted, rtol=2e-4 if scale > 1 else 2e-5, atol=1e-31)
+    hidden = logits.copy()
+    hidden[:, 2] = -np.inf
+    assert (svs.predict_proba(hidden)[:, 2] == 0).all()

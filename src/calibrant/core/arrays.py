@@ -163,6 +163,8 @@ def for_each(items: Sequence[Item], work: Callable[[Item], None], *, threaded: b
 
 def pick(rows: Array, columns: Array) -> Array:
     """Return `rows[i, columns[i]]` for every row i of an (N, K) array."""
+    if is_numpy(rows):  # the general way takes twice as long
+        return rows[np.arange(len(rows)), columns]
     xp = namespace(rows)
     return xp.take_along_axis(rows, columns[:, None], axis=1)[:, 0]
 

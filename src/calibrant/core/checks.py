@@ -5,6 +5,7 @@ Each raises `PredictionsError` that begins with the source of the rows and names
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -116,7 +117,12 @@ def warn_of_probabilities(logits: Array, source: str) -> None:
 
 
 def _tolerance(chunk: Array) -> float:
-    return ROW_SUM_TOLERANCE.get(str(chunk.dtype).removeprefix("torch."), 1e-4)
+    return _tolerance_of(chunk.dtype)
+
+
+@lru_cache(maxsize=32)  # to name a type takes NumPy as long as to sum a chunk
+def _tolerance_of(dtype: Any) -> float:
+    return ROW_SUM_TOLERANCE.get(str(dtype).removeprefix("torch."), 1e-4)
 
 
 def check_finite(chunk: Array, key: str, source: str, offset: int, *, masks: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +20,12 @@ from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
 from calibrant.posthoc.linear.likelihood import LinearLikelihood
 from calibrant.posthoc.linear.optimum import fit_linear
-from calibrant.posthoc.pieces import as_type, softmax_of_own, still_masked
+from calibrant.posthoc.pieces import as_type, softmax_of_gaps, softmax_of_own, still_masked
 from calibrant.predictions.predictions import Predictions
+
+# Largest scores between this and its negative needn't be taken off: float32 holds the exponentials
+# of the row and their sum, and every probability above 1e-31 to all its digits.
+NEAR = 15.0
 
 
 @dataclass(eq=False)
@@ -41,11 +46,37 @@ class LinearMap(Calibrator):
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
         """Return (n, K) x of logits in a new array, 0 where a class is masked; see `transform`."""
 
+    @property
+    def reads_log_probabilities(self) -> bool:
+        """Whether x are log-probabilities, which are never above 0."""
+        return False
+
     def map_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return W, b and, where inputs need it, the inverse temperature."""
+        """Return W, b and, where inputs need it, the inverse temperature.
+
+        Where no row has a largest score that has to be taken off first, b is called ``small_bias``,
+        and is left out if it is 0.
+        """
         weight, bias = self.linear_map()
         beta = self.state().get("beta_")
-        return {"weight": weight, "bias": bias} | ({} if beta is None else {"beta": beta})
+        found = {"weight": weight} | ({} if beta is None else {"beta": beta})
+        if not self._scores_are_small(weight, bias, beta):
+            return found | {"bias": bias}
+        return found | ({"small_bias": bias} if np.logical_or.reduce(bias) else {})
+
+    def _scores_are_small(
+        self, weight: FloatArray, bias: FloatArray, beta: NDArray[Any] | None
+    ) -> bool:
+        """Return whether every row has a score near 0, and none far above.
+
+        The largest log-probability of K is at least -log K, x in units of 1 / beta.
+        """
+        if not self.reads_log_probabilities or weight.ndim > 1 or beta is None:
+            return False
+        below = weight * (math.log(len(weight)) / float(beta))
+        # For a single row to be mapped, `min` and `max` of an array would take a tenth of the time.
+        least, most = np.minimum.reduce, np.maximum.reduce
+        return bool(least(below) >= 0 and least(bias - below) >= -NEAR and most(bias) <= NEAR)
 
     def transform(
         self,
@@ -63,8 +94,11 @@ class LinearMap(Calibrator):
             inputs *= weight
         else:
             inputs = inputs @ weight.T
-        inputs += as_type(xp, learnt["bias"], logits)
-        return softmax_of_own(xp, still_masked(xp, logits, inputs, masks))
+        name = next((each for each in ("bias", "small_bias") if each in learnt), None)
+        if name is not None:
+            inputs += as_type(xp, learnt[name], logits)
+        scores = still_masked(xp, logits, inputs, masks)
+        return softmax_of_own(xp, scores) if name == "bias" else softmax_of_gaps(xp, scores)
 
 
 @dataclass(eq=False)
@@ -85,6 +119,11 @@ class PenalisedMap(LinearMap):
     beta_: float = learnt(above=0)
     change_: FloatArray = learnt("K")
     bias_: FloatArray = learnt("K")
+
+    @property
+    def reads_log_probabilities(self) -> bool:
+        """Whether `inputs` says so."""
+        return self.inputs == "log-probabilities"
 
     @property
     def weight_(self) -> FloatArray:

@@ -145,6 +145,11 @@ class ClassTemperatureScaling(_ClassTemperatures):
 
     shrinkage_: float = learnt(at_least=0)
 
+    @property
+    def reads_log_probabilities(self) -> bool:
+        """Whether it was fitted by likelihood."""
+        return self.criterion != "ece"
+
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
         """Return log-probabilities, or centred logits for the search by ECE."""
         inputs = "centred" if self.criterion == "ece" else "log-probabilities"
@@ -256,6 +261,11 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     shrinkage: float = argument(1.0, above=0)
     max_iterations: int = argument(500, at_least=1)
     inputs: Inputs = argument("log-probabilities", choices=INPUTS)
+
+    @property
+    def reads_log_probabilities(self) -> bool:
+        """Whether `inputs` says so."""
+        return self.inputs == "log-probabilities"
 
     def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
         """Return log-probabilities or centred logits, as `inputs` says."""

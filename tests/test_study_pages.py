@@ -101,6 +101,7 @@ def test_numbers_stand_beside_published_ones_with_difference_and_noise(result: S
     rows = {tuple(row[:2]): row[2:] for row in details(result).rows}
     assert rows["A", "smart"] == ["1.15 +- 0.07", "0.75 .. 1.55", "0.30", "1.00", "+0.15", "within"]
     assert rows["b", "smart"][-3:] == ["2.0*", "-0.65", "beyond"]
+    assert [rows["b", method][0][-1] for method in ("smart", "temperature")] == ["+", "0"]
     assert rows["A", "temperature"][-3:] == ["", "", ""]
     # 5 may be anything from 4.5 to 5.5.
     assert rows["b", "none"][-3:] == ["5", "+0.10", "within"]

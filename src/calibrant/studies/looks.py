@@ -63,7 +63,8 @@ def few_ticks(ax: Axes, which: str, most: int = 5) -> None:
 
 def headed(ax: Axes, text: str, letters: int = 42) -> None:
     """Write what a panel shows above it, in as many lines as it takes."""
-    ax.set_title("\n".join(textwrap.wrap(text, letters)), fontsize=SMALL)
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(part, letters)]
+    ax.set_title("\n".join(lines), fontsize=SMALL)
 
 
 def legend_below(figure: Figure) -> None:

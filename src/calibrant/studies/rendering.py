@@ -189,6 +189,7 @@ def details(result: StudyResult) -> Table:
         value = measure.show(estimate.value)
         if estimate.spread is not None:
             value += f" +- {measure.show(estimate.spread)}"
+        value += MAY_BE_BEST if estimate.may_be_best else ""
         both = estimate.low is not None and estimate.high is not None
         ends = f"{measure.show(estimate.low)} .. {measure.show(estimate.high)}" if both else ""
         line += [value, ends]
@@ -196,7 +197,9 @@ def details(result: StudyResult) -> Table:
         if compared:
             line += _beside(estimate)
         rows.append(line)
-    notes = "Floor: what honest confidences would show on average. " if floored else ""
+    marked = any(estimate.may_be_best for estimate in found)
+    notes = f"{MAY_BE_BEST} may be the best of those that it competes with. " if marked else ""
+    notes += "Floor: what honest confidences would show on average. " if floored else ""
     if compared:
         notes += (
             "Noise: whether the published value lies within that of both: the interval, the "

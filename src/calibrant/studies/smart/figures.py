@@ -146,31 +146,28 @@ def _steps(title: str, of: Mapping[str, Any]) -> Panel:
 
 
 def _reliabilities(title: str, of: Mapping[str, Any]) -> list[Panel]:
+    """Return what was said and what was right, bin by bin, for all rows and each margin group.
+
+    Not the one over the other: confidences of high margins differ from the seventh digit on.
+    """
+
     def panel(name: str) -> Panel:
         def draw(ax: Axes) -> None:
             points = of["groups"][name]["points"]
             said, right = (np.array(points[key]) for key in ("confidence", "accuracy"))
             reach = np.abs(np.array([points["low"], points["high"]]) - right)
-            ax.axline((0, 0), slope=1, color=QUIET, lw=0.8)
-            ax.errorbar(said, right, reach, fmt=".", color=AFTER, lw=0.8)
+            places = np.arange(1, len(said) + 1)
+            ax.plot(places, said, label="confidence", **looks.stroke(1))
+            look: dict[str, Any] = {"fmt": "o", "ms": 3.5, "lw": 0.8, "color": looks.colour(0)}
+            ax.errorbar(places, right, reach, label="accuracy", **look)
             group = "all rows" if name == "all" else f"{name} margins"
-            # Confidences of high margins differ by little, accuracies by more: each its own scale.
-            ax.set(xlabel="confidence", ylabel="accuracy")
-            ax.set_xlim(*_around(said))
-            ax.set_ylim(*_around([right - reach[0], right + reach[1]]))
-            looks.few_ticks(ax, "x", 3)
+            ax.set(xlabel="bin of rows, by confidence", ylabel="mean")
+            looks.few_ticks(ax, "y")
             looks.headed(ax, f"{title}: {group}")
 
         return draw
 
     return [panel(name) for name in of["groups"]]
-
-
-def _around(values: Any) -> tuple[float, float]:
-    """Return limits with some room around values."""
-    low, high = float(np.min(values)), float(np.max(values))
-    room = 0.06 * (high - low) or 0.01
-    return low - room, high + room
 
 
 def draw_groups(result: StudyResult) -> Figure:
@@ -212,7 +209,7 @@ def draw_temperatures(result: StudyResult) -> Figure:
             curve, r = ran.result["curve"], ran.result["values"]["pearson"]["value"]
             ax.plot(curve["margin"], curve["temperature"], ".-", ms=3, lw=0.8, color=AFTER)
             ax.set(xlabel="margin", ylabel="temperature")
-            said = "" if r is None else f": r = {r:.2f}"
+            said = "" if r is None else f"\nr = {r:.2f}"
             looks.headed(ax, called(result, ran, "input", "method") + said)
 
         panels.append(draw)

@@ -1,51 +1,30 @@
-"""Studies as programs: each says what it does without loading torch, and is where docs say."""
+"""Studies as a whole: all are listed without loading torch, and are where docs say."""
 
 from __future__ import annotations
 
 import ast
 import json
-import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from calibrant import studies
 from calibrant.studies.catalogue import names as declared
+from calibrant.studies.catalogue import study_named
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/calibrant"
 HEAVY = ("torch", "matplotlib", "lightning", "PIL", "pyarrow")
-# What helpers of studies, which are no programs, don't have.
-PROGRAM_MARK = 'if __name__ == "__main__":'
-# Runs each study as `python -m` does, in one process, and says what it printed and loaded.
-ASK_FOR_HELP = """
-import contextlib, io, json, runpy, sys
-said = {}
-for name in sys.argv[1].split(","):
-    sys.argv = [name, "--help"]
-    printed, code = io.StringIO(), None
-    with contextlib.redirect_stdout(printed):
-        try:
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-        except SystemExit as ended:
-            code = ended.code
-    said[name] = [code, printed.getvalue(), [m for m in HEAVY if m in sys.modules]]
-print(json.dumps(said))
+# Lists all studies and says what that has loaded.
+LIST = """
+import contextlib, io, json, sys
+from calibrant.cli import main
+sys.argv = ["calibrant", "study", "list", "--json", "-"]
+printed = io.StringIO()
+with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+    main()
+print(json.dumps([json.loads(printed.getvalue()), [m for m in HEAVY if m in sys.modules]]))
 """
-
-
-def programs() -> list[str]:
-    """Return the names under which studies are run."""
-    found: list[str] = []
-    for module in pkgutil.walk_packages(studies.__path__, f"{studies.__name__}."):
-        path = SOURCE.joinpath(*module.name.split(".")[1:])
-        source = path / "__init__.py" if module.ispkg else path.with_suffix(".py")
-        if PROGRAM_MARK in source.read_text(encoding="utf-8"):
-            found.append(module.name.removesuffix(".__main__"))
-    return sorted(found)
 
 
 def places_of_names() -> list[Path]:
@@ -68,47 +47,34 @@ def imported_by(source: str) -> set[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def said() -> dict[str, tuple[int | None, str, list[str]]]:
-    program = ASK_FOR_HELP.replace("HEAVY", repr(HEAVY))
+def test_all_studies_are_listed_without_loading_what_takes_long() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program, ",".join(programs())],
+        [sys.executable, "-c", LIST.replace("HEAVY", repr(HEAVY))],
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
     )
-    return json.loads(done.stdout)
-
-
-def test_there_are_the_studies_that_the_documentation_rests_on() -> None:
-    several = {"second_stages", "second_stages.seeds", "second_stages.halves"}
-    assert {name.removeprefix("calibrant.studies.") for name in programs()} == several
-
-
-@pytest.mark.parametrize("study", programs())
-def test_every_study_says_how_it_is_run_and_what_it_does(study: str, said) -> None:
-    code, text, heavy = said[study]
-    assert code == 0
-    # Words, because lines of the usage are broken where the terminal ends.
-    words = " ".join(text.split())
-    assert words.startswith(f"usage: python -m {study} [-h]")
-    # The docstring begins with a sentence and shows the command.
-    summary, _, rest = text.partition("\n\n")[2].partition("\n\n")
-    assert summary.endswith(".")
-    assert f"    python -m {study} " in rest
+    listed, heavy = json.loads(done.stdout)
+    assert [each["name"] for each in listed] == declared()
+    assert all(each["title"] for each in listed)
     assert heavy == []
 
 
-def test_every_study_that_is_named_somewhere_exists() -> None:
-    known, named = set(programs()), set[str]()
+def test_studies_are_declared_and_none_is_a_program_of_its_own() -> None:
+    for place in (SOURCE / "studies").rglob("*.py"):
+        assert "__main__" not in place.name + place.read_text(encoding="utf-8"), place
     for place in places_of_names():
         text = place.read_text(encoding="utf-8")
-        found = set(re.findall(r"python -m (calibrant\.studies\.[a-z_.]*[a-z_])", text))
-        assert found <= known, place
-        named |= found
+        assert not re.search(r"python -m calibrant\.studies", text) or place == Path(__file__)
         assert not re.search(r"scripts/(study|second_stage)_", text) or place == Path(__file__)
-    assert "calibrant.studies.second_stages.seeds" in named
+
+
+def test_the_page_of_studies_names_every_one_of_the_package() -> None:
+    page = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
+    own = [name for name in declared() if study_named(name).paper == "Calibrant"]
+    assert own
+    assert [name for name in own if f"`{name}`" not in page] == []
 
 
 def test_every_declared_study_that_is_named_somewhere_exists() -> None:

@@ -227,12 +227,7 @@ def sampled_or_read(path: Path, seed: int, options: dict[str, Any]) -> Predictio
 
     if options.get("cluster") is not None:
         raise InputError("a sample of many files has no clusters; leave out --cluster")
-    many = Many(
-        [str(path)],
-        options.get("kind"),
-        positive=options.get("positive"),
-        weight=options.get("weight"),
-    )
+    many = Many([str(path)], options.get("kind"), positive=options.get("positive"))
     shards = many.shards()
     with watching("sampling", shards) as watch:
         rows = sample(shards, COMPARED_ROWS, seed, Engine(), watch)

@@ -16,6 +16,7 @@ from calibrant.scale.engines import Engine
 from calibrant.studies.cells import Cell, address, cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
+from calibrant.studies.kept import kept_result
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.needing import missing_of
 from calibrant.studies.results import Failed, Ran, StudyResult
@@ -62,10 +63,15 @@ def run_cells(
     kind.check(study)
     store.prepare()
     placed: list[tuple[Cell, str]] = []
+    told: dict[int, Ran] = {}
     failed: list[Failed] = []
     jobs: dict[str, Job] = {}
     for cell in cells_of(study):
         if any(need.lacking(inputs) for need in kind.needs(cell)):
+            result = kept_result(cell, kind.version, inputs)
+            if result is not None:
+                told[len(placed)] = Ran(cell, result, reused=True)
+                placed.append((cell, ""))
             continue
         try:
             job = _job(cell, inputs)
@@ -82,8 +88,11 @@ def run_cells(
         if watch is not None:
             watch(Progress(done, total, time.monotonic() - began, str(job.cell)))
     ran: list[Ran] = []
-    kept = {place: store.result(place) for _, place in placed}
-    for cell, place in placed:
+    kept = {place: store.result(place) for _, place in placed if place}
+    for i, (cell, place) in enumerate(placed):
+        if i in told:
+            ran.append(told[i])
+            continue
         document = kept[place]
         if document is None:
             failed.append(Failed(cell, store.failure(place) or "nothing was kept of it"))

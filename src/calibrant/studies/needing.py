@@ -9,6 +9,7 @@ from calibrant.core.text import counted, wrap
 from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
+from calibrant.studies.kept import kept_result
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.kinds.base import Need
 
@@ -36,8 +37,11 @@ def told(missing: Sequence[Missing]) -> str:
 
 
 def can_run_cell(cell: Cell, inputs: Inputs) -> bool:
-    """Return whether all is there that a cell needs."""
-    return not any(need.lacking(inputs) for need in kind_named(cell.kind).needs(cell))
+    """Return whether all is there that a cell needs, or an earlier run's result of it is."""
+    kind = kind_named(cell.kind)
+    if not any(need.lacking(inputs) for need in kind.needs(cell)):
+        return True
+    return kept_result(cell, kind.version, inputs) is not None
 
 
 def can_run(study: Study, inputs: Inputs) -> bool:
@@ -55,6 +59,8 @@ def missing_of(study: Study, inputs: Inputs) -> list[Missing]:
     """Return what isn't there of what cells need, each with how many cells wait for it."""
     kind, found = kind_named(study.kind), dict[str, dict[Need, int]]()
     for cell in cells_of(study):
+        if kept_result(cell, kind.version, inputs) is not None:
+            continue
         for need in kind.needs(cell):
             of_input = found.setdefault(need.input, {})
             if need.lacking(inputs):

@@ -14,6 +14,7 @@ from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.over_data_sets import ranks_within
 from calibrant.studies.cells import Cell
 from calibrant.studies.declaration import Study
+from calibrant.studies.kept import as_kept
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.kinds.base import Measure
 from calibrant.studies.needing import Missing
@@ -190,6 +191,7 @@ class StudyResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it."""
+        kind = kind_named(self.study.kind)
         return {
             "name": self.study.name,
             "title": self.study.title,
@@ -204,7 +206,8 @@ class StudyResult:
             "ranks": {metric: self.ranks(metric) for metric in self.study.metrics},
             "results": self.records(),
             "footnotes": list(self.study.footnotes),
-            **kind_named(self.study.kind).document(self),
+            "kept": as_kept(self.study.name, kind.version, ((r.cell, r.result) for r in self.ran)),
+            **kind.document(self),
         }
 
     def __str__(self) -> str:

@@ -1,1 +1,0 @@
-"""What second stages do to calibration, on networks of `calibrant train`: docs/second-stages.md."""

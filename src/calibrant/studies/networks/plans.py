@@ -133,7 +133,8 @@ def plan_of(cell: Cell) -> Plan:
     run["seed"] = cell.seed
     line = line_of(loss, settings["loss_arguments"], mixing, settings["mixing_arguments"])
     if settings["peels"]:
-        run["protocol"] += PEELED
+        if run["protocol"] != "plp":  # which does so by itself
+            run["protocol"] += PEELED
         line = "plp" if line == PLAIN_LOSS else f"{line} + plp"
     arguments = dict(settings["stage_arguments"])
     if stage:

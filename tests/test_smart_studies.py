@@ -168,18 +168,6 @@ def test_runtime_is_a_ratio_to_temperature_scaling_of_the_same_rows(place: Path)
     assert ratio["spline"].published is not None
 
 
-@pytest.mark.parametrize("study", ["smart-mismatch-known", "smart-table-2", "smart-figure-3"])
-def test_small_forms_run_on_the_sample(study: str, tmp_path: Path) -> None:
-    chosen = study_named(study)
-    small = {**chosen.small, "settings": {**chosen.small.get("settings", {})}}
-    if chosen.kind == "training-path":
-        small["settings"]["epochs"] = 5
-    found = run(replace(chosen, small=small), tmp_path, data=[], small=True)
-    assert found.ran
-    assert not found.failed
-    assert not found.missing
-
-
 # What the cells compute
 
 

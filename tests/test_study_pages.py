@@ -215,6 +215,7 @@ def test_every_study_runs_in_small_on_what_ships_with_the_package(name: str, kep
     found = cb.studies.run(name, small=True, out=kept, engine=ONE)
     assert not found.failed
     assert not found.missing
+    assert found.ran
     assert found.estimates
     assert all(table.rows if table.head else table.notes for _, table in tables(found))
     for form in ("md", "tex", "csv"):

@@ -16,7 +16,7 @@ from calibrant.cli import main
 from calibrant.core.docstrings import Docstring
 from calibrant.core.errors import UnknownMethodError
 from calibrant.metrics import catalogue as of_metrics
-from calibrant.metrics.registry import METRICS
+from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
 from calibrant.posthoc import catalogue as of_methods
 from calibrant.posthoc.registry import METHODS
 
@@ -25,16 +25,18 @@ from calibrant.posthoc.registry import METHODS
 def test_every_method_says_what_a_person_should_know(name: str) -> None:
     found = of_methods.described(name)
     assert found.facts is not None, "add it to calibrant.posthoc.catalogue.FACTS"
-    assert found.formula.endswith((".", ":", ","))
+    assert found.formula.endswith("."), "its first paragraph is cut off in the list of methods"
+    assert found.sources, f"the docstring of {name} has no References"
     assert found.arguments.keys() == METHODS[name]().get_params().keys()
     for key, (default, meaning) in found.arguments.items():
         assert default == METHODS[name]().get_params()[key]
         assert meaning, f"the docstring of {name} doesn't say what {key} is"
 
 
-@pytest.mark.parametrize("name", list(METRICS))
+@pytest.mark.parametrize("name", [*METRICS, *POSITIVE_METRICS])
 def test_every_metric_says_what_a_person_should_know(name: str) -> None:
     found = of_metrics.described(name)
+    assert found.sources, f"the docstring behind {name} has no References"
     assert found.facts is not None, "add it to calibrant.metrics.catalogue.FACTS"
     assert found.formula
     assert getattr(cb, found.facts.function.__name__) is found.facts.function
@@ -102,7 +104,11 @@ def test_the_command_lists_and_explains(run: Callable[..., Said]) -> None:
 
 
 def test_a_chain_and_an_unknown_name() -> None:
-    assert "svs__ridge" in of_methods.described("svs+top-rest").arguments
+    chain = of_methods.described("svs+top-rest")
+    assert "svs__ridge" in chain.arguments
+    assert chain.formula.startswith("svs, then top-rest: ")
+    steps = [of_methods.described(step).sources for step in ("svs", "top-rest")]
+    assert chain.sources == steps[0] + steps[1]
     with pytest.raises(UnknownMethodError, match="did you mean 'smart'"):
         of_methods.described("smrt")
 

@@ -95,6 +95,47 @@ def test_fit_apply_and_compare_take_them_along(call, folder: Path):
     assert found["weighted"] is True
 
 
+def test_compare_takes_a_column_of_weights_for_as_many_copies_of_each_row(call, folder: Path):
+    """Whole weights under a name of one's own measure and fit what copies of the rows do."""
+    named, copied = folder / "named", folder / "copied"
+    for place in (named, copied):
+        place.mkdir()
+    for name in ("val", "test"):
+        rows = read_predictions(folder / f"{name}.npz")
+        plain = replace(rows, weights=None)
+        times = np.asarray(rows.weights).astype(int)
+        write_predictions(plain.take(np.repeat(np.arange(ROWS), times)), copied / f"{name}.npz")
+        arrays = dict(np.load(folder / f"{name}.npz"))
+        np.savez(named / f"{name}.npz", worth=arrays.pop("weight"), **arrays)
+    methods = ["--methods", "none,temperature,svs,isotonic", *FEW, "--json", "-"]
+
+    def compared(*words: object) -> dict[str, dict[str, float]]:
+        code, out, err = call("compare", *words, *methods)
+        assert (code, err) == (0, "")
+        return {
+            m["method"]: {name: r["value"] for name, r in m["metrics"].items()}
+            for m in json.loads(out)["methods"]
+        }
+
+    files = [
+        ["--fit", place / "val.npz", "--test", place / "test.npz"] for place in (named, copied)
+    ]
+    weighed, copies = compared(*files[0], "--weight", "worth"), compared(*files[1])
+    unweighed = compared(*files[0])
+    for method, values in copies.items():
+        assert weighed[method] == pytest.approx(values, abs=1e-6), method
+        assert unweighed[method]["nll"] != pytest.approx(values["nll"], abs=1e-3)
+    over = [
+        json.loads(call("compare", named, "--seeds", "0", *words, *methods)[1])["methods"]
+        for words in (["--weight", "worth"], [])
+    ]
+    values = [{m["method"]: m["values"]["nll"] for m in found} for found in over]
+    assert values[0]["none"]["named"] != pytest.approx(values[1]["none"]["named"], abs=1e-3)
+    code, _, err = call("compare", *files[0], "--weight", "mass", *methods)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "there is no 'mass' to hold the weights" in err
+
+
 def test_what_can_not_be_weighed_or_clustered_is_one_sentence(call, folder: Path):
     test = folder / "test.npz"
     code, _, err = call("measure", test, "--cluster", "doctor")

@@ -12,9 +12,12 @@ import pytest
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.verdict import decide
-from calibrant.evaluation.best_set import may_be_best
-from calibrant.evaluation.evaluate import MetricResult
+from calibrant.evaluation.best_set import may_be_best, may_have_best_mean
+from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
+from calibrant.evaluation.mean_noise import covariance_of_means
+from calibrant.evaluation.uncertainty import INDEPENDENT
 from calibrant.metrics.registry import METRICS
+from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample
 
 LEVEL = 0.95
@@ -26,18 +29,22 @@ def test_the_set_holds_the_truly_best_as_often_as_it_says():
     rng = np.random.default_rng(0)
     rows, methods, sets = 400, 6, 300
     mixing = rng.normal(size=(methods, methods))
-    missed = np.zeros(2)
-    for _ in range(sets):
+    missed, of_means, fewer = np.zeros(2), np.zeros(2), 150  # the latter takes longer
+    for i in range(sets):
         losses = rng.normal(size=(rows, methods)) @ mixing
         drawn = rng.multinomial(rows, np.full(rows, 1 / rows), size=200)
         for case, lead in enumerate((0.0, 0.1)):  # all are best; or the first is, by a little
             shifted = losses.mean(axis=0) - lead * (np.arange(methods) == 0)
             found = may_be_best(shifted, (drawn @ losses / rows).T, LEVEL)
             missed[case] += not found[0]
-    share = missed / sets
-    error = np.sqrt(0.05 * 0.95 / sets)
-    assert share.max() < 0.05 + 3 * error
-    assert share[0] > 0.05 - 3 * error  # where all are equally good, it is no surer than it says
+            if i < fewer:
+                covariance = np.cov(losses.T, bias=True) / rows
+                of_means[case] += not may_have_best_mean(shifted, covariance, LEVEL)[0]
+    for counted, of in ((missed, sets), (of_means, fewer)):
+        share, error = counted / of, np.sqrt(0.05 * 0.95 / of)
+        assert share.max() < 0.05 + 3 * error
+        # Where all are equally good, it is no surer than it says.
+        assert share[0] > 0.05 - 2.7 * error
 
 
 def test_the_set_leaves_out_what_is_worse_beyond_noise():
@@ -54,24 +61,74 @@ def test_methods_that_agree_on_every_row_are_in_or_out_together():
     assert may_be_best(np.array([1.0, 1.0, 1.1]), same, LEVEL).all()
 
 
+def test_the_set_of_means_is_that_of_very_many_resamples():
+    rng = np.random.default_rng(4)
+    root = rng.normal(size=(5, 5))
+    noise = root @ rng.normal(size=(5, 50_000))
+    agree = [
+        (may_have_best_mean(costs, root @ root.T, LEVEL) == may_be_best(costs, noise, LEVEL)).mean()
+        for costs in 3 * rng.normal(size=(20, 5))
+    ]
+    assert np.mean(agree) > 0.95  # all but those at the very edge
+    assert may_have_best_mean(np.array([2.0]), np.eye(1), LEVEL).all()
+    # Twins are in or out together, and what is worse by the same on every row is out.
+    twins = np.ones((3, 3)) + np.diag([0.0, 0.0, 1.0])
+    found = may_have_best_mean(np.array([1.0, 1.0, 1.5]), twins, LEVEL)
+    assert found.tolist() == [True, True, True]
+    found = may_have_best_mean(np.array([1.0, 1.25, 1.1]), twins, LEVEL)
+    assert found.tolist() == [True, False, True]
+
+
+def drawn_rows(rows: int, *, weights: Any = None, clusters: Any = None) -> list[Evaluation]:
+    """Return two sets of probabilities of the same rows, measured."""
+    rng = np.random.default_rng(6)
+    labels = rng.integers(3, size=rows)
+    found = []
+    for _ in range(2):
+        probs = rng.dirichlet([2, 2, 2], size=rows)
+        given = Predictions.from_probs(probs, labels, sample_weight=weights, clusters=clusters)
+        found.append(evaluate(given, metrics=["nll", "accuracy"], resamples=4000))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["plain", "weighted", "clustered"])
+def test_means_vary_together_as_on_very_many_resamples(kind: str):
+    weights = np.linspace(0.1, 3, 300) if kind == "weighted" else None
+    clusters = np.arange(300) // 10 if kind == "clustered" else None
+    measured = drawn_rows(300, weights=weights, clusters=clusters)
+    for name in ("nll", "accuracy"):
+        results = [each[name] for each in measured]
+        covariance = covariance_of_means(measured, results[0].metric)
+        difference = covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
+        drawn = (results[0].replicates - results[1].replicates).std()
+        assert np.sqrt(difference) == pytest.approx(drawn, rel=0.06)
+
+
+def test_who_may_be_best_in_a_mean_does_not_depend_on_the_resamples(found: Any):
+    again = compare(METHODS, metrics=["smce"], resamples=25, seed=3, **SETS)
+    assert again.may_be_best["nll"] == found.may_be_best["nll"]
+
+
 def of(name: str, *, kept: bool = True, parameters: int = 1, **values: float) -> Any:
-    """Return a compared method with these values, each with noise of .01 on 500 resamples."""
-    results = {}
+    """Return a compared method with these values, each with noise of .01 by 500 resamples."""
+    results, losses = {}, np.zeros(500)
     for metric, value in values.items():
         rng = np.random.default_rng(sum(map(ord, name + metric)))
         drawn = value + 0.01 * rng.normal(size=500)
         results[metric] = MetricResult(METRICS[metric], value, value, value, replicates=drawn)
+        if metric == "nll":  # whose noise is read off the rows, not off the resamples
+            losses = value + (drawn - drawn.mean()) * 500**0.5
     return SimpleNamespace(
         name=name,
         keeps_accuracy=kept,
         calibrator=SimpleNamespace(n_parameters=parameters),
-        evaluation=_Results(results),
+        evaluation=_Results(results, SimpleNamespace(nll=losses, weights=None)),
     )
 
 
 class _Results(SimpleNamespace):
-    def __init__(self, results: dict[str, MetricResult]) -> None:
-        super().__init__(results=results)
+    def __init__(self, results: dict[str, MetricResult], scores: Any) -> None:
+        super().__init__(results=results, scores=scores, n=500, honest=INDEPENDENT)
 
     def __getitem__(self, name: str) -> MetricResult:
         return self.results[name]

@@ -22,6 +22,7 @@ from calibrant.cli.options import (
     Report,
     Resamples,
     Seed,
+    Weight,
     read,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
@@ -81,6 +82,7 @@ def compare(
     ] = None,
     kind: Kind = None,
     cluster: Cluster = None,
+    weight: Weight = None,
     positive: Positive = None,
     ignore_index: IgnoreIndex = -100,
     class_axis: ClassAxis = -1,
@@ -109,7 +111,7 @@ def compare(
     paths, tables = files or [], table or []
     check_outputs([*paths, fit, test], [report, json, *tables])
     options: dict[str, Any] = {"kind": kind, "cluster": cluster, "positive": positive}
-    options |= {"ignore_index": ignore_index, "class_axis": class_axis}
+    options |= {"ignore_index": ignore_index, "class_axis": class_axis, "weight": weight}
     if several(paths, seeds):
         if fit is not None or test is not None or report is not None:
             raise InputError(

@@ -227,7 +227,12 @@ def sampled_or_read(path: Path, seed: int, options: dict[str, Any]) -> Predictio
 
     if options.get("cluster") is not None:
         raise InputError("a sample of many files has no clusters; leave out --cluster")
-    many = Many([str(path)], options.get("kind"), positive=options.get("positive"))
+    many = Many(
+        [str(path)],
+        options.get("kind"),
+        positive=options.get("positive"),
+        weight=options.get("weight"),
+    )
     shards = many.shards()
     with watching("sampling", shards) as watch:
         rows = sample(shards, COMPARED_ROWS, seed, Engine(), watch)

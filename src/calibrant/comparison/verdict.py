@@ -11,7 +11,9 @@ People compare methods to decide. The rule, in the order in which it asks:
 
 A proper score comes first because it can't be improved by throwing information away, and because it
 has far less noise than an ECE; simplicity comes last because it only decides between methods which
-these rows can't tell apart. What the rule costs and gives is simulated in `docs/verdict.md`.
+these rows can't tell apart. Who may be the best in NLL is computed from the rows, not from
+resamples (`calibrant.evaluation.best_set`), so the seed has no say in it. What the rule costs and
+gives is simulated in `docs/verdict.md`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibrant.core.text import counted, listed
-from calibrant.evaluation.best_set import may_be_best
+from calibrant.evaluation.best_set import may_be_best, may_have_best_mean
+from calibrant.evaluation.mean_noise import covariance_of_means
+from calibrant.metrics.shapes import MeanMetric
 
 if TYPE_CHECKING:
     from calibrant.comparison.comparison import ComparedMethod
@@ -67,8 +71,11 @@ def best_sets(methods: Sequence[ComparedMethod], level: float) -> dict[str, list
 def _best_set(methods: Sequence[ComparedMethod], metric: str, level: float) -> list[str]:
     results = [method.evaluation[metric] for method in methods]
     costs = np.array([result.cost for result in results])
-    drawn = np.stack([result.metric.costs(result.replicates) for result in results])
-    may = may_be_best(costs, drawn, level)
+    if isinstance(of := results[0].metric, MeanMetric):
+        covariance = covariance_of_means([method.evaluation for method in methods], of)
+        may = may_have_best_mean(costs, covariance, level)
+    else:
+        may = may_be_best(costs, np.stack([of.costs(r.replicates) for r in results]), level)
     order: list[int] = np.argsort(costs, kind="stable").tolist()
     return [methods[i].name for i in order if may[i]]
 

@@ -3,6 +3,10 @@
 "A ties with B" over all pairs answers more questions than anybody has, and pays for each. A reader
 wants to know which methods can be left out. A method is left out if some other is better by more
 than noise, taken over all the others at once, would show if it were the best itself.
+
+How much noise shows is read off resamples. Of a mean over rows, such as the NLL, it needn't be:
+the means of several calibrators are jointly normal, with the covariance of what single rows give.
+So who may be the best in NLL depends on the rows alone, and not on which resamples were drawn.
 """
 
 from __future__ import annotations
@@ -11,6 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
+
+# Normal draws behind a quantile of means, and their seed. The chance of a draw beyond the 95 %
+# quantile is then known to .001, and the same numbers serve whatever is compared.
+NORMAL_DRAWS, NORMAL_SEED = 50_000, 0
+# Below this share of the largest spread, calibrators differ by rounding.
+ROUNDING = 1e-9
 
 
 def may_be_best(costs: FloatArray, replicates: FloatArray, level: float) -> NDArray[np.bool_]:
@@ -56,3 +66,54 @@ def may_be_best(costs: FloatArray, replicates: FloatArray, level: float) -> NDAr
         noisy = (drawn[some] / spread[some, None]).max(axis=0, initial=0.0)
         found[i] = worst <= float(np.quantile(noisy, level))
     return found
+
+
+def may_have_best_mean(
+    costs: FloatArray, covariance: FloatArray, level: float
+) -> NDArray[np.bool_]:
+    """Return which of M calibrators may have the lowest expected cost, a mean over rows.
+
+    The rule of `may_be_best`, with jointly normal d*_ij of the covariance given. Nothing is drawn
+    for those whose largest d_ij / s_ij lies below the quantile of a single normal number, or above
+    Bonferroni's bound for M - 1 of them.
+
+    Args:
+        costs: (M,) means over the rows, lower for better.
+        covariance: (M, M) of these means; whatever all calibrators have in common may be left out.
+        level: probability that the set holds the best one.
+
+    Returns:
+        (M,) booleans; at least the one of lowest cost is true.
+
+    Examples:
+        >>> import numpy as np
+        >>> from calibrant.evaluation.best_set import may_have_best_mean
+        >>> may_have_best_mean(np.array([0.0, 1.0, 9.0]), np.eye(3), 0.95)
+        array([ True,  True, False])
+    """
+    from scipy.special import ndtri
+
+    others = len(costs) - 1
+    if others < 1:
+        return np.ones(len(costs), dtype=np.bool_)
+    variance = np.diag(covariance)
+    spread = np.sqrt(np.maximum(variance[:, None] + variance - 2 * covariance, 0.0))
+    some = spread > ROUNDING * np.sqrt(variance.max())
+    difference = costs[:, None] - costs
+    worst = np.max(np.divide(difference, spread, out=np.zeros_like(spread), where=some), axis=1)
+    one, all_others = float(ndtri(level)), float(ndtri(1 - (1 - level) / others))
+    found = worst <= one
+    unsure = np.flatnonzero((worst > one) & (worst <= all_others))
+    if len(unsure):
+        # The symmetric root is the one that hardly moves if the covariance hardly does.
+        values, vectors = np.linalg.eigh(covariance)
+        root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
+        noise = root @ np.random.default_rng(NORMAL_SEED).standard_normal(
+            (len(costs), NORMAL_DRAWS)
+        )
+        for i in unsure.tolist():
+            drawn = (noise[i] - noise[some[i]]) / spread[i, some[i], None]
+            found[i] = worst[i] <= float(np.quantile(drawn.max(axis=0, initial=0.0), level))
+    # By less than rounding on every row: no noise can have made that.
+    same = (difference > ROUNDING * np.abs(costs).max()) & ~some
+    return found & ~same.any(axis=1)

@@ -90,6 +90,9 @@ def calibration_in_the_large(
     Raises:
         PredictionsError: unusable arrays.
 
+    References:
+        Cox, Biometrika 1958. Van Calster et al., J. Clin. Epidemiol. 2016.
+
     Examples:
         >>> import calibrant as cb
         >>> value = cb.calibration_in_the_large([0.9] * 4, [1, 1, 1, 0], kind="confidence")

@@ -277,6 +277,9 @@ def underconfidence_error(
         PredictionsError: unusable arrays.
         InputError: fewer than one bin.
 
+    References:
+        Thulasidasan et al., NeurIPS 2019, who count the other direction.
+
     Examples:
         >>> import calibrant as cb
         >>> round(cb.underconfidence_error([0.7] * 4, [1] * 4, kind="confidence"), 3)

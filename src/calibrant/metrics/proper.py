@@ -24,6 +24,9 @@ def negative_log_likelihood(
         kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
         sample_weight: (N,) how much each row counts; by default all alike.
 
+    References:
+        Good, J. R. Stat. Soc. B 1952. Gneiting & Raftery, J. Am. Stat. Assoc. 2007.
+
     Examples:
         >>> import calibrant as cb
         >>> value = cb.negative_log_likelihood([[0.5, 0.5], [0.75, 0.25]], [0, 1])
@@ -48,6 +51,9 @@ def brier_score(
         kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
         sample_weight: (N,) how much each row counts; by default all alike.
 
+    References:
+        Brier, Monthly Weather Review 1950.
+
     Examples:
         >>> import calibrant as cb
         >>> value = cb.brier_score([[0.8, 0.2], [0.5, 0.5]], [0, 1])
@@ -69,6 +75,9 @@ def accuracy(
         labels: (N,) true classes.
         kind: ``"prob"`` of (N,) probabilities of the positive class, with labels 0 and 1.
         sample_weight: (N,) how much each row counts; by default all alike.
+
+    References:
+        Common usage; no single paper.
 
     Examples:
         >>> import calibrant as cb

@@ -64,18 +64,17 @@ class AutoCalibrator(Calibrator):
     share their first steps here, so that each is computed once.
 
     Temperature scaling is always a candidate. With fewer than 150 rows, or fewer than 5 that are
-    wrong or 5 that are right, it is taken without a contest, because two or three rows would decide
-    that. The rule knows only what the calibration rows show; of a shift of the data it knows
-    nothing. `fit_report_.notes` gives weights, scores and the reason in words.
-    docs/calibration-size.md measures all of it.
+    wrong or 5 that are right, it is taken without a contest, since two or three rows would decide.
+    It knows nothing of a shift of the data. `fit_report_.notes` gives weights, scores and the
+    reason in words.
 
     Args:
-        candidates: names, as a sequence or separated by commas, with their default arguments.
-            A method of several forms has another than its usual one behind a colon, such as
-            ``isotonic:one-vs-rest``. Methods that refuse the rows, or need more than logits, are
-            left out and named in the report. ``"usual"`` stands for the six, or of two
-            classes and the top-label form for temperature, platt, beta, quadratic and venn-abers:
-            which of two classes is the positive one makes no difference to these.
+        candidates: names, as a sequence or separated by commas, with their default arguments. A
+            method of several forms has another than its usual one behind a colon
+            (``isotonic:one-vs-rest``). Methods that refuse the rows, or need more than logits, are
+            left out and named in the report. ``"usual"`` is the six, or of two classes and top
+            labels temperature, platt, beta, quadratic and venn-abers: either class may be the
+            positive one.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.
@@ -90,6 +89,9 @@ class AutoCalibrator(Calibrator):
     Attributes:
         steps_: fitted steps by the chain that they end, such as ``"probit+top-rest"``.
         weights_: (S,) weight of each of these chains, 0 for one that only leads to others.
+
+    References:
+        Calibrant's own; docs/calibration-size.md measures it.
 
     Examples:
         >>> import calibrant as cb

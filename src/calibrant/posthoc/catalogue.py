@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from calibrant.core.docstrings import Argument, Docstring, as_json
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chains.chain import Chain
 from calibrant.posthoc.registry import METHODS
 
 
@@ -249,14 +250,30 @@ def described(method: str) -> Described:
     meanings = {key: _meaning(key, text) for key in defaults}
     return Described(
         method,
-        text.summary,
+        _formula(kind, text),
         text.paragraphs,
         {name: Argument(default, meanings[name]) for name, default in defaults.items()},
         kind.keeps_prediction,
         tuple(kind.needs),
         FACTS.get(method),
-        tuple(text.sentences("References")),
+        _sources(kind),
     )
+
+
+def _formula(kind: type[Calibrator], text: Docstring) -> str:
+    """Return a class's first sentence; of a chain without a docstring of its own its steps."""
+    if not issubclass(kind, Chain) or kind.__doc__ != Chain.__doc__:
+        return text.summary
+    steps = ", then ".join(step.method for step in kind.kinds)
+    return f"{steps}: {text.summary[0].lower()}{text.summary[1:]}"
+
+
+def _sources(kind: type[Calibrator]) -> tuple[str, ...]:
+    """Return the sources of a class; of a chain without its own those of its steps."""
+    own = Docstring.of(kind).sentences("References")
+    if not own and issubclass(kind, Chain):
+        own = [source for step in kind.kinds for source in _sources(step)]
+    return tuple(dict.fromkeys(own))
 
 
 def _meaning(argument: str, text: Docstring) -> str:

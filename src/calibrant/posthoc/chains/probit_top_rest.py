@@ -52,6 +52,9 @@ class ProbitTopRestScaling(Chain):
         first_: the fitted probit or temperature scaling; top_rest_: the fitted top-rest scaling
             behind it.
 
+    References:
+        Calibrant's own; docs/beyond-smart.md measures it.
+
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")

@@ -75,6 +75,9 @@ class TopRestScaling(Calibrator):
             standard error of log beta; penalties_: (2,) those chosen, or 0 where correctness never
             varied and nothing was fitted beyond T.
 
+    References:
+        Calibrant's own; docs/beyond-smart.md measures it.
+
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")

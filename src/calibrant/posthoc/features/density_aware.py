@@ -31,12 +31,11 @@ STEPS = 200
 
 @dataclass(eq=False)
 class DensityAwareCalibration(NeighbourCalibrator):
-    """softmax(z / T) with a temperature that rises with the distance from the reference rows:
+    """softmax(z / T), T = max(floor, w_0 + sum_l w_l s_l) rising with distances s_l of features.
 
-        T = max(floor, w_0 + sum_l w_l s_l),   w_l >= 0,
-
-    where s_l is the distance to the k-th nearest reference row in layer l. Keeps the predicted
-    class. The floor is a twentieth of the single temperature. A parameter for each layer and one.
+    Each w_l is 0 or more, and s_l is the distance to the k-th nearest reference row in layer l.
+    Keeps the predicted class. The floor is a twentieth of the single temperature. A parameter for
+    each layer and one.
 
     Layers are columns of `features`, side by side, each scaled to length 1 on its own. The paper
     takes the last layer of each block, and training rows for reference (`reference` of `fit`).

@@ -23,9 +23,9 @@ FARTHEST_BANDWIDTHS = 3.0
 
 @dataclass(eq=False)
 class ProximityDensityRatio(ProximityMap):
-    """ProCal for continuous confidences: c' = n_1 d_1 / (n_1 d_1 + n_0 d_0),
+    """c' = n_1 d_1 / (n_1 d_1 + n_0 d_0), densities of right and wrong rows: ProCal, continuous.
 
-    where d_1 and d_0 are densities of the n_1 right and the n_0 wrong calibration rows over
+    Here d_1 and d_0 are densities of the n_1 right and the n_0 wrong calibration rows over
     confidence c and proximity D, estimated with Gaussian product kernels. Bandwidths are those of
     the normal reference rule, 1.06 * sd * n^(-1/6), for each axis and for right and wrong rows
     apart. Keeps the predicted class.

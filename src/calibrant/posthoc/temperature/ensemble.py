@@ -56,6 +56,10 @@ class EnsembleTemperatureScaling(Mixture):
         beta_: inverse temperature of the first part.
         weights_: (3,) mixture weights.
 
+    References:
+        Zhang, Kailkhura, Han: Mix-n-Match, Ensemble and Compositional Methods for Uncertainty
+        Calibration in Deep Learning. ICML 2020.
+
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")

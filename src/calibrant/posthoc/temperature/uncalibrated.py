@@ -14,7 +14,10 @@ from calibrant.predictions.predictions import Predictions
 
 @dataclass(eq=False)
 class Uncalibrated(Calibrator):
-    """The network's own softmax, the control of every comparison.
+    """The network's own softmax, the control of every comparison: softmax(z).
+
+    References:
+        Bridle, in Neurocomputing (Springer, NATO ASI Series) 1990, for the softmax.
 
     Examples:
         >>> import numpy as np

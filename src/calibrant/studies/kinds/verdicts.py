@@ -2,7 +2,9 @@
 
 Methods are fitted once. The rest of a file's rows then stand for the world: test sets are drawn
 from them with replacement, and each is compared as `compare` does. Because the world is at hand, it
-is known which method is truly the best there, and what each choice costs.
+is known which method is truly the best there, and what each choice costs. With `again` each test
+set is also compared with other resamples, and with another test set: how often is the verdict the
+same, and what does it cost where it isn't?
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from calibrant._version import __version__
 from calibrant.comparison.comparison import ComparedMethod
 from calibrant.comparison.verdict import decide
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
+from calibrant.evaluation.best_set import may_be_best
+from calibrant.evaluation.draws import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import holm, paired_difference
 from calibrant.posthoc.base import Calibrator
@@ -44,6 +48,8 @@ WAYS = {
 }
 METRICS = ("nll", "ece")
 LEVEL = 0.95
+# Seeds of other resamples of the same rows begin here.
+AGAIN = 1 << 20
 # Methods that the world can tell apart by less than this are equally good.
 EQUAL = 1e-9
 
@@ -79,22 +85,27 @@ class World:
         ]
         return cls(rest.labels, probs, fitted, keeps, np.array(nll))
 
-    def test_set(self, rows: int, seed: int, resamples: int) -> list[ComparedMethod]:
-        """Return the methods as measured on a test set drawn from the world."""
+    def test_set(
+        self, rows: int, seed: int, resamples: int, drawn_by: int | None = None
+    ) -> list[ComparedMethod]:
+        """Return the methods as measured on a test set drawn from the world.
+
+        Args:
+            rows: of the test set.
+            seed: of the test set.
+            resamples: of it.
+            drawn_by: seed of the resamples, if it isn't that of the test set.
+        """
         drawn = np.random.default_rng([7, seed]).integers(len(self.labels), size=rows)
+        again = {"resamples": resamples, "seed": seed if drawn_by is None else drawn_by}
+        with drawn_once():
+            found = {
+                name: evaluate(p[drawn], self.labels[drawn], metrics=METRICS, **again)
+                for name, p in self.probs.items()
+            }
         return [
-            ComparedMethod(
-                name,
-                self.calibrators[name],
-                evaluate(
-                    p[drawn], self.labels[drawn], metrics=METRICS, resamples=resamples, seed=seed
-                ),
-                0.0,
-                0.0,
-                self.keeps[name],
-                (),
-            )
-            for name, p in self.probs.items()
+            ComparedMethod(name, self.calibrators[name], each, 0.0, 0.0, self.keeps[name], ())
+            for name, each in found.items()
         ]
 
 
@@ -105,6 +116,7 @@ class Found:
     Attributes:
         values: metric to (M,) values.
         subset: the methods that may be the best in NLL.
+        by_resamples: the same set, by resamples as other metrics have it.
         apart: those that Holm's correction can tell from the best, left out.
         chosen: what each way chooses.
         scatter: (pairs,) standard deviations of differences in ECE over resamples.
@@ -113,6 +125,7 @@ class Found:
 
     values: dict[str, FloatArray]
     subset: list[int]
+    by_resamples: list[int]
     apart: list[int]
     chosen: dict[str, int]
     scatter: FloatArray
@@ -142,10 +155,12 @@ def look(methods: Sequence[ComparedMethod]) -> Found:
         for (i, j), p in zip(pairs, adjusted, strict=True)
         if best in (i, j) and p <= 1 - LEVEL
     }
+    drawn = np.stack([result.replicates for result in results["nll"]])
     ece = [results["ece"][i].replicates - results["ece"][j].replicates for i, j in pairs]
     return Found(
         values,
         [names.index(name) for name in verdict.may_be_best["nll"]],
+        np.flatnonzero(may_be_best(values["nll"], drawn, LEVEL)).tolist(),
         [i for i in range(len(names)) if i not in told],
         {
             "lowest-ece": int(values["ece"].argmin()),
@@ -161,7 +176,7 @@ def look(methods: Sequence[ComparedMethod]) -> Found:
 class Verdicts(Kind):
     """Fit methods, draw test sets from the rest of the rows, and hold each choice to the truth."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     axes: ClassVar[tuple[str, ...]] = ("input",)
     defaults: ClassVar[Mapping[str, Any]] = {
         "fit_rows": 4000,
@@ -169,6 +184,7 @@ class Verdicts(Kind):
         "sets": 120,
         "resamples": 200,
         "methods": list(METHODS),
+        "again": False,
     }
 
     @property
@@ -182,6 +198,11 @@ class Verdicts(Kind):
             Measure("held", "intervals hold", 100.0, 1, "neither"),
             *(Measure(f"{way}-nll", f"{title}: NLL lost", 1.0, 4) for way, title in WAYS.items()),
             *(Measure(f"{way}-ece", f"{title}: ECE lost", 100.0, 2) for way, title in WAYS.items()),
+            Measure("again-resampled", "same with other resamples", 100.0, 1, "neither"),
+            Measure("again-set", "NLL set by resamples the same", 100.0, 1, "neither"),
+            Measure("again-drawn", "same with other rows", 100.0, 1, "neither"),
+            Measure("again-nll", "NLL between them, where not", 1.0, 4, "neither"),
+            Measure("again-ece", "ECE between them, where not", 100.0, 2, "neither"),
         ]
         return {measure.name: measure for measure in found}
 
@@ -207,6 +228,10 @@ class Verdicts(Kind):
         rows, resamples = self.setting(cell, "rows"), self.setting(cell, "resamples")
         first = cell.seed * self.setting(cell, "sets")
         sets = range(first, first + self.setting(cell, "sets"))
+        if self.setting(cell, "again"):
+            looks = [look(world.test_set(rows, s, resamples)) for s in sets]
+            others = [look(world.test_set(rows, s, resamples, AGAIN + s)) for s in sets]
+            return {"values": told(world, looks) | told_again(world, looks, others)}
         return {"values": told(world, [look(world.test_set(rows, s, resamples)) for s in sets])}
 
 
@@ -236,6 +261,35 @@ def told(world: World, found: Sequence[Found]) -> dict[str, Any]:
     held = np.mean([(e.ends[:, 0] <= truth) & (truth <= e.ends[:, 1]) for e in found], axis=0)[some]
     values["held"] = _with_range(held, float(held.mean()))
     return values
+
+
+def told_again(world: World, found: Sequence[Found], resampled: Sequence[Found]) -> dict[str, Any]:
+    """Return how often the verdict is the same again, and what lies between two that aren't.
+
+    Args:
+        world: the test sets' rows are drawn from.
+        found: one a test set.
+        resampled: the same test sets with other resamples.
+    """
+    chosen = [each.chosen["verdict"] for each in found]
+    pairs = list(combinations(chosen, 2))
+    differ = [(i, j) for i, j in pairs if i != j] or [(0, 0)]
+    ece = np.mean([each.values["ece"] for each in found], axis=0)
+    both = list(zip(found, resampled, strict=True))
+    stays = np.array([one.chosen["verdict"] == other.chosen["verdict"] for one, other in both])
+    same_set = np.array([one.by_resamples == other.by_resamples for one, other in both])
+
+    def between(numbers: FloatArray) -> dict[str, float]:
+        # Pairs of test sets aren't independent, so this has no interval.
+        return {"value": float(np.mean([abs(numbers[i] - numbers[j]) for i, j in differ]))}
+
+    return {
+        "again-resampled": share(stays),
+        "again-set": share(same_set),
+        "again-drawn": {"value": float(np.mean([i == j for i, j in pairs]))},
+        "again-nll": between(world.nll),
+        "again-ece": between(ece),
+    }
 
 
 def _with_range(numbers: FloatArray, middle: float) -> dict[str, float]:

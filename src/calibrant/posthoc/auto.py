@@ -29,7 +29,6 @@ from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.pieces import as_type, scores_behind
 from calibrant.predictions.predictions import Predictions
 
-# Three questions: normal noise, a bias of classes, a confidence that is off by the margin?
 DEFAULT_CANDIDATES = (
     "temperature, probit, top-rest, probit+top-rest, svs+top-rest, probit+svs+top-rest"
 )
@@ -69,12 +68,11 @@ class AutoCalibrator(Calibrator):
     reason in words.
 
     Args:
-        candidates: names, as a sequence or separated by commas, with their default arguments. A
-            method of several forms has another than its usual one behind a colon
-            (``isotonic:one-vs-rest``). Methods that refuse the rows, or need more than logits, are
-            left out and named in the report. ``"usual"`` is the six, or of two classes and top
-            labels temperature, platt, beta, quadratic and venn-abers: either class may be the
-            positive one.
+        candidates: names, as a sequence or separated by commas, with default arguments; another
+            form of a method behind a colon (``isotonic:one-vs-rest``). Methods that refuse the
+            rows, or need more than logits, are left out and named in the report. ``"usual"`` is the
+            six, or of two classes and top labels temperature, platt, beta, quadratic and venn-abers
+            (either class may be the positive one).
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.fitting.choice.choose`.

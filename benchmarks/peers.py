@@ -145,7 +145,7 @@ def _sklearn_temperature() -> Fit:
         """A classifier whose scores are its inputs."""
 
         def fit(self, scores: Floats, labels: Labels) -> Given:
-            self.n_classes_ = np.arange(scores.shape[1])
+            self.classes_ = np.arange(scores.shape[1])
             return self
 
         def decision_function(self, scores: Floats) -> Floats:

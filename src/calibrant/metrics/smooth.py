@@ -13,8 +13,8 @@ from calibrant.metrics.top_label import ResidualCurves, TopLabel
 RESAMPLING_CELLS = 64
 # Resamples that are worked on at once, so many that their numbers stay in the cache.
 MOST_AT_ONCE = 128
-# The exact sweep takes about N^1.5 steps on calibrated rows, half a second at this many. More of
-# them are put on cells: off by at most mean|a - c| / 65 536, which is below 1e-5.
+# More distinct confidences than this are put on cells: off by at most mean|a - c| / 65 536, below
+# 1e-5.
 MOST_EXACT_ROWS, LARGE_CELLS = 50_000, 1 << 15
 
 
@@ -29,8 +29,8 @@ def smooth_calibration_error(
 
     w runs over the 1-Lipschitz functions from [0, 1] to [-1, 1]. There are no bins to choose, and
     the value lies within a factor of two of the distance to the nearest calibrated predictor.
-    Exact up to 50 000 distinct confidences, for which the linear program over the sorted
-    confidences is solved by dynamic programming; above that to 1e-5.
+    Exact up to 50 000 distinct confidences, for which the dual of the linear program over the
+    sorted confidences, a monotone path, is solved by halving; above that to 1e-5.
 
     The smooth ECE, smECE, is another number: `smooth_ece`.
 
@@ -120,41 +120,39 @@ def _on_even_cells(masses: FloatArray) -> FloatArray:
 def max_lipschitz_correlation(positions: FloatArray, masses: FloatArray) -> float:
     """Return max of sum_i r_i w_i over |w_i| <= 1 and |w_i - w_j| <= |v_i - v_j|.
 
-    Sweeping from left to right, the best value as a function of the last w is concave and
-    piecewise linear. It is kept as its breakpoints on either side of the maximum: moving on by d
-    lets w differ by d more, which pushes the two sides d apart; adding a mass r tilts the function
-    by r, which carries the maximum across breakpoints. At the ends of [-1, 1] the slope is
-    unlimited. A breakpoint changes sides only at the maximum, so each side is a stack.
+    It is |F_n| + min over monotone g from 0 to F_n of sum_i (v_(i+1) - v_i) |F_i - g_i|, with F_i
+    the sum of the first i masses (see `_on_even_cells`). Whether g is above or below a level is a
+    question of its own: a monotone g crosses it at one place, the one before which the F_i above it
+    and behind which those below it have the least steps between them. So the middle one of all
+    values of F is asked first; then, on either side of the place, the middle one of those left.
 
     Args:
-        positions: (n,) v, ascending and distinct.
+        positions: (n,) v, ascending and distinct, in [0, 1].
         masses: (n,) r.
     """
-    best = 0.0
-    # Each side counts towards its own end of [-1, 1], so a negative mass is a positive one on the
-    # mirrored axis. A stack holds positions less the shift so far, and changes of slope.
-    left: tuple[list[float], list[float]] = ([], [])
-    right: tuple[list[float], list[float]] = ([], [])
-    shift = 0.0
-    last = float(positions[0]) if len(positions) else 0.0
-    for position, mass in zip(positions.tolist(), masses.tolist(), strict=True):
-        shift += position - last
-        last = position
-        if mass == 0.0:
-            continue
-        towards, away = (right, left) if mass > 0 else (left, right)
-        (ahead, changes), (behind, changes_behind) = towards, away
-        rest = abs(mass)
-        while ahead and (at := ahead[-1] + shift) < 1.0 and (change := changes[-1]) <= rest:
-            best += change * at
-            rest -= change
-            ahead.pop()
-            behind.append(-at - shift)
-            changes_behind.append(changes.pop())
-        at = min(ahead[-1] + shift, 1.0) if ahead else 1.0
-        best += rest * at
-        if at < 1.0:
-            changes[-1] -= rest
-        behind.append(-at - shift)
-        changes_behind.append(rest)
-    return best
+    sums = np.cumsum(masses)
+    if len(sums) < 2:
+        return abs(float(masses.sum()))
+    steps, total = np.diff(positions), abs(float(sums[-1]))
+    path = sums[:-1] if sums[-1] >= 0 else -sums[:-1]
+    inside = np.clip(path, 0.0, total)
+    n, order = len(path), np.argsort(inside)
+    places, ranks = np.arange(n), np.empty(n, dtype=np.int64)
+    ranks[order] = places
+    # g_i is the value of rank `low` to `high`; neighbours that have both in common are a group.
+    low, high = np.zeros(n, dtype=np.int64), np.full(n, n - 1)
+    while (undecided := low < high).any():
+        middle = (low + high) >> 1
+        firsts = np.flatnonzero((np.diff(low, prepend=-1) != 0) | (np.diff(high, prepend=-1) != 0))
+        sizes = np.diff(firsts, append=n)
+        # What it costs to have g below the level up to a place, less what it costs above.
+        cost = np.cumsum(np.where(undecided, np.where(ranks > middle, steps, -steps), 0.0))
+        before = np.where(firsts > 0, cost[firsts - 1], 0.0)
+        least = np.minimum.reduceat(cost, firsts)
+        cheapest = np.flatnonzero(cost == np.repeat(least, sizes))
+        behind = cheapest[np.searchsorted(cheapest, firsts)] + 1
+        crossing = np.where(before <= least, firsts, behind)
+        below = places < np.repeat(crossing, sizes)
+        high = np.where(undecided & below, middle, high)
+        low = np.where(undecided & ~below, middle + 1, low)
+    return total + float(steps @ np.abs(path - inside[order[low]]))

@@ -148,7 +148,7 @@ def _down_from_the_top(logits: NDArray[Any]) -> tuple[FloatArray, NDArray[np.int
     # In float64, float32 leaves the last 29 bits free: they carry the class through the sorting.
     values = np.negative(logits, dtype=np.float64)
     bits: NDArray[np.int64] = values.view(np.int64)
-    classes: NDArray[np.int64] = np.arange(values.shape[1])
+    classes = np.arange(logits.shape[1], dtype=np.int64)
     np.bitwise_or(bits, classes, out=bits)
     values.sort(axis=1)
     order: NDArray[np.int64] = np.bitwise_and(bits, _FREE_BITS)

@@ -159,6 +159,17 @@ def _features() -> dict[str, Any]:
     return names | {"val_logits": rows["val"].logits, "test_features": val.features[:9]}
 
 
+def _own_data() -> dict[str, Any]:
+    """Return a network whose last layer is `classifier`, and rows of four classes for it."""
+    torch = pytest.importorskip("torch")
+    rows, labels = torch.randn(128, 6), torch.arange(128) % 4
+    data = torch.utils.data.TensorDataset(rows, labels)
+    network = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU())
+    network.add_module("classifier", torch.nn.Linear(8, 4))
+    loader = torch.utils.data.DataLoader(data, batch_size=16)
+    return {"train_set": data, "test_set": data, "network": network, "loader": loader}
+
+
 def _nothing() -> dict[str, Any]:
     return {}
 
@@ -175,6 +186,7 @@ PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
     "docs/monitoring.md": (slice(None), _nothing),
     "docs/plug-ins.md": (slice(1), _nothing),
     "docs/second-stages.md": (slice(1), _features),
+    "docs/training.md": (slice(2), _own_data),
     "docs/why-my-ece-differs.md": (slice(None), _nothing),
 }
 

@@ -230,6 +230,25 @@ def test_a_network_that_is_listened_to_can_be_copied(detach):
     assert torch.equal(tap.features, features)
 
 
+def test_features_of_a_network_whose_class_was_compiled_without_them():
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.fc = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.body(inputs).relu())
+
+    batch = torch.randn(5, 3)
+    torch.compile(Network(), backend="eager")(batch)
+    for _ in range(2):
+        network = Network()
+        with PenultimateFeatures(network) as tap:
+            torch.compile(network, backend="eager")(batch)
+            torch.testing.assert_close(tap.features, network.body(batch).relu())
+        assert "forward" not in vars(network.fc)
+
+
 def test_features_of_a_compiled_network():
     torch._dynamo.reset()
     network, (inputs, _) = tiny_cnn(), images(5)

@@ -72,7 +72,13 @@ class PenultimateFeatures:
         self.layer = layer
         self._detach = detach
         self._features: Tensor | None = None
-        self._hook = layers[layer].register_forward_pre_hook(self._keep, with_kwargs=True)
+        self._layer = layers[layer]
+        self._hook = self._layer.register_forward_pre_hook(self._keep, with_kwargs=True)
+        # torch.compile doesn't look at hooks before it takes code that it compiled for another
+        # network of the same class; it does look at a forward of the layer's own.
+        self._marks = "forward" not in vars(self._layer)
+        if self._marks:
+            vars(self._layer)["forward"] = self._layer.forward
 
     @property
     def features(self) -> Tensor:
@@ -88,7 +94,9 @@ class PenultimateFeatures:
     def close(self) -> None:
         """Stop listening, and let go of the last features."""
         self._hook.remove()
-        self._features = None
+        if self._marks:
+            vars(self._layer).pop("forward", None)
+        self._marks, self._features = False, None
 
     def __enter__(self) -> PenultimateFeatures:
         return self

@@ -38,7 +38,8 @@ def covariance_of_means(evaluations: Sequence[Evaluation], metric: MeanMetric) -
         codes[first.top.order] = clusters.codes
         added = [share * (x - rows[0] - m) for x, m in zip(rows, means.tolist(), strict=True)]
         summed = np.stack([np.bincount(codes, a, clusters.number) for a in added])
-        return summed @ summed.T * clusters.stretch(first.level) ** 2
+        together = summed @ summed.T * clusters.stretch(first.level) ** 2
+        return np.asarray(together, dtype=np.float64)
     found = np.zeros((len(rows), len(rows)))
     size = max(1, NUMBERS_AT_ONCE // len(rows))
     for start in range(0, first.n, size):

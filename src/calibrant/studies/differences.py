@@ -10,11 +10,12 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.tables import Table
 from calibrant.studies.kinds.base import Measure
+from calibrant.studies.measuring import mean_over_seeds
 
 if TYPE_CHECKING:
     from calibrant.studies.results import Ran, StudyResult
 
-SEED, LEVEL = 0, 0.95
+LEVEL = 0.95
 
 
 class Difference(NamedTuple):
@@ -52,10 +53,7 @@ def paired(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Differenc
             return None
         values.append(ends[0] - ends[1])
         drawn.append(np.asarray(replicates[0]) - np.asarray(replicates[1]))
-    spread = np.array(drawn)
-    seeds, resamples = spread.shape
-    chosen = np.random.default_rng(SEED).integers(seeds, size=(resamples, seeds))
-    means = spread[chosen, np.arange(resamples)[:, None]].mean(axis=1)
+    means = mean_over_seeds(np.array(drawn))
     value = float(np.mean(values))
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(means - means.mean() + value, [tail, 1 - tail])

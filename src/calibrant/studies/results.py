@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.over_data_sets import ranks_within
 from calibrant.studies.cells import Cell
@@ -17,6 +18,7 @@ from calibrant.studies.declaration import Study
 from calibrant.studies.kept import as_kept
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.kinds.base import Measure
+from calibrant.studies.measuring import mean_over_seeds
 from calibrant.studies.needing import Missing
 from calibrant.studies.published import Published
 from calibrant.studies.rendering import as_text
@@ -51,7 +53,7 @@ class Estimate:
         values: one a seed; one in all where seeds change nothing.
         low, high: ends of the interval, means over seeds; None where there is none.
         floor, floor_95: what honest confidences would show on average and in 95 % of cases.
-        replicates: (R,) on resamples, means over seeds; empty where there are none.
+        replicates: R on resamples for each seed; empty where there are none.
         pairing: what they are paired by.
         published: the paper's number, or None.
         best: whether it is the best of those that compete.
@@ -65,7 +67,7 @@ class Estimate:
     high: float | None
     floor: float | None
     floor_95: float | None
-    replicates: tuple[float, ...]
+    replicates: tuple[tuple[float, ...], ...]
     pairing: tuple[str, ...]
     published: Published | None
     best: bool = False
@@ -247,7 +249,7 @@ def _estimate(
         mean("high"),
         mean("floor"),
         mean("floor_95"),
-        tuple(np.mean(drawn, axis=0).tolist()) if same and drawn[0] else (),
+        tuple(tuple(each) for each in drawn) if same and drawn[0] else (),
         tuple(sorted({str(result.get("pairing")) for result, _ in found})),
         None if any(result.get("apart") for result, _ in found) else published,
     )
@@ -273,14 +275,28 @@ def _marked(estimates: list[Estimate], axis: str | None) -> list[Estimate]:
         costs = np.array([e.measure.cost(e.value) for e in group])
         best = int(np.argmin(costs))
         may: Sequence[bool | None] = [None] * len(group)
-        sizes = {len(e.replicates) for e in group}
-        if len({e.pairing for e in group}) == 1 and len(sizes) == 1 and 0 not in sizes:
+        drawn = _drawn_together(group)
+        if drawn is not None:
             sign = -1.0 if group[0].measure.better == "high" else 1.0
-            drawn = sign * np.array([e.replicates for e in group])
-            may = may_be_best(costs, drawn, LEVEL).tolist()
+            may = may_be_best(costs, sign * drawn, LEVEL).tolist()
         for i, estimate in enumerate(group):
             marks[id(estimate)] = (i == best, may[i])
     return [_with_marks(e, *marks.get(id(e), (False, None))) for e in estimates]
+
+
+def _drawn_together(group: Sequence[Estimate]) -> FloatArray | None:
+    """Return (M, R) means on the same seeds and resamples, or None where they can't be paired.
+
+    What doesn't depend on the seed is the same for all of them.
+    """
+    seeds = max(len(e.replicates) for e in group)
+    sizes = {len(each) for e in group for each in e.replicates}
+    alike = all(len(e.replicates) in (1, seeds) for e in group) and len(sizes) == 1
+    if not alike or len({e.pairing for e in group}) != 1:
+        return None
+    return mean_over_seeds(
+        np.array([np.broadcast_to(e.replicates, (seeds, *sizes)) for e in group])
+    )
 
 
 def _with_marks(estimate: Estimate, best: bool, may: bool | None) -> Estimate:

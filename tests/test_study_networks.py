@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,15 @@ def test_a_run_that_is_there_is_not_trained_again(tmp_path: Path) -> None:
     assert unknown.failed == []
     assert unknown.records()
     assert not list((tmp_path / "fourth/work").glob("run-*"))
+    # Which of two runs of one network is meant can't be known; the same run twice is one.
+    copied = shutil.copytree(renamed, renamed.parent / "one")
+    shutil.move(renamed, renamed.parent / "two")
+    given = [f"cifar10={data}", str(renamed.parent)]
+    assert cb.studies.run("fedlas-table-3", data=given, out=tmp_path / "fourth", **options).ran
+    found = read_predictions(copied / "test.npz")
+    np.savez(copied / "test.npz", logits=2 * np.asarray(found.logits), labels=found.labels)
+    with pytest.raises(InputError, match=r"one and .*two: both are runs of cifar10-resnet8-cross"):
+        cb.studies.run("fedlas-table-3", data=given, out=tmp_path / "fifth", **options)
 
 
 def test_a_run_under_a_wrong_name_is_refused(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
         recorded: whether numbers that were kept of it will do.
 
     Raises:
-        InputError: what goes by its name is a run with other settings.
+        InputError: what goes by its name is a run with other settings, or two runs have its own.
     """
     named = inputs.get(plan.name)
     if named is not None:
@@ -65,9 +65,9 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
             return Source("run", named)
         return Source("predictions", named)
     images = inputs.get(plan.input)
-    for given in inputs.values():
-        if given.is_run and _made(given, plan, images):
-            return Source("run", given)
+    made = [given for given in inputs.values() if given.is_run and _made(given, plan, images)]
+    if made:
+        return Source("run", _the_one(made, plan))
     for given in inputs.values() if recorded else ():
         kept = recorded_of(given, plan)
         if kept is not None:
@@ -100,6 +100,18 @@ def _made(given: Given, plan: Plan, images: Given | None) -> bool:
     if images is not None:
         return Path(data).resolve() == images.path.resolve()
     return given.name.startswith(f"{plan.input}-") or Path(data).name.startswith(plan.input)
+
+
+def _the_one(made: list[Given], plan: Plan) -> Given:
+    """Return the run of a plan; the same run under several names is one."""
+    first, *others = made
+    for other in others:
+        if _outputs(other).digest != _outputs(first).digest:
+            raise InputError(
+                f"{first.path} and {other.path}: both are runs of {plan.name}, with different "
+                f"predictions; leave one of them out, or say which with --data {plan.name}=PATH"
+            )
+    return first
 
 
 def _check(given: Given, plan: Plan) -> None:

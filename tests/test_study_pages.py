@@ -89,7 +89,7 @@ def test_the_table_has_values_marks_what_was_published_and_ranks(result: StudyRe
     table = layout(result)
     assert table.head == ["input", "none", "smart", "temperature"]
     assert table.rows == [
-        ["A", "6.50 +- 0.00 (6.5)", "1.15 +- 0.07 (1.00)", "1.12 +- 0.00+"],
+        ["A", "6.50 +- 0.00 (6.5)", "1.15 +- 0.07+ (1.00)", "1.12 +- 0.00+"],
         ["b", "5.10 +- 0.00 (5)", "1.35 +- 0.07+ (2.0*)", "5.00 +- 0.00"],
         ["mean rank", "3.00", "1.50", "1.50"],
     ]
@@ -99,7 +99,14 @@ def test_the_table_has_values_marks_what_was_published_and_ranks(result: StudyRe
 
 def test_numbers_stand_beside_published_ones_with_difference_and_noise(result: StudyResult) -> None:
     rows = {tuple(row[:2]): row[2:] for row in details(result).rows}
-    assert rows["A", "smart"] == ["1.15 +- 0.07", "0.75 .. 1.55", "0.30", "1.00", "+0.15", "within"]
+    assert rows["A", "smart"] == [
+        "1.15 +- 0.07+",
+        "0.75 .. 1.55",
+        "0.30",
+        "1.00",
+        "+0.15",
+        "within",
+    ]
     assert rows["b", "smart"][-3:] == ["2.0*", "-0.65", "beyond"]
     assert [rows["b", method][0][-1] for method in ("smart", "temperature")] == ["+", "0"]
     assert rows["A", "temperature"][-3:] == ["", "", ""]
@@ -122,11 +129,11 @@ def test_paired_differences_know_what_resamples_share(result: StudyResult) -> No
 
 def test_markdown_latex_csv_and_page_hold_the_same(result: StudyResult, tmp_path: Path) -> None:
     markdown = written_for(result, "t.md")
-    assert "| A | 6.50 +- 0.00 (6.5) | 1.15 +- 0.07 (1.00) | **1.12 +- 0.00+** |" in markdown
+    assert "| A | 6.50 +- 0.00 (6.5) | 1.15 +- 0.07+ (1.00) | **1.12 +- 0.00+** |" in markdown
     assert "- b, cts, seed 0: it failed" in markdown
     latex = written_for(result, "t.tex")
     assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 3
-    assert r"1.15 $\pm$ 0.07 (1.00) & \textbf{1.12 $\pm$ 0.00+} \\" in latex
+    assert r"1.15 $\pm$ 0.07+ (1.00) & \textbf{1.12 $\pm$ 0.00+} \\" in latex
     rows = list(csv.DictReader(io.StringIO(written_for(result, "t.csv"))))
     assert [row["within_noise"] for row in rows if row["published"]].count("False") == 1
     assert len(rows) == 6

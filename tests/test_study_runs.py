@@ -23,9 +23,10 @@ from calibrant.studies.inputs import Inputs, inputs_of
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.kinds.base import Measure
 from calibrant.studies.loading import read_study, study_from
+from calibrant.studies.marks import marked
 from calibrant.studies.needing import runnable_in_words
 from calibrant.studies.published import parse_published
-from calibrant.studies.results import Estimate, _marked
+from calibrant.studies.results import Estimate
 
 DECLARED = """
 title = "Two methods on two networks"
@@ -254,7 +255,7 @@ def test_a_method_that_another_seed_would_favour_may_be_the_best() -> None:
 
     def marks(*values: tuple[float, ...]) -> list[bool | None]:
         named = [estimate(str(i), of) for i, of in enumerate(values)]
-        return [each.may_be_best for each in _marked(named, "method")]
+        return [each.may_be_best for each in marked(named, "method")]
 
     # On every resample of the same seeds the first is better; the second wins on one of four seeds.
     assert marks((0.1, 0.1, 0.1, 0.5), (0.2, 0.2, 0.2, 0.3)) == [True, True]

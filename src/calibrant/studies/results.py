@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.over_data_sets import ranks_within
 from calibrant.studies.cells import Cell
 from calibrant.studies.declaration import Study
 from calibrant.studies.kept import as_kept
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.kinds.base import Measure
-from calibrant.studies.measuring import mean_over_seeds
+from calibrant.studies.marks import competing, marked
 from calibrant.studies.needing import Missing
 from calibrant.studies.published import Published
 from calibrant.studies.rendering import as_text
 
-LEVEL = 0.95
 # Standard deviations that hold 95 % of normal noise.
 _NORMAL = 1.96
 
@@ -153,14 +150,14 @@ class StudyResult:
             if (estimate := _estimate(self.study, dict(at), self.measures[name], of_point))
             is not None
         ]
-        return _marked(found, self.study.compare)
+        return marked(found, self.study.compare)
 
     def ranks(self, metric: str) -> dict[str, float]:
         """Return each competitor's mean rank, 1 for the best, over groups that hold all of them."""
         axis = self.study.compare
         if axis is None:
             return {}
-        groups = _groups([e for e in self.estimates if e.measure.name == metric], axis)
+        groups = competing([e for e in self.estimates if e.measure.name == metric], axis)
         names = list(dict.fromkeys(e.at[axis] for group in groups for e in group))
         whole = [{e.at[axis]: e.measure.cost(e.value) for e in group} for group in groups]
         costs = [[group[name] for name in names] for group in whole if len(group) == len(names)]
@@ -253,51 +250,3 @@ def _estimate(
         tuple(sorted({str(result.get("pairing")) for result, _ in found})),
         None if any(result.get("apart") for result, _ in found) else published,
     )
-
-
-def _groups(estimates: Sequence[Estimate], axis: str) -> list[list[Estimate]]:
-    """Return the estimates of one metric that compete: alike in all but one axis."""
-    groups: dict[tuple[Any, ...], list[Estimate]] = {}
-    for estimate in estimates:
-        key = (estimate.measure.name, *((k, v) for k, v in estimate.at.items() if k != axis))
-        groups.setdefault(key, []).append(estimate)
-    return list(groups.values())
-
-
-def _marked(estimates: list[Estimate], axis: str | None) -> list[Estimate]:
-    """Return the estimates with the best of each group marked, and those that may be it."""
-    if axis is None:
-        return estimates
-    marks: dict[int, tuple[bool, bool | None]] = {}
-    for group in _groups(estimates, axis):
-        if len(group) < 2 or group[0].measure.better == "neither":
-            continue
-        costs = np.array([e.measure.cost(e.value) for e in group])
-        best = int(np.argmin(costs))
-        may: Sequence[bool | None] = [None] * len(group)
-        drawn = _drawn_together(group)
-        if drawn is not None:
-            sign = -1.0 if group[0].measure.better == "high" else 1.0
-            may = may_be_best(costs, sign * drawn, LEVEL).tolist()
-        for i, estimate in enumerate(group):
-            marks[id(estimate)] = (i == best, may[i])
-    return [_with_marks(e, *marks.get(id(e), (False, None))) for e in estimates]
-
-
-def _drawn_together(group: Sequence[Estimate]) -> FloatArray | None:
-    """Return (M, R) means on the same seeds and resamples, or None where they can't be paired.
-
-    What doesn't depend on the seed is the same for all of them.
-    """
-    seeds = max(len(e.replicates) for e in group)
-    sizes = {len(each) for e in group for each in e.replicates}
-    alike = all(len(e.replicates) in (1, seeds) for e in group) and len(sizes) == 1
-    if not alike or len({e.pairing for e in group}) != 1:
-        return None
-    return mean_over_seeds(
-        np.array([np.broadcast_to(e.replicates, (seeds, *sizes)) for e in group])
-    )
-
-
-def _with_marks(estimate: Estimate, best: bool, may: bool | None) -> Estimate:
-    return replace(estimate, best=best, may_be_best=may)

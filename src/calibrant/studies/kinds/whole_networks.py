@@ -26,6 +26,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Kind, Measure, Need
 from calibrant.studies.measuring import quietly
+from calibrant.studies.networks.heads import fit_to
 from calibrant.studies.networks.images import data_set
 from calibrant.studies.networks.plans import SYNTHETIC
 from calibrant.studies.networks.trained import locked
@@ -179,14 +180,7 @@ class WholeNetworks(Kind):
         stage = make_second_stage(
             cell.method, seed=cell.seed, epochs=self.setting(cell, "stage_epochs")
         )
-        with quietly():
-            stage.fit(
-                train.features,
-                train.labels,
-                (fit.features, fit.labels),
-                n_classes=fit.n_classes,
-                reference_logits=fit.logits,
-            )
+        fit_to(stage, train, fit)
         new = [
             Predictions.from_logits(stage.logits(rows.features), rows.labels)
             for rows in (fit, test)

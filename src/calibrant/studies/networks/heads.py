@@ -69,6 +69,12 @@ def fitted(
     for part in (training, validation, test):
         if part.features is None:
             raise InputError(f"{part.source}: holds no features for a second stage to learn from")
+    fit_to(stage, training, validation)
+    return stage
+
+
+def fit_to(stage: SecondStage, training: Predictions, validation: Predictions) -> None:
+    """Fit a second stage to the features of the training rows, beside the network's own head."""
     with quietly():
         stage.fit(
             training.features,
@@ -77,7 +83,6 @@ def fitted(
             n_classes=validation.n_classes,
             reference_logits=validation.logits,
         )
-    return stage
 
 
 def kept(file: Path) -> Head:

@@ -72,6 +72,14 @@ def train(
             help="Stretch the images of folders to this height and width.", show_default=False
         ),
     ] = None,
+    training_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Train on so many images, drawn at random by the seed. Default: all that aren't "
+            "held out.",
+            show_default=False,
+        ),
+    ] = None,
     devices: Annotated[int, typer.Option(help="Devices to share each batch between.")] = 1,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     precision: Annotated[
@@ -111,6 +119,7 @@ def train(
         n_classes=n_classes,
         image_size=image_size,
         precision=precision,
+        training_rows=training_rows,
     )
     # One process draws the bar; those that it starts for other devices share its terminal.
     first = "LOCAL_RANK" not in os.environ

@@ -159,17 +159,11 @@ class WholeNetworks(Kind):
 
     def _parted(self, data: DataSet, cell: Cell) -> tuple[Images, Images]:
         """Return the images to train on and those that are held out."""
-        import torch
-
         from calibrant.training.run import RunSettings
-        from calibrant.training.run.train import held_out
+        from calibrant.training.run.images import held_out
 
-        training, validation = held_out(data, RunSettings(cell.input, seed=cell.seed))
-        rows = self.setting(cell, "training_rows")
-        if rows:
-            generator = torch.Generator().manual_seed(cell.seed)
-            training = training.take(torch.randperm(len(training), generator=generator)[:rows])
-        return training, validation
+        rows = self.setting(cell, "training_rows") or None
+        return held_out(data, RunSettings(cell.input, seed=cell.seed, training_rows=rows))
 
     def _with_new_head(
         self, cell: Cell, train: Predictions, fit: Predictions, test: Predictions

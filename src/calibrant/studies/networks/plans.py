@@ -33,8 +33,14 @@ RUN: Mapping[str, Any] = {
     "image_size": 0,
     "precision": "32",
 }
+# Settings that came later. They are in a plan only where they are set, so that networks from before
+# keep the digests by which they are found.
+LATER: Mapping[str, Any] = {
+    "training_rows": 0,  # images to train on, drawn at random by the seed; 0 takes all
+}
 DEFAULTS: Mapping[str, Any] = {
     **RUN,
+    **LATER,
     "variant": "",  # what the name of the network ends in for a data set, such as -tiny
     "trains": True,  # whether the network can be trained here; otherwise its predictions are needed
     "peels": False,  # whether layers are frozen from the top while it trains: PLP
@@ -111,7 +117,7 @@ class Plan:
         return all(
             name in configuration and _plain(configuration[name]) == _plain(self.run[name])
             for name in (*TELLING, "seed")
-        )
+        ) and all(configuration.get(name) == self.run.get(name) for name in LATER)
 
 
 def plan_of(cell: Cell) -> Plan:
@@ -126,6 +132,7 @@ def plan_of(cell: Cell) -> Plan:
     run: dict[str, Any] = {name: settings[name] for name in RUN}
     run |= {"net": f"{settings['net'] or network}{settings['variant']}", "loss": loss}
     run |= {name: run[name] or None for name in _MAY_BE_LEFT_OPEN}
+    run |= {name: settings[name] for name in LATER if settings[name]}
     if loss == PLAIN_LOSS:
         run["loss_settings_for"] = None  # it has none
     if settings["plain_share"] < 0:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
-from calibrant.files.atomic import replacing, whole_set
+from calibrant.files.atomic import whole_set
 from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
@@ -26,13 +27,13 @@ from calibrant.studies.networks.heads import Head, file_of, fitted, kept
 from calibrant.studies.networks.images import data_set, in_memory
 from calibrant.studies.networks.plans import SYNTHETIC, Plan
 from calibrant.studies.networks.sources import Source, source_of
+from calibrant.studies.networks.spent import Spent, measured
 
 if TYPE_CHECKING:
     from calibrant.training.data.dataset import DataSet
     from calibrant.training.data.images import ImageSet
     from calibrant.training.second_stages import SecondStage
 
-SECONDS = "seconds.json"
 _TRAIN = "train.npz"
 
 
@@ -58,12 +59,9 @@ class Network:
     inputs: Inputs
 
     @property
-    def seconds(self) -> float | None:
-        """How long it was trained, if it was trained here in one go."""
-        try:
-            return float(json.loads((self._run() / SECONDS).read_text(encoding="utf-8")))
-        except (OSError, ValueError, InputError):
-            return None
+    def spent(self) -> Spent | None:
+        """What its training took, if it was trained here in one go."""
+        return None if self.folder is None else Spent.read(self.folder)
 
     def _run(self) -> Path:
         if self.folder is None:
@@ -110,21 +108,22 @@ class Network:
     def make_training_rows(self, file: Path | None = None) -> None:
         """Run the network over its training images once, and write what it says if asked."""
         from calibrant.training.run import RunSettings, load_network, predict, write_outputs
-        from calibrant.training.run.train import held_out
+        from calibrant.training.run.images import held_out
 
         run = self._run()
         network, normalise = load_network(run)
-        training, _ = held_out(self._images(), RunSettings.read(run / "config.json"))
+        training, _ = held_out(self.images, RunSettings.read(run / "config.json"))
         outputs = predict(network, training, normalise)
         if file is not None:
             write_outputs(file, outputs, network)
 
     def test_images(self, most: int | None = None) -> ImageSet:
         """Return the first test images of its data set."""
-        return in_memory(self._images().test, most)
+        return in_memory(self.images.test, most)
 
-    def _images(self) -> DataSet:
-        """Return its data set, as given or where its run found it."""
+    @cached_property
+    def images(self) -> DataSet:
+        """Its data set, as given or where its run found it."""
         name, inputs = self.plan.input, self.inputs
         configuration = Given(name, (self._run(),)).configuration
         if name not in inputs and name != SYNTHETIC:
@@ -221,33 +220,31 @@ def network_of(plan: Plan, inputs: Inputs, work: Path) -> Network:
 
 def _train(plan: Plan, source: Source, inputs: Inputs, place: Path) -> Path:
     """Train the network of a plan, or go on where that was broken off; return the run's folder."""
+    from calibrant.training.data.dataset import read_data_set
     from calibrant.training.run import RunSettings, train
 
     folder = place / f"run-{plan.digest(source.digest)}"
     with locked(folder):
         if is_run(folder):
             return folder
-        data: DataSet | None = None
-        name = SYNTHETIC
-        if source.kind == "synthetic":
-            data = data_set(SYNTHETIC, inputs, place)
-        else:
-            assert source.given is not None
-            name = str(source.given.path.resolve())
-        fresh = not folder.exists()
-        began = time.perf_counter()
-        trained = train(
-            RunSettings(name, **plan.run),
-            folder,
-            resume=True,
-            accelerator=plan.accelerator,
-            cache=place / "image-cache",
-            data=data,
+        name = SYNTHETIC if source.given is None else str(source.given.path.resolve())
+        settings, cache = RunSettings(name, **plan.run), place / "image-cache"
+        # Read, and loaded, before anything is timed: the first network of a process would pay.
+        data = (
+            data_set(SYNTHETIC, inputs, place)
+            if source.kind == "synthetic"
+            else read_data_set(
+                name, n_classes=settings.n_classes, size=settings.stretched, cache=cache
+            )
         )
+        with suppress(ImportError), quietly():  # the training says what is to be installed
+            import_module("lightning.fabric")
+        fresh = not folder.exists()
+        with measured(plan.accelerator) as spent:
+            trained = train(settings, folder, resume=True, accelerator=plan.accelerator, data=data)
         assert trained is not None  # on one device
         if fresh:
-            with replacing(folder / SECONDS) as temporary:
-                temporary.write_text(f"{time.perf_counter() - began:.3f}\n", encoding="utf-8")
+            spent.write(folder)
     return folder
 
 

@@ -23,11 +23,12 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("data", "net", "loss", "loss_settings_for", "mixing", "protocol"), _TEXT),
     **dict.fromkeys(("loss_arguments", "mixing_arguments"), _NAMED),
     **dict.fromkeys(("epochs", "batch_size", "seed", "n_classes", "image_size"), _WHOLE),
+    "training_rows": _WHOLE,
     **dict.fromkeys(("rate", "plain_share"), _NUMBER),
     "precision": _TEXT,
 }
 # Of these, the ones that may be left to protocol or data.
-_OPTIONAL = ("loss_settings_for", *_OF_PROTOCOL, "n_classes", "image_size")
+_OPTIONAL = ("loss_settings_for", *_OF_PROTOCOL, "n_classes", "image_size", "training_rows")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class RunSettings:
         image_size: side of the square that images in folders are stretched to; None leaves them.
         precision: "32"; "bf16" or "16" for mixed precision in training. What is measured in the end
             is computed in float32.
+        training_rows: how many images to train on, drawn at random by the seed from those that
+            aren't held out; None for all of them.
     """
 
     data: str
@@ -70,6 +73,7 @@ class RunSettings:
     n_classes: int | None = None
     image_size: int | None = None
     precision: str = "32"
+    training_rows: int | None = None
 
     def __post_init__(self) -> None:
         for name, (kinds, words) in _KINDS.items():
@@ -78,7 +82,7 @@ class RunSettings:
             if not empty and (not isinstance(value, kinds) or isinstance(value, bool)):
                 raise InputError(f"{name} must be {words}, not {value!r}")
         protocol_named(self.protocol)
-        for name in ("epochs", "batch_size", "rate", "image_size"):
+        for name in ("epochs", "batch_size", "rate", "image_size", "training_rows"):
             value = getattr(self, name)
             if value is not None and not 0 < value < inf:
                 raise InputError(f"{name} must be a finite number above 0, not {value}")

@@ -22,12 +22,12 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation
-from calibrant.training.data.splits import shuffled_split, split_by_class
 from calibrant.training.losses import LOSSES, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.examples import AsItIs, Examples, normalisation_of
 from calibrant.training.run.folder import CONFIG, open_folder, write_history, write_outputs
+from calibrant.training.run.images import held_out
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.observer import HistoryWriter, Observer
@@ -223,21 +223,6 @@ def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingB
         world=devices,
         plain_from=0 if own else settings.total_epochs - settings.plain_epochs,
     )
-
-
-def held_out(data: DataSet, settings: RunSettings) -> tuple[Images, Images]:
-    """Return the training and the validation images, as the protocol holds some out."""
-    recipe = settings.recipe
-    if data.validation is not None:
-        return data.train, data.validation
-    if recipe.test_for_validation:
-        return data.train, data.test
-    seed = settings.seed if recipe.split_seed is None else recipe.split_seed
-    if recipe.split_by_class:
-        kept, taken = split_by_class(data.train.labels, seed)
-    else:
-        kept, taken = shuffled_split(len(data.train), seed)
-    return data.train.take(kept), data.train.take(taken)
 
 
 def statistics_for(images: Images) -> Normalisation:

@@ -44,9 +44,10 @@ def write_training_predictions(folder: Path, file: Path, data: Path | None = Non
     """Run the network of a run over its own training images and write what it says of them."""
     from calibrant.training.data import read_data_set
     from calibrant.training.run.folder import write_outputs
+    from calibrant.training.run.images import held_out
     from calibrant.training.run.outputs import predict
     from calibrant.training.run.settings import RunSettings
-    from calibrant.training.run.train import held_out, load_network
+    from calibrant.training.run.train import load_network
 
     settings = RunSettings.read(folder / CONFIG)
     network, normalise = load_network(folder)

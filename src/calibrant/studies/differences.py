@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.tables import Table
 from calibrant.studies.kinds.base import Measure
-from calibrant.studies.measuring import mean_over_seeds
+from calibrant.studies.over_seeds import interval_over_seeds
 
 if TYPE_CHECKING:
     from calibrant.studies.results import Ran, StudyResult
@@ -34,9 +34,7 @@ class Difference(NamedTuple):
 def paired(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Difference | None:
     """Return the mean difference of a metric between results on the same resamples, or None.
 
-    The interval comes from a bootstrap in two steps: seeds with replacement, and within each the
-    resamples of its test rows, the same for both. Replicates are too large by their own noise; what
-    two methods share of that cancels, and the rest is taken off.
+    The interval holds what other seeds and other test rows would change, see `over_seeds`.
 
     Args:
         ours: results of one, seed by seed.
@@ -46,18 +44,15 @@ def paired(ours: Sequence[Any], theirs: Sequence[Any], metric: str) -> Differenc
     values: list[float] = []
     drawn: list[FloatArray] = []
     for a, b in zip(ours, theirs, strict=True):
-        ends = [each["values"].get(metric, {}).get("value") for each in (a, b)]
+        points = [each["values"].get(metric, {}).get("value") for each in (a, b)]
         replicates = [each.get("replicates", {}).get(metric, ()) for each in (a, b)]
         same = a.get("pairing") == b.get("pairing") and len(replicates[0]) == len(replicates[1])
-        if None in ends or not same or not replicates[0]:
+        if None in points or not same or not replicates[0]:
             return None
-        values.append(ends[0] - ends[1])
+        values.append(points[0] - points[1])
         drawn.append(np.asarray(replicates[0]) - np.asarray(replicates[1]))
-    means = mean_over_seeds(np.array(drawn))
-    value = float(np.mean(values))
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(means - means.mean() + value, [tail, 1 - tail])
-    return Difference(value, float(low), float(high))
+    ends = interval_over_seeds(np.array(values), np.array(drawn), LEVEL)
+    return Difference(float(np.mean(values)), *ends)
 
 
 class Pair(NamedTuple):
@@ -109,8 +104,8 @@ def differences(result: StudyResult) -> Table:
         if any(pair.found.values())
     ]
     notes = (
-        "Means over seeds with 95 % intervals, from resamples of test rows that both share, and of "
-        "seeds; * where the interval leaves out 0."
+        "Means over seeds with 95 % intervals, from resamples of test rows that both share and, by "
+        "Student's t, the scatter of seeds; * where the interval leaves out 0."
     )
     titles = [result.measures[name].title for name in study.metrics]
     return Table([*others, "difference", *titles], rows, set(), notes, len(others) + 1)

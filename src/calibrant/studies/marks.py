@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.best_set import may_be_best
-from calibrant.studies.measuring import mean_over_seeds
+from calibrant.studies.over_seeds import may_be_best_over_seeds
 
 if TYPE_CHECKING:
     from calibrant.studies.results import Estimate
@@ -38,17 +37,18 @@ def marked(estimates: list[Estimate], axis: str | None) -> list[Estimate]:
         costs = np.array([e.measure.cost(e.value) for e in group])
         best = int(np.argmin(costs))
         may: Sequence[bool | None] = [None] * len(group)
-        drawn = _drawn_together(group)
-        if drawn is not None:
+        together = _together(group)
+        if together is not None:
             sign = -1.0 if group[0].measure.better == "high" else 1.0
-            may = may_be_best(costs, sign * drawn, LEVEL).tolist()
+            values, replicates = (sign * each for each in together)
+            may = may_be_best_over_seeds(values, replicates, LEVEL).tolist()
         for i, estimate in enumerate(group):
             marks[id(estimate)] = (i == best, may[i])
     return [_with_marks(e, *marks.get(id(e), (False, None))) for e in estimates]
 
 
-def _drawn_together(group: Sequence[Estimate]) -> FloatArray | None:
-    """Return (M, R) means on the same seeds and resamples, or None where they can't be paired.
+def _together(group: Sequence[Estimate]) -> tuple[FloatArray, FloatArray] | None:
+    """Return (M, S) values and (M, S, R) replicates, or None where they can't be paired.
 
     What doesn't depend on the seed is the same for all of them.
     """
@@ -57,9 +57,8 @@ def _drawn_together(group: Sequence[Estimate]) -> FloatArray | None:
     alike = all(len(e.replicates) in (1, seeds) for e in group) and len(sizes) == 1
     if not alike or len({e.pairing for e in group}) != 1:
         return None
-    return mean_over_seeds(
-        np.array([np.broadcast_to(e.replicates, (seeds, *sizes)) for e in group])
-    )
+    values = np.array([np.broadcast_to(e.values, (seeds,)) for e in group])
+    return values, np.array([np.broadcast_to(e.replicates, (seeds, *sizes)) for e in group])
 
 
 def _with_marks(estimate: Estimate, best: bool, may: bool | None) -> Estimate:

@@ -69,14 +69,3 @@ def mean_with_interval(values: Sequence[float]) -> dict[str, float]:
         if low is None or high is None
         else {"value": mean, "low": low, "high": high}
     )
-
-
-def mean_over_seeds(replicates: FloatArray) -> FloatArray:
-    """Return (..., R) means over seeds that are drawn as well, of (..., S, R) replicates.
-
-    A bootstrap in two steps: S seeds with replacement for each of R resamples of rows, the same for
-    all that is compared.
-    """
-    seeds, resamples = replicates.shape[-2:]
-    chosen = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
-    return replicates[..., chosen, np.arange(resamples)[:, None]].mean(axis=-1)

@@ -143,13 +143,11 @@ def test_of_one_seed_the_best_are_those_of_its_resamples() -> None:
 def test_competitors_that_say_the_same_are_all_the_best() -> None:
     rng = np.random.default_rng(0)
     values, replicates = rng.normal(size=(1, 3)), rng.normal(size=(1, 3, 300))
-    same = [np.repeat(each, 2, axis=0) for each in (values, replicates)]
-    assert may_be_best_over_seeds(*same, LEVEL).all()
+    same, drawn_same = (np.repeat(each, 2, axis=0) for each in (values, replicates))
+    assert may_be_best_over_seeds(same, drawn_same, LEVEL).all()
     # Another that is worse by the same amount for every seed and row is none of them.
-    assert may_be_best_over_seeds(same[0] + np.array([[0.0], [0.1]]), same[1], LEVEL).tolist() == [
-        True,
-        False,
-    ]
+    worse = same + np.array([[0.0], [0.1]])
+    assert may_be_best_over_seeds(worse, drawn_same, LEVEL).tolist() == [True, False]
 
 
 def test_paired_differences_of_studies_reach_as_far() -> None:

@@ -66,10 +66,27 @@ def test_a_part_of_the_images_changes_no_digest_of_whole_ones() -> None:
     assert (whole.is_of(before), part.is_of(before)) == (True, False)
     assert part.is_of({**before, "training_rows": 5000})
     assert not whole.is_of({**before, "training_rows": 5000})
-    # Nor do numbers that were kept of a network stand for one that has seen fewer images.
-    kept = inputs_of([str(RESULTS)])[0]
-    assert source_of(whole, kept, recorded=True) is not None
-    assert source_of(part, kept, recorded=True) is None
+
+
+def test_numbers_are_kept_of_a_network_by_all_that_it_learnt_from(tmp_path: Path) -> None:
+    document = json.loads(RESULTS.read_text())
+    plans = [a_plan(), a_plan(training_rows=5000), a_plan(plain_share=0.5)]
+    for told, plan in zip(({}, {"training_rows": 5000}, {"plain_share": 0.5}), plans, strict=True):
+        file = tmp_path / f"{len(told)}{next(iter(told), '')}.json"
+        file.write_text(json.dumps({**document, "settings": {**document["settings"], **told}}))
+        kept = inputs_of([str(file)])[0]
+        found = [each for each in plans if source_of(each, kept, recorded=True) is not None]
+        assert found == [plan]
+
+
+def test_a_record_of_losses_says_how_many_images(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"small": True, "only": {"method": ["cross-entropy"]}, "seeds": [0]}
+    options |= {"out": tmp_path, "engine": ONE}
+    for rows in (96, 0):
+        found = cb.studies.run(
+            "losses-compared", settings=QUICK | {"training_rows": rows}, **options
+        )
+        assert found.as_dict()["settings"].get("training_rows", 0) == rows
 
 
 def test_more_images_than_there_are_is_an_error(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from calibrant.studies.losses.paper import all_tables
 from calibrant.studies.losses.record import as_document, kept_of, runs_of
 from calibrant.studies.losses.runs import SMART_FIT, Run
 from calibrant.studies.losses.statistics import same
-from calibrant.studies.networks.plans import NONE, Plan, plan_of
+from calibrant.studies.networks.plans import NONE, SELDOM, Plan, plan_of
 from calibrant.studies.networks.recorded import Recorded, recorded_of
 from calibrant.studies.networks.sources import Source
 from calibrant.studies.networks.trained import Network
@@ -97,6 +97,7 @@ class Losses(Training):
 
 def _about(plan: Plan) -> dict[str, Any]:
     settings = {name: plan.run[name] for name in SETTINGS}
+    settings |= {name: plan.run[name] for name in SELDOM if plan.run.get(name) is not None}
     return {"line": plan.line, "after": plan.after, "settings": settings}
 
 

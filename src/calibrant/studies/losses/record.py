@@ -28,6 +28,7 @@ from calibrant.studies.losses.statistics import (
     mean,
     seeds_of,
 )
+from calibrant.studies.networks.plans import SELDOM
 
 if TYPE_CHECKING:
     from calibrant.studies.results import Ran
@@ -97,7 +98,9 @@ def as_document(runs: Sequence[Run]) -> dict[str, Any]:
         }
     return {
         "level": LEVEL,
-        "settings": {name: runs[0].settings[name] for name in COMMON},
+        "settings": {
+            name: runs[0].settings[name] for name in (*COMMON, *SELDOM) if name in runs[0].settings
+        },
         "lines": lines,
         "runs": [
             {

@@ -38,6 +38,8 @@ RUN: Mapping[str, Any] = {
 LATER: Mapping[str, Any] = {
     "training_rows": 0,  # images to train on, drawn at random by the seed; 0 takes all
 }
+# What records of networks say only where it is set.
+SELDOM = ("plain_share", *LATER)
 DEFAULTS: Mapping[str, Any] = {
     **RUN,
     **LATER,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from calibrant.studies.inputs import Given
-from calibrant.studies.networks.plans import LATER, Plan
+from calibrant.studies.networks.plans import SELDOM, Plan
 
 DATA = "cifar10"
 
@@ -43,7 +43,7 @@ def recorded_of(given: Given, plan: Plan) -> Recorded | None:
     document = _read(given.path, given.path.stat().st_mtime_ns) if given.path.is_file() else None
     if document is None:
         return None
-    told: dict[str, Any] = {**dict.fromkeys(LATER), **document["settings"]}
+    told: dict[str, Any] = {**dict.fromkeys(SELDOM), **document["settings"]}
     if any(plan.run.get(name) != value for name, value in told.items()):
         return None
     for name, line in document["lines"].items():

@@ -220,6 +220,27 @@ def test_win_rates_count_ties_for_nobody_and_failures_as_the_caller_says() -> No
     assert again.values[1] > again.values[2] > again.values[0]
 
 
+def test_a_score_of_ours_that_differs_by_rounding_is_a_tie() -> None:
+    # The log losses of CalArena's temperature scaling and of ours on one of its experiments; a
+    # base model; a method that is better by what 10 000 rows can hardly show.
+    theirs, ours, base, better = 0.20926125347614288, 0.2092612391, 0.3582741320133209, 0.20926
+    scores = np.array([[theirs, ours, base, better]])
+    weights = resampled_weights(np.arange(1), resamples=5)
+    assert win_rates(scores, weights, own=[1]).values == pytest.approx([1 / 3, 1 / 3, 0, 1])
+    against = win_rates(scores[:, 1:2], weights, scores[:, [0, 2, 3]], own=[0])
+    assert against.values == pytest.approx([1 / 3])
+    elo = elo_ratings(scores[:, :3], weights, own=[1]).values
+    assert elo[0] == pytest.approx(elo[1])
+    assert elo[0] > elo[2]
+    # Published scores stand beside one another as CalArena has them.
+    assert win_rates(scores, weights).values == pytest.approx([1 / 3, 2 / 3, 0, 1])
+    assert elo_ratings(scores[:, :3], weights).values[1] > elo[1]
+    # Next to 0 it is the rounding of probabilities that counts; failures have none.
+    assert win_rates(np.array([[0.0, 5e-8]]), weights, own=[0]).values == pytest.approx([0, 0])
+    failed = np.array([[np.inf, 1.0, NAN]])
+    assert win_rates(failed, weights, own=[0, 1, 2]).values == pytest.approx([0, 1, 0])
+
+
 def test_a_failure_improves_nothing() -> None:
     scores = np.array([[2.0, 1.0], [2.0, NAN]])
     found = improvements(scores, scores[:, 0], resampled_weights(np.arange(2), resamples=50))

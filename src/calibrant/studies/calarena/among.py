@@ -68,11 +68,15 @@ def ranked(
     name: str | None,
     failures: Failures,
 ) -> dict[str, dict[str, float]]:
-    """Return win rate and rating of one method among the published ones."""
+    """Return win rate and rating of one method among the published ones.
+
+    It is one of ours, unless it has the `name` of a published one.
+    """
+    own = (0,) if name is None else ()
     others = [each for each, of in published.scores.items() if each != name and of.get(metric)]
     field = np.array([published_column(published, each, keys, metric) for each in others]).T
-    wins = win_rates(scores[:, None], weights, field, failures)
-    ratings = elo_ratings(np.column_stack([scores, field]), weights, failures)
+    wins = win_rates(scores[:, None], weights, field, failures, own)
+    ratings = elo_ratings(np.column_stack([scores, field]), weights, failures, own)
     return {f"wins-{metric}": entry(wins, 0), f"elo-{metric}": entry(ratings, 0)}
 
 

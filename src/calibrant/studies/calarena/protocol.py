@@ -30,6 +30,9 @@ POINTS, MEAN_RATING = 400.0, 1000.0
 # Between any two methods this share of a comparison is added that ends in a draw, so that one which
 # wins always has a finite rating. It moves no other rating visibly.
 DRAW = 1e-2
+# A score of ours that differs by less from a published one is the same: probabilities of four bytes,
+# stored or in CalArena's sums, move a log loss by 6e-8, and by a few parts in ten million.
+ROUNDING, RELATIVE_ROUNDING = 1e-7, 1e-6
 # By CalArena's own rule, models of one data set stand or fall together in these benchmarks.
 BY_DATASET = frozenset({"tabrepo-binary", "tabrepo-multiclass", "tabarena-binary"})
 
@@ -78,26 +81,40 @@ def win_rates(
     weights: FloatArray,
     against: FloatArray | None = None,
     failures: Failures = "lose",
+    own: Sequence[int] = (),
 ) -> Estimates:
     """Return the mean share of other methods that have a strictly larger score.
 
     Args:
         scores: (E, M) scores of methods.
         weights: (R, E) of `resampled_weights`.
-        against: (E, N) scores of those to win against, if not the other columns of `scores`.
+        against: (E, N) published scores of those to win against, if not the other columns.
         failures: what a method that failed does.
+        own: columns that were measured here: they win, and are beaten, by more than rounding only.
     """
+    here = np.isin(np.arange(scores.shape[1]), own)
     others = scores if against is None else against
-    wins = _beats(scores, others, failures).sum(axis=2)
+    theirs = here if against is None else np.zeros(others.shape[1], np.bool_)
+    wins = _beats(scores, others, failures, here[:, None] | theirs).sum(axis=2)
     opponents = others.shape[1] - (against is None)
     return _means(wins / max(opponents, 1), weights)
 
 
-def _beats(scores: FloatArray, others: FloatArray, failures: Failures) -> NDArray[np.bool_]:
-    """Return (E, M, N) whether each method has a lower score than each of the others."""
+def _beats(
+    scores: FloatArray, others: FloatArray, failures: Failures, rounded: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return (E, M, N) whether each method has a lower score than each of the others.
+
+    Two implementations of one method differ by rounding, of which nobody wins: where (M, N)
+    `rounded` is true. Published scores among one another are taken as CalArena takes them.
+    """
     if failures == "lose":
         scores, others = (np.where(np.isnan(x), np.inf, x) for x in (scores, others))
-    return scores[:, :, None] < others[:, None, :]
+    ours, theirs = scores[:, :, None], others[:, None, :]
+    smaller = np.minimum(np.abs(ours), np.abs(theirs))
+    # Failures have no rounding.
+    least = ROUNDING + RELATIVE_ROUNDING * np.where(np.isfinite(smaller), smaller, 0.0)
+    return ours < theirs - np.where(rounded, least, 0.0)
 
 
 def _means(values: FloatArray, weights: FloatArray) -> Estimates:
@@ -110,16 +127,23 @@ def _ends(drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
     return low, high
 
 
-def elo_ratings(scores: FloatArray, weights: FloatArray, failures: Failures = "lose") -> Estimates:
+def elo_ratings(
+    scores: FloatArray,
+    weights: FloatArray,
+    failures: Failures = "lose",
+    own: Sequence[int] = (),
+) -> Estimates:
     """Return Elo ratings: the Bradley-Terry model of who beats whom, ties counting half.
 
     Args:
         scores: (E, M) scores of methods.
         weights: (R, E) of `resampled_weights`.
         failures: what a method that failed does.
+        own: columns that were measured here, as in `win_rates`.
     """
     methods = scores.shape[1]
-    better = _beats(scores, scores, failures)
+    here = np.isin(np.arange(methods), own)
+    better = _beats(scores, scores, failures, here[:, None] | here)
     points = better + 0.5 * ~(better | better.transpose(0, 2, 1))
     points = points.reshape(len(scores), -1)
     values = ratings_of(points.sum(axis=0).reshape(methods, methods))

@@ -85,9 +85,10 @@ def rank(results: Results, metric: str, seed: int = 0, failures: Failures = "los
     weights = resampled_weights(
         blocks_of([dataset for dataset, _ in everywhere], results.benchmark), seed
     )
-    wins = win_rates(scores, weights, failures=failures)
-    order: IntArray = np.argsort(-wins.values, kind="stable")
     published = [i for i, method in enumerate(methods) if method in results.published]
+    own = [i for i in range(len(methods)) if i not in published]
+    wins = win_rates(scores, weights, failures=failures, own=own)
+    order: IntArray = np.argsort(-wins.values, kind="stable")
     return Ranking(
         results.benchmark,
         metric,
@@ -98,18 +99,22 @@ def rank(results: Results, metric: str, seed: int = 0, failures: Failures = "los
         results.benchmark in BY_DATASET,
         _sorted(improvements(scores, scores[:, methods.index(BASE)], weights), order),
         _sorted(wins, order),
-        _sorted(_against(scores, published, weights, failures), order)
+        _sorted(_against(scores, published, own, weights, failures), order)
         if len(published) > 1
         else None,
-        _sorted(elo_ratings(scores, weights, failures), order),
+        _sorted(elo_ratings(scores, weights, failures, own), order),
     )
 
 
 def _against(
-    scores: FloatArray, published: Sequence[int], weights: FloatArray, failures: Failures
+    scores: FloatArray,
+    published: Sequence[int],
+    own: Sequence[int],
+    weights: FloatArray,
+    failures: Failures,
 ) -> Estimates:
     """Return win rates against the published methods; of those, against the other ones."""
-    found = win_rates(scores, weights, scores[:, list(published)], failures)
+    found = win_rates(scores, weights, scores[:, list(published)], failures, own)
     share = np.ones(scores.shape[1])
     # Nobody beats itself: a published method has one opponent fewer.
     share[list(published)] = len(published) / (len(published) - 1)

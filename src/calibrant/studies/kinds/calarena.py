@@ -46,7 +46,7 @@ _TABLES = "CalArena's folder of result tables, results/BENCHMARK/METHOD.csv (--d
 class CalArena(Kind):
     """Fit a method on every experiment of a benchmark, or take what was published of one."""
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     defaults: ClassVar[Mapping[str, Any]] = {
         "arguments": {},  # of methods, by name
         PUBLISHED: "",  # name of a published method, in place of one that is run

@@ -124,6 +124,29 @@ def test_values_are_those_of_evaluate_to_the_last_digit(folder: Path, runs: list
             np.testing.assert_allclose(told.replicates, expected.replicates, rtol=1e-6)
 
 
+def test_runs_that_no_cell_is_about_are_named_with_the_reason(tmp_path: Path) -> None:
+    data = tmp_path / "runs"
+    make_run(data, "cross-entropy", 0)
+    make_run(data, "cross-entropy", 7)
+    for seed in range(5):
+        make_run(data / "short", "fedlas-ls", seed, {"epochs": 4})
+    make_run(data / "odd", "mbls", 0, {"net": "resnet20", "precision": "32"})
+    make_run(data / "elsewhere", "acls", 0, {"data": "/somewhere/svhn"})
+    shorts = [data / "short", data / "odd", data / "elsewhere"]
+    found = study(data, *shorts, methods=["cross-entropy", "fedlas-ls", "mbls", "acls"])
+    assert {(ran.cell.method, ran.cell.seed) for ran in found.ran} == {("cross-entropy", 0)}
+    assert found.left_out == [
+        "1 run (cross-entropy-7): seed 7 isn't asked for",
+        "5 runs (fedlas-ls-0, fedlas-ls-1, fedlas-ls-2 and 2 others): epochs is 4, not that of the "
+        "protocol",
+        "1 run (mbls-0): net is resnet20, not resnet8; precision is 32, not bf16",
+        "1 run (acls-0): trained on other images",
+    ]
+    assert "left out, since no cell is about it:\n- 1 run (cross-entropy-7): seed 7" in str(found)
+    assert found.as_dict()["left_out"] == found.left_out
+    assert study(data, seeds=[0, 7], methods=["cross-entropy"]).left_out == []
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     powers = np.exp(logits - logits.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

@@ -100,7 +100,8 @@ def run_cells(
             # Its process may have been killed between the two steps.
             store.forget_failure(place)
             ran.append(Ran(cell, document["result"], reused=place not in jobs))
-    return StudyResult(study, ran, missing_of(study, inputs), failed)
+    unasked = kind.left_out(study, inputs)
+    return StudyResult(study, ran, missing_of(study, inputs), failed, unasked)
 
 
 def _job(cell: Cell, inputs: Inputs) -> Job:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAY_BE_BEST = "+"
 RANK = "mean rank"
+LEFT_OUT = "Given, and left out, since no cell is about it:"
 Words = tuple[str, ...]
 Slot = list["Estimate"]
 
@@ -235,6 +236,8 @@ def as_text(result: StudyResult) -> str:
     parts = [f"{study.name}: {study.title}"]
     if result.missing:
         parts.append(f"Not there, and left out (--data gives it):\n{told(result.missing)}")
+    if result.left_out:
+        parts.append("\n".join([LEFT_OUT, *(wrap(f"- {each}") for each in result.left_out)]))
     for heading, table in tables(result):
         lead = f"{heading}\n\n" if heading else ""
         parts.append(f"{lead}{table.to_text()}")

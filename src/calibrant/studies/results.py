@@ -120,12 +120,14 @@ class StudyResult:
         ran: cells with their results.
         missing: inputs that weren't there.
         failed: cells that could not be computed.
+        left_out: what was given and no cell takes, with reasons.
     """
 
     study: Study
     ran: Sequence[Ran]
     missing: Sequence[Missing]
     failed: Sequence[Failed]
+    left_out: Sequence[str] = ()
 
     @property
     def computed(self) -> int:
@@ -198,6 +200,7 @@ class StudyResult:
             "cells": len(self.ran) + len(self.failed),
             "computed": self.computed,
             "missing": [missing._asdict() for missing in self.missing],
+            "left_out": list(self.left_out),
             "failed": [
                 {**failed.cell.at, "seed": failed.cell.seed, "error": failed.error}
                 for failed in self.failed

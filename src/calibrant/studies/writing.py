@@ -14,7 +14,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.tables import Table
 from calibrant.studies.figures import content, draw
 from calibrant.studies.needing import told
-from calibrant.studies.rendering import tables
+from calibrant.studies.rendering import LEFT_OUT, tables
 
 if TYPE_CHECKING:
     from calibrant.studies.results import StudyResult
@@ -178,6 +178,8 @@ def _left_out(result: StudyResult) -> list[str]:
     said: list[str] = []
     if result.missing:
         said.append(f"Left out, since it wasn't there:\n\n{told(result.missing)}")
+    if result.left_out:
+        said.append("\n".join([f"{LEFT_OUT}\n", *(f"- {each}" for each in result.left_out)]))
     if result.failed:
         lines = [f"- {failed.cell}: {failed.error}" for failed in result.failed]
         said.append("\n".join(["Failed:\n", *lines]))

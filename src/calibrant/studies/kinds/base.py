@@ -147,6 +147,10 @@ class Kind(ABC):
                     "another axis need settings of their own (set = {...})"
                 )
 
+    def left_out(self, study: Study, inputs: Inputs) -> list[str]:
+        """Return what was given and no cell takes, with reasons, where a kind looks for it."""
+        return []
+
     def setting(self, cell: Cell, name: str) -> Any:
         """Return a setting of a cell."""
         return cell.settings.get(name, self.defaults[name])

@@ -12,6 +12,7 @@ from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Kind, Need
+from calibrant.studies.networks.left_out import left_out
 from calibrant.studies.networks.plans import DEFAULTS, Plan, plan_of
 from calibrant.studies.networks.sources import Source, is_trained, need_of, source_of
 from calibrant.studies.networks.trained import Network, network_of
@@ -42,6 +43,10 @@ class NetworkKind(Kind):
         beside |= {f"{cell.input}-c" for cell in cells}  # its corrupted images
         beside |= {need.input for cell in cells for need in self.more_needs(cell)}
         return [name for name in named if name not in beside and not is_trained(inputs[name])]
+
+    def left_out(self, study: Study, inputs: Inputs) -> list[str]:
+        """Return the runs that no cell is about."""
+        return left_out((plan_of(cell) for cell in cells_of(study)), inputs)
 
     def more_needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return what is needed besides the network."""

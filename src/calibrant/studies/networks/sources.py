@@ -65,7 +65,7 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
             return Source("run", named)
         return Source("predictions", named)
     images = inputs.get(plan.input)
-    made = [given for given in inputs.values() if given.is_run and _made(given, plan, images)]
+    made = [given for given in inputs.values() if given.is_run and made_by(given, plan, images)]
     if made:
         return Source("run", _the_one(made, plan))
     for given in inputs.values() if recorded else ():
@@ -81,19 +81,20 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
 
 def is_trained(given: Given) -> bool:
     """Return whether an input is a finished run; a data set may be three files called like one."""
-    return given.is_run and _configuration(given) is not None
+    return given.is_run and configuration_of(given) is not None
 
 
-def _configuration(given: Given) -> dict[str, object] | None:
+def configuration_of(given: Given) -> dict[str, object] | None:
+    """Return what the ``config.json`` of a run says, or None where there is none to be read."""
     try:
         return given.configuration
     except InputError:
         return None
 
 
-def _made(given: Given, plan: Plan, images: Given | None) -> bool:
+def made_by(given: Given, plan: Plan, images: Given | None) -> bool:
     """Return whether a run trained the network of a plan on its data set."""
-    configuration = _configuration(given)
+    configuration = configuration_of(given)
     if configuration is None or not plan.is_of(configuration):
         return False
     data = str(configuration.get("data"))

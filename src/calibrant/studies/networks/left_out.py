@@ -1,0 +1,60 @@
+"""Runs that were given to a study and that none of its cells is about: how many, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from calibrant.core.text import counted, shortened
+from calibrant.studies.inputs import Inputs
+from calibrant.studies.networks.plans import LATER, PLAIN_LOSS, TELLING, Plan
+from calibrant.studies.networks.sources import configuration_of, made_by
+
+# So many runs are named for a reason.
+_NAMED = 3
+
+
+def left_out(plans: Iterable[Plan], inputs: Inputs) -> list[str]:
+    """Return a sentence for each reason why runs are left out, with their number.
+
+    Args:
+        plans: of all cells.
+        inputs: what is given.
+    """
+    asked = list({plan.digest(plan.input): plan for plan in plans}.values())
+    names = {plan.name for plan in asked}
+    reasons: dict[str, list[str]] = {}
+    for given in inputs.values():
+        configuration = configuration_of(given) if given.is_run else None
+        if configuration is None or given.name in names:
+            continue
+        if not any(made_by(given, plan, inputs.get(plan.input)) for plan in asked):
+            reasons.setdefault(_reason(configuration, asked), []).append(given.name)
+    return [
+        f"{counted(len(runs), 'run')} ({shortened(runs, _NAMED)}): {why}"
+        for why, runs in reasons.items()
+    ]
+
+
+def _reason(configuration: Mapping[str, Any], asked: Iterable[Plan]) -> str:
+    """Return by what a run differs from the plan that it comes closest to."""
+    apart = min((_apart(configuration, plan) for plan in asked), key=len, default={})
+    if not apart:
+        return "trained on other images"
+    if list(apart) == ["seed"]:
+        return f"seed {apart['seed'][0]} isn't asked for"
+    words = [f"{name} is {_shown(own)}, not {_shown(said)}" for name, (own, said) in apart.items()]
+    return "; ".join(words)
+
+
+def _apart(configuration: Mapping[str, Any], plan: Plan) -> dict[str, tuple[Any, Any]]:
+    if configuration.get("loss") == PLAIN_LOSS:
+        configuration = {**configuration, "loss_settings_for": None}
+    pairs = {
+        name: (configuration.get(name), plan.run.get(name)) for name in (*TELLING, "seed", *LATER)
+    }
+    return {name: (own, said) for name, (own, said) in pairs.items() if own != said}
+
+
+def _shown(value: Any) -> str:
+    return "that of the protocol" if value is None else str(value) or "none"

@@ -132,8 +132,8 @@ def test_runs_that_no_cell_is_about_are_named_with_the_reason(tmp_path: Path) ->
         make_run(data / "short", "fedlas-ls", seed, {"epochs": 4})
     make_run(data / "odd", "mbls", 0, {"net": "resnet20", "precision": "32"})
     make_run(data / "elsewhere", "acls", 0, {"data": "/somewhere/svhn"})
-    shorts = [data / "short", data / "odd", data / "elsewhere"]
-    found = study(data, *shorts, methods=["cross-entropy", "fedlas-ls", "mbls", "acls"])
+    more = [data / "short", data / "odd", data / "elsewhere"]
+    found = study(data, *more, methods=["cross-entropy", "fedlas-ls", "mbls", "acls"])
     assert {(ran.cell.method, ran.cell.seed) for ran in found.ran} == {("cross-entropy", 0)}
     assert found.left_out == [
         "1 run (cross-entropy-7): seed 7 isn't asked for",

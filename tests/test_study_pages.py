@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -20,6 +21,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.declaration import Figure, Study
 from calibrant.studies.differences import Difference, differences, paired
 from calibrant.studies.figures import content, draw, drawn_for
+from calibrant.studies.kinds import kind_named
 from calibrant.studies.loading import study_from
 from calibrant.studies.points import draw_points
 from calibrant.studies.rendering import details, layout, tables
@@ -264,3 +266,14 @@ def test_numbers_of_a_table_stand_below_one_another(result: StudyResult) -> None
     # And where nothing does, all numbers share a panel.
     (one,) = draw_points(replace(result, study=replace(down, compare=None))).axes
     assert len(one.get_yticklabels()) == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["second-stages.json", "second-stage-seeds.json", "second-stage-halves.json"]
+)
+def test_records_of_the_documentation_stand_in_for_cells_of_today(name: str) -> None:
+    path = Path(__file__).parents[1] / "docs/results" / name
+    kept = json.loads(path.read_text(encoding="utf-8"))["kept"]
+    versions = {(each["study"], each["version"]) for each in kept}
+    assert versions
+    assert versions == {(name, kind_named(study_named(name).kind).version) for name, _ in versions}

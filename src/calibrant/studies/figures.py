@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -154,6 +154,25 @@ def _others(at: Mapping[str, str], axis: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, name) for key, name in at.items() if key != axis)
 
 
+class _Series(NamedTuple):
+    """One of several series in a panel: its place in the list, its name, how far it is aside."""
+
+    number: int
+    name: str
+    aside: float
+    points: Sequence[Estimate]
+
+
+def _side_by_side(
+    series: Sequence[Sequence[Estimate]], names: Sequence[str], wide: float
+) -> Iterator[_Series]:
+    """Yield the series that have points, each moved aside lest one hides the next."""
+    shifts = looks.shifts(len(series), wide)
+    for number, (points, name) in enumerate(zip(series, names, strict=True)):
+        if points:
+            yield _Series(number, name, shifts[number], points)
+
+
 def _over_numbers(
     ax: Axes,
     series: Sequence[Sequence[Estimate]],
@@ -166,18 +185,16 @@ def _over_numbers(
     if declared.log:
         ax.set_xscale("log")
         spans = np.log(spans)
-    aside = looks.shifts(len(series), 0.012 * len(series) * float(spans[-1] - spans[0]))
+    wide = 0.012 * len(series) * float(spans[-1] - spans[0])
     banded = len(series) <= 3
-    for number, (chosen, name) in enumerate(zip(series, names, strict=True)):
-        if not chosen:
-            continue
+    for number, name, aside, chosen in _side_by_side(series, names, wide):
         scale, color = chosen[0].measure.scale, looks.colour(number)
         at = np.array([place[e.at[declared.x]] for e in chosen])
         values = [scale * e.value for e in chosen]
         spread = [scale * (e.spread or 0.0) for e in chosen]
         style = looks.mark(number) | looks.stroke(number)
         if any(spread):
-            at = at * np.exp(aside[number]) if declared.log else at + aside[number]
+            at = at * np.exp(aside) if declared.log else at + aside
             ax.errorbar(at, values, spread, label=name, ms=4, lw=1.4, elinewidth=0.8, **style)
         else:
             ax.plot(at, values, label=name, ms=4, lw=1.4, **style)
@@ -199,11 +216,10 @@ def _over_names(
     axis: str,
 ) -> None:
     """Draw points with their spreads over seeds, or intervals, one name below the other."""
-    aside = looks.shifts(len(series), 0.7)
-    for number, (chosen, name) in enumerate(zip(series, names, strict=True)):
+    for number, name, aside, chosen in _side_by_side(series, names, 0.7):
         for estimate in chosen:
             scale, value = estimate.measure.scale, estimate.value
-            height = place[estimate.at[axis]] + aside[number]
+            height = place[estimate.at[axis]] + aside
             ends = (estimate.low, estimate.high)
             if estimate.spread is not None:
                 ends = (value - estimate.spread, value + estimate.spread)

@@ -30,8 +30,8 @@ POINTS, MEAN_RATING = 400.0, 1000.0
 # Between any two methods this share of a comparison is added that ends in a draw, so that one which
 # wins always has a finite rating. It moves no other rating visibly.
 DRAW = 1e-2
-# A score of ours that differs by less from a published one is the same: probabilities of four bytes,
-# stored or in CalArena's sums, move a log loss by 6e-8, and by a few parts in ten million.
+# A score of ours that differs by less from a published one is the same: probabilities of four
+# bytes, stored or in CalArena's sums, move a log loss by 6e-8 and by a few parts in ten million.
 ROUNDING, RELATIVE_ROUNDING = 1e-7, 1e-6
 # By CalArena's own rule, models of one data set stand or fall together in these benchmarks.
 BY_DATASET = frozenset({"tabrepo-binary", "tabrepo-multiclass", "tabarena-binary"})
@@ -92,7 +92,7 @@ def win_rates(
         failures: what a method that failed does.
         own: columns that were measured here: they win, and are beaten, by more than rounding only.
     """
-    here = np.isin(np.arange(scores.shape[1]), own)
+    here = np.array([i in own for i in range(scores.shape[1])])
     others = scores if against is None else against
     theirs = here if against is None else np.zeros(others.shape[1], np.bool_)
     wins = _beats(scores, others, failures, here[:, None] | theirs).sum(axis=2)
@@ -142,7 +142,7 @@ def elo_ratings(
         own: columns that were measured here, as in `win_rates`.
     """
     methods = scores.shape[1]
-    here = np.isin(np.arange(methods), own)
+    here = np.array([i in own for i in range(methods)])
     better = _beats(scores, scores, failures, here[:, None] | here)
     points = better + 0.5 * ~(better | better.transpose(0, 2, 1))
     points = points.reshape(len(scores), -1)

@@ -38,22 +38,24 @@ def left_out(plans: Iterable[Plan], inputs: Inputs) -> list[str]:
 
 def _reason(configuration: Mapping[str, Any], asked: Iterable[Plan]) -> str:
     """Return by what a run differs from the plan that it comes closest to."""
-    apart = min((_apart(configuration, plan) for plan in asked), key=len, default={})
-    if not apart:
-        return "trained on other images"
-    if list(apart) == ["seed"]:
-        return f"seed {apart['seed'][0]} isn't asked for"
-    words = [f"{name} is {_shown(own)}, not {_shown(said)}" for name, (own, said) in apart.items()]
-    return "; ".join(words)
-
-
-def _apart(configuration: Mapping[str, Any], plan: Plan) -> dict[str, tuple[Any, Any]]:
     if configuration.get("loss") == PLAIN_LOSS:
         configuration = {**configuration, "loss_settings_for": None}
-    pairs = {
-        name: (configuration.get(name), plan.run.get(name)) for name in (*TELLING, "seed", *LATER)
-    }
-    return {name: (own, said) for name, (own, said) in pairs.items() if own != said}
+    apart = min((_apart(configuration, plan) for plan in asked), key=len, default=list[str]())
+    if apart:
+        return "; ".join(apart)
+    if all(configuration.get("seed") != plan.seed for plan in asked):
+        return f"seed {configuration.get('seed')} isn't asked for"
+    return "trained on other images"
+
+
+def _apart(configuration: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Return which settings differ, without the seed: runs of several go together."""
+    pairs = {name: (configuration.get(name), plan.run.get(name)) for name in (*TELLING, *LATER)}
+    return [
+        f"{name} is {_shown(own)}, not {_shown(said)}"
+        for name, (own, said) in pairs.items()
+        if own != said
+    ]
 
 
 def _shown(value: Any) -> str:

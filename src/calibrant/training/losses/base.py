@@ -82,10 +82,9 @@ def pick(table: Tensor, columns: Tensor) -> Tensor:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context in which autocast, if `device` has any, is off."""
-    if not torch.amp.is_autocast_available(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    """Return a context in which autocast is off; where it is anyway, one that costs nothing."""
+    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 class CalibrationLoss(nn.Module):

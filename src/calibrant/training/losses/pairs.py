@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from math import isqrt, log
+from itertools import pairwise
+from math import isqrt, log, prod
 from typing import Any, cast
 
 import numpy as np
@@ -32,12 +34,12 @@ _SHARES = (0.999890921, -0.996904924, 0.969688073, -0.853356779, 0.589545982, -0
 _MANY = (*_LOGS, 0.010764458), (*_SHARES, 0.053867138)
 # So many classes that an error in each pair is lost in what a loss's gradient makes of K^2 of them.
 _MANY_CLASSES = 16
-# exp of this and of minus this fit, summed over many classes, too.
-_LARGEST_EXPONENT = {np.float32: 75.0, np.float64: 690.0}
+# exp of these is about the largest number, exp of minus these not yet the smallest.
+_LARGEST_EXPONENT = {np.float32: 87.0, np.float64: 708.0}
 # float32 has 23 bits behind the point, float64 has 52.
 _FREE_BITS = (1 << 29) - 1
-# Numbers in an array that stays in a processor's cache.
-_IN_CACHE = 1 << 15
+# Powers that are taken at once: few calls, and the numbers stay in a processor's cache.
+_AT_ONCE = 3 << 16
 
 
 def pair_sum(logits: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def pair_sum_and_gradient(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the (M,) sums of `pair_sum` and their (M, K) gradients."""
     if not on_host(logits):
         return _by_decays(logits)
-    rows = max(1, _IN_CACHE // (2 * logits.shape[1]))
+    rows = max(1, _AT_ONCE // (2 * logits.shape[1] * len(_powers(logits)[0])))
     if len(logits) <= rows:
         return _by_powers(logits)
     parts = [_by_powers(logits[i : i + rows]) for i in range(0, len(logits), rows)]
@@ -107,22 +109,20 @@ def _by_powers(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     Of sorted classes, sum_l<i exp(-m (z_i - z_l)) is exp(-m y_i) times the running sum of
     exp(m y_l), y the distance from the top. No difference is taken: nothing is lost. By NumPy but
-    for the running sums: on small arrays its steps cost a quarter of torch's.
+    for the running sums, all powers at once: on small arrays it is calls that cost.
     """
     classes = logits.shape[1]
     down, order = _down_from_the_top(logits.numpy())
     logs, shares = _powers(logits)
     half = down[:, -1:] / 2
-    largest = half.max() * len(logs)
-    # Finite for the largest power, too; also false where a logit isn't finite.
+    # Sums of the largest power are to be finite; a logit that isn't finite fails the test, too.
+    largest = half.max() * len(logs) + log(classes)
     if not largest < _LARGEST_EXPONENT[np.float64]:
         return _by_decays(logits)
     narrow = logits.dtype == torch.float32 and largest < _LARGEST_EXPONENT[np.float32]
-    # (M, K, 2): from the top downwards, and from the end upwards; centred, for the largest range.
-    base = np.empty((*down.shape, 2), np.float32 if narrow else np.float64)
-    np.exp(down - half, out=base[:, :, 0], casting="same_kind")
-    np.divide(1, base[:, ::-1, 0], out=base[:, :, 1])
-    log_sums, share_sums = _weighted_sums(base, logs, shares)
+    # Centred, for the largest range.
+    centred = (down - half).astype(np.float32 if narrow else np.float64)
+    log_sums, share_sums = _weighted_sums(np.exp(centred), logs, shares)
     rank = np.arange(1 - classes, classes, 2, dtype=np.float64)
     slopes = share_sums[:, :, 0] - share_sums[:, ::-1, 1]
     slopes *= 2
@@ -151,10 +151,8 @@ def _down_from_the_top(logits: NDArray[Any]) -> tuple[FloatArray, NDArray[np.int
     classes = np.arange(logits.shape[1], dtype=np.int64)
     np.bitwise_or(bits, classes, out=bits)
     values.sort(axis=1)
-    order: NDArray[np.int64] = np.bitwise_and(bits, _FREE_BITS)
-    np.bitwise_and(bits, ~_FREE_BITS, out=bits)
-    values -= values[:, :1].copy()
-    return values, order
+    # They stay in the distances, where they are far below what a float32 tells apart.
+    return values - values[:, :1], np.bitwise_and(bits, _FREE_BITS)
 
 
 def _powers(logits: Tensor) -> tuple[Sequence[float], Sequence[float]]:
@@ -165,35 +163,55 @@ def _powers(logits: Tensor) -> tuple[Sequence[float], Sequence[float]]:
     return exact, [m * coefficient for m, coefficient in enumerate(exact, start=1)]
 
 
+class _Kept(threading.local):
+    """Bytes that a thread keeps: fresh memory takes longer to get than its numbers to compute."""
+
+    memory = np.empty(0, np.uint8)
+
+
+_KEPT = _Kept()
+
+
+def _scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array to write to, good until this thread's next call."""
+    size = prod(shape) * dtype.itemsize
+    if len(_KEPT.memory) < size:
+        _KEPT.memory = np.empty(size, np.uint8)
+    return _KEPT.memory[:size].view(dtype).reshape(shape)
+
+
 def _weighted_sums(
-    base: NDArray[Any], logs: Sequence[float], shares: Sequence[float]
+    growth: NDArray[Any], logs: Sequence[float], shares: Sequence[float]
 ) -> tuple[FloatArray, NDArray[Any]]:
     """Return sums of log(1 + x) and of x / (1 + x) over the classes before each.
 
     Args:
-        base: (M, K, 2) exp of the distances that the classes have from the first and from the last.
+        growth: (M, K) exp of the distances that the classes have from the first.
         logs, shares: coefficients of the powers of x in the two.
 
     Returns:
-        (M,) the first over all classes, (M, K, 2) the second.
+        (M,) the first over all classes, (M, K, 2) the second: from the first class on, and from
+        the last one backwards.
     """
-    rows, classes = base.shape[:2]
-    # Over both directions, which have the same pairs.
-    halves = np.full(2 * classes, 0.5, base.dtype)
-    # Each class is its own neighbour, with x = 1.
-    first = np.full(rows, -sum(logs) * classes)
-    second = np.full_like(base, -sum(shares))
-    power, sums, part = base.copy(), np.empty_like(base), np.empty_like(base)
+    rows, classes = growth.shape
+    terms, dtype = len(logs), growth.dtype
+    powers, sums = _scratch((2, terms, rows, classes, 2), dtype)
+    powers[0, :, :, 0] = growth
+    np.divide(1, growth[:, ::-1], out=powers[0, :, :, 1])
+    for lower, power in pairwise(powers):
+        np.multiply(lower, powers[0], out=power)
     # NumPy's running sums take ten times as long. Two of them are one of complex numbers.
-    powers_to_sum, sums_to_fill = (torch.view_as_complex(_tensor(each)) for each in (power, sums))
-    for m, (log_share, share) in enumerate(zip(logs, shares, strict=True)):
-        if m:
-            np.multiply(power, base, out=power)
-        torch.cumsum(powers_to_sum, 1, out=sums_to_fill)
-        np.divide(sums, power, out=sums)
-        first += log_share * (sums.reshape(rows, -1) @ halves)
-        second += np.multiply(sums, share, out=part)
-    return first, second
+    pairs, sums_of_pairs = (torch.view_as_complex(_tensor(each)) for each in (powers, sums))
+    torch.cumsum(pairs, 2, out=sums_of_pairs)
+    sums /= powers
+    # Halves, as both directions have the same pairs.
+    by_power = sums.reshape(terms * rows, -1) @ np.full(2 * classes, 0.5, dtype)
+    first = np.array(logs) @ by_power.reshape(terms, rows)
+    second = np.array(shares, dtype) @ sums.reshape(terms, -1)
+    # Each class is its own neighbour, with x = 1.
+    first -= classes * sum(logs)
+    second -= sum(shares)
+    return first, second.reshape(rows, classes, 2)
 
 
 def _by_decays(logits: Tensor) -> tuple[Tensor, Tensor]:

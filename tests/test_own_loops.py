@@ -53,6 +53,16 @@ def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
         torch.testing.assert_close(other[name], value, rtol=0, atol=0, msg=name)
 
 
+def quick_scaler() -> Any:
+    """Return a scaler whose scale grows within a few steps."""
+    return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3)
+
+
+def with_name(name: str, part: Any) -> dict[str, Any]:
+    """Return the state of a scaler or of what holds one; none if there is none."""
+    return {f"{name}.{key}": value for key, value in part.state_dict().items()} if part else {}
+
+
 def in_one_go_and_in_two(name: str, folder: Path, **settings: Any) -> list[dict[str, Any]]:
     """Return the final states of two epochs of the plain loop, the second time broken off."""
     learn = programs(0)["learn"]
@@ -68,7 +78,7 @@ def in_one_go_and_in_two(name: str, folder: Path, **settings: Any) -> list[dict[
 
 
 # What each loop is given for each feature. With all of NAMES, and with two processes below, this is
-# the table that the page speaks of. On a CPU only the plain loop has float16 with a scaler.
+# the table that the page speaks of.
 PLAIN: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulated": {"accumulate": 2},
@@ -78,11 +88,13 @@ PLAIN: dict[str, dict[str, Any]] = {
 LIGHTNING: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulate_grad_batches": 2},
     "bfloat16": {"precision": "bf16-mixed"},
+    "float16 with a scaler": {"scaled": True},
     "compiled": {"compiled": True},
 }
 TRAINER: dict[str, dict[str, Any]] = {
     "accumulated": {"gradient_accumulation_steps": 2},
     "bfloat16": {"bf16": True},
+    "float16 with a scaler": {"fp16": True, "scaled": True},
     "compiled": {"torch_compile": True, "torch_compile_backend": "eager"},
 }
 
@@ -144,10 +156,11 @@ def test_what_a_loss_asks_for_is_handed_over():
 
 
 def lightning_states(
-    name: str, folder: Path, *, compiled: bool = False, **arguments: Any
+    name: str, folder: Path, *, compiled: bool = False, scaled: bool = False, **arguments: Any
 ) -> list[dict[str, Any]]:
     lightning = pytest.importorskip("lightning.pytorch")
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.plugins.precision import MixedPrecision
 
     names = programs(0, 1)
     loader = DataLoader(data(), batch_size=8)
@@ -156,6 +169,8 @@ def lightning_states(
         place = folder / f"{name}-{len(parts)}"
         for epochs in parts:
             last = place / "last.ckpt"
+            if scaled:
+                arguments["plugins"] = [MixedPrecision("16-mixed", "cpu", quick_scaler())]
             trainer = lightning.Trainer(
                 max_epochs=epochs,
                 callbacks=[ModelCheckpoint(place, save_last=True)],
@@ -170,14 +185,23 @@ def lightning_states(
             if compiled:
                 module.model.compile(backend="eager")
             names["fit"](trainer, module, loader, loader, last if last.exists() else None)
-        found.append({key: value.clone() for key, value in module.state_dict().items()})
+        state = {key: value.clone() for key, value in module.state_dict().items()}
+        found.append(state | with_name("scaler", trainer.precision_plugin))
     return found
+
+
+def assert_scaled(state: dict[str, Any], scaled: bool) -> None:
+    """Check that a run had a scaler that moved, or none."""
+    first = quick_scaler().state_dict()["scale"]
+    assert (state.get("scaler.scale", first) != first) == scaled
 
 
 @pytest.mark.parametrize("way", LIGHTNING)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_of_lightning_that_goes_on_ends_as_one_in_one_go(name, way, tmp_path):
-    assert_alike(*lightning_states(name, tmp_path, **LIGHTNING[way]))
+    whole, resumed = lightning_states(name, tmp_path, **LIGHTNING[way])
+    assert_alike(whole, resumed)
+    assert_scaled(whole, "scaled" in LIGHTNING[way])
 
 
 class TinyModel(nn.Module):
@@ -191,7 +215,9 @@ class TinyModel(nn.Module):
         return {"logits": self.network(pixels)}
 
 
-def trainer_states(name: str, folder: Path, **arguments: Any) -> list[dict[str, Any]]:
+def trainer_states(
+    name: str, folder: Path, *, scaled: bool = False, **arguments: Any
+) -> list[dict[str, Any]]:
     """Return the final states of two epochs of the Trainer, the second time broken off."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
@@ -215,9 +241,18 @@ def trainer_states(name: str, folder: Path, **arguments: Any) -> list[dict[str, 
         )
         loss = loss_named(name)
         trainer = make(TinyModel(), loss, rows, rows[:16], settings, layer="network.4")
-        [earlier] = sorted((folder / name / "whole").glob("checkpoint-*"))[:1] if found else [None]
-        trainer.train(resume_from_checkpoint=earlier and str(earlier))
-        found.append({key: value.clone() for key, value in trainer.model.state_dict().items()})
+        if scaled:
+            # Left alone, it says nothing and goes on in float32.
+            trainer.accelerator.native_amp = True
+            trainer.accelerator.scaler = quick_scaler()
+            with trainer.accelerator.autocast():
+                assert torch.get_autocast_dtype("cpu") == torch.float16
+        steps = ROWS // (4 * settings.world_size * settings.gradient_accumulation_steps)
+        earlier = folder / name / "whole" / f"checkpoint-{steps}"
+        trainer.train(resume_from_checkpoint=str(earlier) if found else None)
+        assert trainer.state.global_step == 2 * steps
+        state = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+        found.append(state | with_name("scaler", trainer.accelerator.scaler))
     return found
 
 
@@ -226,6 +261,7 @@ def trainer_states(name: str, folder: Path, **arguments: Any) -> list[dict[str, 
 def test_a_run_of_the_trainer_that_goes_on_ends_as_one_in_one_go(name, way, tmp_path):
     whole, resumed = trainer_states(name, tmp_path, **TRAINER[way])
     assert_alike(whole, resumed)
+    assert_scaled(whole, "scaled" in TRAINER[way])
     start = loss_named(name).state_dict()
     prefix = "calibration_loss."
     assert {key.removeprefix(prefix) for key in whole if key.startswith(prefix)} == set(start)

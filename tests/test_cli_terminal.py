@@ -151,3 +151,30 @@ def test_the_bar_says_the_time_left_of_long_steps_within_a_narrow_terminal(
     assert "left 0:03:00" in lines[-1]
     assert lines[-1].endswith("…")
     assert len(lines[-1]) <= 80
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_what_an_epoch_came_to_is_read_whole_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    pytest.importorskip("lightning")
+    from calibrant.cli.output import progress
+    from calibrant.training.run import Announcer
+    from calibrant.training.run.state import Progress
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with progress(None, "training", remaining=True) as say:
+        announcer, run = Announcer(350, say), Progress()
+        announcer.on_start(352)
+        announcer.on_step(run)
+        run.epoch, run.step = 149, 300
+        run.history.append({"epoch": 149, "train_loss": 1.23456, "validation_accuracy": 0.4567})
+        announcer.on_step(run)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]", plain)]
+    assert "epoch 149: training loss 1.235, validation accuracy 45.7%" in lines
+    assert any("52748/123200" in line for line in lines)
+    assert max(map(len, lines)) <= columns

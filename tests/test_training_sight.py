@@ -23,9 +23,9 @@ def test_the_line_names_loss_and_accuracy_of_the_last_epoch_and_nothing_before_i
     progress.history.append({"epoch": 1, "train_loss": 1.23456, "validation_accuracy": 0.4567})
     announcer.on_step(progress)
     assert said == [
-        ("epoch 1 of 2, step 2 of 3", 1, 6),
+        ("epoch 1 of 2", 1, 6),
         (
-            "epoch 2 of 2, step 3 of 3; epoch 1: training loss 1.235, validation accuracy 45.7%",
+            "epoch 2 of 2\nepoch 1: training loss 1.235, validation accuracy 45.7%",
             5,
             6,
         ),

@@ -7,7 +7,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -82,7 +82,8 @@ def progress(
     """Yield a function to call with the name of each step as it begins; None: any number of them.
 
     A caller that knows better may add how many steps are done and how many there are:
-    ``advance(step, done, of)``.
+    ``advance(step, done, of)``. What the name has behind a line break is drawn below the bar, where
+    it has the whole width of the terminal.
 
     Draws a bar on a terminal and nothing when stderr is piped.
 
@@ -95,7 +96,7 @@ def progress(
     if not shown or not sys.stderr.isatty():
         yield _draw_nothing
         return
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -128,6 +129,15 @@ def progress(
             left = timedelta(seconds=round(each * (task.total - task.completed)))
             return Text(f"left {left}", style="progress.remaining")
 
+    class Bar(Progress):
+        """The bar, and below it what needs more room."""
+
+        def get_renderables(self) -> Iterable[RenderableType]:
+            yield from super().get_renderables()
+            for task in self.tasks:
+                if task.fields["below"]:
+                    yield Text(task.fields["below"], no_wrap=True, overflow="ellipsis")
+
     whole, rest = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
     columns: list[ProgressColumn] = [
         TextColumn(what, markup=False, table_column=whole),
@@ -139,14 +149,15 @@ def progress(
         columns.append(Left(table_column=whole))
     # What is at work gives way on a narrow terminal; time and numbers don't.
     step_column = TextColumn("{task.fields[step]}", markup=False, table_column=rest)
-    bar = Progress(*columns, step_column, console=Console(stderr=True), transient=True, expand=True)
+    bar = Bar(*columns, step_column, console=Console(stderr=True), transient=True, expand=True)
     with bar:
-        task = bar.add_task(what, total=total, step="", began=(0.0, 0))
+        task = bar.add_task(what, total=total, step="", below="", began=(0.0, 0))
         started, counted = False, False
 
         def advance(step: str, done: int | None = None, of: int | None = None) -> None:
             nonlocal started, counted
-            told: dict[str, Any] = {"step": step}
+            beside, _, below = step.partition("\n")
+            told: dict[str, Any] = {"step": beside, "below": below}
             if not counted and (total is not None or of is not None):
                 # What came before, or was there from an earlier run, doesn't tell how long one is.
                 counted, told["began"] = True, (time.monotonic(), done or 0)

@@ -124,7 +124,7 @@ def train(
     # One process draws the bar; those that it starts for other devices share its terminal.
     first = "LOCAL_RANK" not in os.environ
     with progress(None, "training", remaining=True, shown=first) as say:
-        say("reading and decoding the images")
+        say("\nreading and decoding the images")
         trained = run.train(
             chosen,
             out,

@@ -170,7 +170,9 @@ def _data_set(
     sets: dict[str, Any], names: Sequence[str] | None, n_classes: int | None, source: str
 ) -> DataSet:
     if n_classes is None and names is None:
-        raise InputError(f"{source}: doesn't name its classes; give their number")
+        raise InputError(
+            f"{source}: doesn't name its classes; give their number (n_classes=, --n-classes)"
+        )
     count = len(names or ()) if n_classes is None else n_classes
     validation = sets.get("validation")
     test = sets.get("test", validation)

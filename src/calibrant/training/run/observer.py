@@ -33,7 +33,7 @@ class Announcer(Observer):
     Attributes:
         epochs: how many the run has.
         say: called as each step begins with the words, how many steps are done, and how many the
-            run has.
+            run has. Of the words, what the last whole epoch came to is a line of its own.
     """
 
     epochs: int
@@ -45,13 +45,12 @@ class Announcer(Observer):
         self._steps = steps_per_epoch
 
     def on_step(self, progress: Progress) -> None:
-        """Name the next step, and what the last whole epoch came to, if there is one."""
-        step = min(progress.step + 1, self._steps)
-        words = f"epoch {progress.epoch + 1} of {self.epochs}, step {step} of {self._steps}"
+        """Name the epoch, and what the last whole one came to, if there is one."""
+        words = f"epoch {progress.epoch + 1} of {self.epochs}"
         if progress.history:
             last = progress.history[-1]
             words += (
-                f"; epoch {int(last['epoch'])}: training loss {last['train_loss']:.3f}, "
+                f"\nepoch {int(last['epoch'])}: training loss {last['train_loss']:.3f}, "
                 f"validation accuracy {last['validation_accuracy']:.1%}"
             )
         self.say(words, progress.epoch * self._steps + progress.step, self.epochs * self._steps)

@@ -651,6 +651,12 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
     alpha = 0.1 / (1 + np.exp(-4 * psi * nci))
     assert found.positive == pytest.approx((psi == 1).mean())
     assert found.alpha == pytest.approx(alpha.mean(), rel=1e-4)
+    # One that is drawn at random is drawn alike whenever the run is measured.
+    configuration = json.loads((tmp_path / "runs/run/config.json").read_text())
+    at_random = configuration | {"loss_arguments": {"indicator": "random"}}
+    test = cb.read_predictions(tmp_path / "runs/run/test.npz")
+    again = [gate.gate_on_test_images(tmp_path / "runs/run", at_random, test) for _ in range(2)]
+    assert again[0].alpha == again[1].alpha != found.alpha
     [row] = gate.gates([run]).rows
     assert row[0] == "fedlas-ls, seed 0"
     assert (row[3] == "no image") == (found.positive == 0)

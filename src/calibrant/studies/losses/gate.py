@@ -52,7 +52,9 @@ def gate_on_test_images(run: Path, settings: Mapping[str, Any], test: Prediction
 
     from calibrant.training.losses import FeDLaS, make_loss
     from calibrant.training.run.protocols import protocol_named
+    from calibrant.training.run.seeding import seed_everything
     from calibrant.training.run.state import BEST, LAST, read_checkpoint
+    from calibrant.training.second_stages.tensors import random_state_kept
 
     best = protocol_named(settings["protocol"]).select == "best"
     checkpoint = run / (BEST if best else LAST)
@@ -69,7 +71,9 @@ def gate_on_test_images(run: Path, settings: Mapping[str, Any], test: Prediction
     state = read_checkpoint(checkpoint)["objective"]
     prefix = "loss."
     loss.load_state_dict({k.removeprefix(prefix): state[k] for k in state if k.startswith(prefix)})
-    with torch.no_grad():
+    # A gate or an indicator that is drawn at random is drawn alike whenever a run is measured.
+    with torch.no_grad(), random_state_kept():
+        seed_everything(0)
         loss(logits, labels, torch.as_tensor(np.asarray(test.features)))
     rows = read_rows(test)
     return summary(loss.last.psi.numpy(), loss.last.alpha.numpy(), rows.confidence - rows.right)

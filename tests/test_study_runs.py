@@ -278,6 +278,7 @@ def test_a_method_that_another_seed_would_favour_may_be_the_best() -> None:
         ("two   |", "three |", "row 2: 'three' is no value of the axis input"),
         ("none / ece", "none / ace", "names none of the metrics ece, nll"),
         ("[axes]", "[axes", "is no TOML"),
+        ('label = "TS"', 'label = "none"', "'none' is there twice"),
         ('method = ["none"', 'rank = [1]\nmethod = ["none"', "has no axis rank"),
     ],
 )

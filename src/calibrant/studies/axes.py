@@ -31,10 +31,11 @@ def axis_values(items: Any, where: str) -> tuple[AxisValue, ...]:
     if not isinstance(items, list) or not items:
         raise InputError(f"{where}: must be a list of at least one value, not {items!r}")
     values = tuple(axis_value(item, where) for item in cast(list[Any], items))
-    names = [value.name for value in values]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{where}: '{twice}' is there twice")
+    # Values of one label would be one line of a table, which says the mean of them.
+    for words in ([value.name for value in values], [value.label for value in values]):
+        twice = next((word for word in words if words.count(word) > 1), None)
+        if twice is not None:
+            raise InputError(f"{where}: '{twice}' is there twice")
     return values
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from multiprocessing import get_context
@@ -15,6 +19,7 @@ import torch
 import torch.distributed as dist
 from tiny_networks import CLASSES, images, tiny_cnn
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
@@ -24,7 +29,26 @@ from calibrant.training import NetworkWithLoss, make_loss
 PAGE = Path(__file__).parents[1] / "docs/own-loops.md"
 NAMES = ["adafocal", "scheduled-focal", "crl", "rankmixup", "fedlas-ls"]
 ROWS = 32
+# To generate code takes a quarter of a minute for each loss. What is compiled is traced all the
+# the same; only the code that a machine runs isn't generated.
+COMPILE_ALL = bool(os.environ.get("CALIBRANT_COMPILE_ALL"))
+GENERATED = NAMES if COMPILE_ALL else ["fedlas-ls"]
+BACKEND = "inductor" if COMPILE_ALL else "eager"
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    """Forget what was compiled: of many networks of one class the last ones aren't any more."""
+    torch.compiler.reset()
+
+
+@contextmanager
+def compiling(expected: bool) -> Generator[None]:
+    """Check that graphs are compiled within, or that none are."""
+    before = counters["stats"]["unique_graphs"]
+    yield
+    assert (counters["stats"]["unique_graphs"] > before) == expected
 
 
 def programs(*numbers: int) -> dict[str, Any]:
@@ -63,7 +87,9 @@ def with_name(name: str, part: Any) -> dict[str, Any]:
     return {f"{name}.{key}": value for key, value in part.state_dict().items()} if part else {}
 
 
-def in_one_go_and_in_two(name: str, folder: Path, **settings: Any) -> list[dict[str, Any]]:
+def in_one_go_and_in_two(
+    name: str, folder: Path, network: Callable[[], nn.Module] = tiny_cnn, **settings: Any
+) -> list[dict[str, Any]]:
     """Return the final states of two epochs of the plain loop, the second time broken off."""
     learn = programs(0)["learn"]
     found: list[dict[str, Any]] = []
@@ -71,7 +97,7 @@ def in_one_go_and_in_two(name: str, folder: Path, **settings: Any) -> list[dict[
         place = folder / f"{name}-{len(parts)}.pt"
         for epochs in parts:
             # Everything is made anew, as by a program that is started again.
-            model = learn(tiny_cnn(), loss_named(name), data(), data(), epochs, place, **settings)
+            model = learn(network(), loss_named(name), data(), data(), epochs, place, **settings)
         found.append({key: value.clone() for key, value in model.state_dict().items()})
         assert model.loss.accumulation_steps == settings.get("accumulate", 1)
     return found
@@ -95,7 +121,7 @@ TRAINER: dict[str, dict[str, Any]] = {
     "accumulated": {"gradient_accumulation_steps": 2},
     "bfloat16": {"bf16": True},
     "float16 with a scaler": {"fp16": True, "scaled": True},
-    "compiled": {"torch_compile": True, "torch_compile_backend": "eager"},
+    "compiled": {"torch_compile": True, "torch_compile_backend": BACKEND},
 }
 
 
@@ -113,12 +139,44 @@ def test_a_plain_loop_that_goes_on_ends_as_one_in_one_go(name, way, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_compiled_loop_learns_what_a_plain_one_does(name, tmp_path):
-    # What is compiled is traced all the same; only the code that a machine runs isn't generated.
     wrap = partial(torch.compile, backend="eager")
-    whole, resumed = in_one_go_and_in_two(name, tmp_path, layer="4", wrap=wrap)
+    with compiling(True):
+        whole, resumed = in_one_go_and_in_two(name, tmp_path, layer="4", wrap=wrap)
     assert_alike(whole, resumed)
     learn = programs(0)["learn"]
     plain = learn(tiny_cnn(), loss_named(name), data(), data(), 2, tmp_path / "p.pt", layer="4")
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(whole[key], value, rtol=1e-4, atol=1e-5)
+
+
+def linear() -> nn.Module:
+    """Return a network that is compiled in a moment."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+@pytest.fixture
+def compiler(tmp_path_factory, monkeypatch):
+    """Machine code is generated, by the compiler that is here, in a folder of the test."""
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("torch.compile's code for a CPU needs a C++ compiler: g++ or clang++")
+    # The tests share what is compiled of the network.
+    place = tmp_path_factory.getbasetemp() / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(place))
+    # No processes beside this one, which would import torch, and no headers made for many kernels.
+    with torch._inductor.config.patch(compile_threads=1, cpp_cache_precompile_headers=False):
+        yield
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_loop_of_generated_code_goes_on_and_learns_what_a_plain_one_does(name, tmp_path):
+    generated = Counter(counters["inductor"])
+    whole, resumed = in_one_go_and_in_two(name, tmp_path, linear, layer="1", wrap=torch.compile)
+    assert counters["inductor"] != generated
+    assert_alike(whole, resumed)
+    learn = programs(0)["learn"]
+    plain = learn(linear(), loss_named(name), data(), data(), 2, tmp_path / "p.pt", layer="1")
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(whole[key], value, rtol=1e-4, atol=1e-5)
 
@@ -183,7 +241,7 @@ def lightning_states(
             )
             module = names["Module"](tiny_cnn(), loss_named(name), layer="4")
             if compiled:
-                module.model.compile(backend="eager")
+                module.model.compile(backend=BACKEND)
             names["fit"](trainer, module, loader, loader, last if last.exists() else None)
         state = {key: value.clone() for key, value in module.state_dict().items()}
         found.append(state | with_name("scaler", trainer.precision_plugin))
@@ -199,7 +257,8 @@ def assert_scaled(state: dict[str, Any], scaled: bool) -> None:
 @pytest.mark.parametrize("way", LIGHTNING)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_of_lightning_that_goes_on_ends_as_one_in_one_go(name, way, tmp_path):
-    whole, resumed = lightning_states(name, tmp_path, **LIGHTNING[way])
+    with compiling(way == "compiled"):
+        whole, resumed = lightning_states(name, tmp_path, **LIGHTNING[way])
     assert_alike(whole, resumed)
     assert_scaled(whole, "scaled" in LIGHTNING[way])
 
@@ -259,7 +318,8 @@ def trainer_states(
 @pytest.mark.parametrize("way", TRAINER)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_of_the_trainer_that_goes_on_ends_as_one_in_one_go(name, way, tmp_path):
-    whole, resumed = trainer_states(name, tmp_path, **TRAINER[way])
+    with compiling(way == "compiled"):
+        whole, resumed = trainer_states(name, tmp_path, **TRAINER[way])
     assert_alike(whole, resumed)
     assert_scaled(whole, "scaled" in TRAINER[way])
     start = loss_named(name).state_dict()

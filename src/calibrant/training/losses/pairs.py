@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isqrt, log, prod
+from math import isqrt, log
 from typing import Any, cast
 
 import numpy as np
@@ -163,23 +162,6 @@ def _powers(logits: Tensor) -> tuple[Sequence[float], Sequence[float]]:
     return exact, [m * coefficient for m, coefficient in enumerate(exact, start=1)]
 
 
-class _Kept(threading.local):
-    """Bytes that a thread keeps: fresh memory takes longer to get than its numbers to compute."""
-
-    memory = np.empty(0, np.uint8)
-
-
-_KEPT = _Kept()
-
-
-def _scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array to write to, good until this thread's next call."""
-    size = prod(shape) * dtype.itemsize
-    if len(_KEPT.memory) < size:
-        _KEPT.memory = np.empty(size, np.uint8)
-    return _KEPT.memory[:size].view(dtype).reshape(shape)
-
-
 def _weighted_sums(
     growth: NDArray[Any], logs: Sequence[float], shares: Sequence[float]
 ) -> tuple[FloatArray, NDArray[Any]]:
@@ -195,7 +177,7 @@ def _weighted_sums(
     """
     rows, classes = growth.shape
     terms, dtype = len(logs), growth.dtype
-    powers, sums = _scratch((2, terms, rows, classes, 2), dtype)
+    powers, sums = np.empty((2, terms, rows, classes, 2), dtype)
     powers[0, :, :, 0] = growth
     np.divide(1, growth[:, ::-1], out=powers[0, :, :, 1])
     for lower, power in pairwise(powers):

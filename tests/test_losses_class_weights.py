@@ -7,7 +7,7 @@ import torch
 
 from calibrant.core.errors import InputError
 from calibrant.training import make_loss
-from calibrant.training.losses import LOSSES, CrossEntropy, LabelSmoothing
+from calibrant.training.losses import LOSSES, MMCE, CrossEntropy, LabelSmoothing
 
 CLASSES = 4
 WEIGHTS = [0.5, 2.0, 0.0, 1.5]
@@ -71,6 +71,8 @@ def test_weights_go_into_the_checkpoint_and_rows_without_weight_give_zero(batch)
         ([1.0, float("nan")], "must be finite"),
         ([1.0], "one number for each class"),
         ([[1.0, 2.0]], "one number for each class"),
+        (["high", "low"], "one number for each class"),
+        ("balanced", "one number for each class"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(weights, words):
@@ -86,3 +88,12 @@ def test_a_wrong_number_of_weights_is_named(batch):
 def test_losses_with_a_term_of_the_batch_take_none():
     with pytest.raises(InputError, match="no argument 'class_weights'"):
         make_loss("mdca", CLASSES, class_weights=WEIGHTS)
+
+
+def test_losses_with_a_term_of_the_batch_refuse_a_base_that_weighs_classes_or_leaves_out_others():
+    with pytest.raises(InputError, match="MMCE can't weigh classes"):
+        MMCE(base=CrossEntropy(class_weights=WEIGHTS))
+    with pytest.raises(InputError, match="give it ignore_index=255"):
+        MMCE(base=CrossEntropy(ignore_index=255))
+    assert MMCE(base=CrossEntropy(ignore_index=255), ignore_index=255).ignore_index == 255
+    assert MMCE(ignore_index=255).ignore_index == 255

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from calibrant.core.errors import InputError
 from calibrant.training import LOSSES, MIT, Mixup, PenultimateFeatures, RegMixup, make_loss
+from calibrant.training.decoupling import _chance_apart
 from calibrant.training.losses import BrierLoss, CrossEntropy, FeDLaS, LabelSmoothing
 
 CLASSES = 4
@@ -195,3 +197,17 @@ def test_mit_between_stages_needs_stages(batch):
         MIT(margin=1.0)
     with pytest.raises(InputError, match="alpha must be"):
         Mixup(alpha=0.0)
+
+
+def test_mit_refuses_shares_that_hardly_ever_lie_so_far_apart():
+    # Of 400 000 pairs two lay half apart: a batch would wait for as many draws.
+    with pytest.raises(InputError, match=r"with alpha 20 shares are hardly ever 0\.5 apart"):
+        MIT(alpha=20.0)
+    assert MIT(alpha=20.0, margin=0.2).margin == 0.2
+
+
+@pytest.mark.parametrize(("alpha", "margin"), [(0.3, 0.9), (1.0, 0.5), (5.0, 0.5), (5.0, 0.0)])
+def test_how_often_shares_lie_so_far_apart_is_known(alpha, margin):
+    u, v = np.random.default_rng(0).beta(alpha, alpha, (2, 200_000))
+    drawn = (np.maximum(u, 1 - u) - np.minimum(v, 1 - v) >= margin).mean()
+    assert _chance_apart(alpha, margin) == pytest.approx(drawn, abs=0.005)

@@ -209,6 +209,11 @@ def test_plain_head_is_chosen_where_its_confidence_is_nearest():
     assert choose(candidates, near, 0.005).note is None
     # Not if it loses accuracy and another doesn't.
     assert choose(candidates, Candidate(**point(0.8, 0.81, 0.1)), 0.005).index == 0
+    # Where none keeps accuracy, it is told what the plain head loses, however near it is.
+    lost = choose(points(point(0.7, 0.8, 0.1)), Candidate(**point(0.6, 0.61, 0.2)), 0.005)
+    assert lost.index is None
+    assert "no kappa keeps" in str(lost.note)
+    assert "loses 20.00" in str(lost.note)
     # The nearest kappa is ruled out, and of what is left the plain head is nearest.
     ruled_out = choose(points(point(0.8, 0.85, 0.0), point(0.7, 0.701, 0.1)), near, 0.005)
     assert ruled_out.index is None
@@ -601,7 +606,7 @@ def test_bad_input_is_refused_in_a_sentence(rows):
         MaCCal(kappa=1.0).fit(features[:, 0], labels)
     with pytest.raises(InputError, match="entries"):
         MaCCal(kappa=1.0).fit(features, labels[:-1])
-    with pytest.raises(InputError, match="pass classes"):
+    with pytest.raises(InputError, match="pass n_classes"):
         MaCCal(kappa=1.0).fit(features, np.where(labels == 2, 3, labels))
     with pytest.raises(InputError, match="validation rows: have 3 features"):
         MaCCal().fit(features, labels, (features[:, :3], labels))

@@ -317,3 +317,6 @@ def test_masks_at_inference_cost_confidence_and_accuracy(rows):
         mask_at_inference(weight, bias, *test, [1.5])
     with pytest.raises(InputError, match="the head must have weights"):
         mask_at_inference(weight[:, :3], bias, *test)
+    for name, value in (("repeats", 0), ("batch_size", 0), ("seed", -1)):
+        with pytest.raises(InputError, match=f"{name} must be a whole number of at least"):
+            mask_at_inference(weight, bias, *test, **{name: value})

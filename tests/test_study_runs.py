@@ -25,7 +25,7 @@ from calibrant.studies.kinds.base import Measure
 from calibrant.studies.loading import read_study, study_from
 from calibrant.studies.marks import marked
 from calibrant.studies.needing import runnable_in_words
-from calibrant.studies.published import parse_published
+from calibrant.studies.published import Published, parse_published
 from calibrant.studies.results import Estimate
 
 DECLARED = """
@@ -387,3 +387,14 @@ def test_a_study_of_a_document_is_that_of_its_file(place: Path) -> None:
 
     path = place / "mine.toml"
     assert study_from(tomllib.loads(DECLARED), "mine", str(path)) == read_study(path)
+
+
+@pytest.mark.parametrize(("published", "within"), [(3.4, True), (3.6, False)])
+def test_few_seeds_know_their_noise_badly(published: float, within: bool) -> None:
+    # The mean of 0, 1 and 2 is 1 with a standard error of 0.577: 4.3 of these by Student's t with
+    # two degrees reach 2.48, where 1.96 of them would reach 1.13.
+    number = Published({}, "ece", published, None, 0.005, doubtful=False)
+    estimate = Estimate(
+        {}, Measure("ece", "ECE"), (0.0, 1.0, 2.0), None, None, None, None, (), (), number
+    )
+    assert estimate.within_noise is within

@@ -66,6 +66,14 @@ def test_a_part_of_the_images_changes_no_digest_of_whole_ones() -> None:
     assert (whole.is_of(before), part.is_of(before)) == (True, False)
     assert part.is_of({**before, "training_rows": 5000})
     assert not whole.is_of({**before, "training_rows": 5000})
+    assert part.apart(before) == {"training_rows": (None, 5000)}
+    # A file has lists where a declaration may have tuples; that tells no two runs apart.
+    listed = {**before, "loss_arguments": {"boundaries": [0.2, 0.5]}}
+    tuples = replace(whole, run={**whole.run, "loss_arguments": {"boundaries": (0.2, 0.5)}})
+    assert tuples.apart(listed) == {}
+    assert tuples.is_of(listed)
+    assert whole.apart({**before, "seed": 7}) == {}
+    assert not whole.is_of({**before, "seed": 7})
 
 
 def test_numbers_are_kept_of_a_network_by_all_that_it_learnt_from(tmp_path: Path) -> None:

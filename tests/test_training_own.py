@@ -208,3 +208,11 @@ def test_what_cannot_be_a_data_set_is_refused():
         )
     with pytest.raises(InputError, match="own order; leave out index"):
         predict(mlp(), DataLoader(table()), index=torch.arange(2))
+
+
+def test_a_network_goes_on_learning_after_predictions_that_failed():
+    network = mlp()
+    network.train()
+    with pytest.raises(InputError, match="a batch must be"):
+        predict(network, DataLoader([torch.zeros(4)]))
+    assert network.training

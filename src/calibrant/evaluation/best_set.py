@@ -11,6 +11,8 @@ So who may be the best in NLL depends on the rows alone, and not on which resamp
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,17 +21,22 @@ from calibrant.core.arrays import FloatArray
 # Normal draws behind a quantile of means, and their seed. The chance of a draw beyond the 95 %
 # quantile is then known to .001, and the same numbers serve whatever is compared.
 NORMAL_DRAWS, NORMAL_SEED = 50_000, 0
-# Below this share of the largest spread, calibrators differ by rounding.
+# Below this share of the largest spread, or of the costs, calibrators differ by rounding.
 ROUNDING = 1e-9
 
 
-def may_be_best(costs: FloatArray, replicates: FloatArray, level: float) -> NDArray[np.bool_]:
+def may_be_best(
+    costs: FloatArray,
+    replicates: FloatArray,
+    level: float,
+    reach: Callable[[int, FloatArray], FloatArray] | None = None,
+) -> NDArray[np.bool_]:
     """Return which of M calibrators may have the lowest expected cost.
 
     With d_ij the difference of the costs of i and j, s_ij its standard deviation over resamples and
     d*_ij the resampled difference less its mean, i may be the best if
 
-        max_j d_ij / s_ij <= the `level` quantile of max_j d*_ij / s_ij.
+        d_ij <= s_ij q_i for all j, q_i the `level` quantile of max_j d*_ij / s_ij.
 
     For the truly best i no d_ij is above 0 but by noise, so the set holds it with probability
     `level`, in the limit of many rows: Gupta's subset selection, Hsu's constrained intervals. No
@@ -39,6 +46,8 @@ def may_be_best(costs: FloatArray, replicates: FloatArray, level: float) -> NDAr
         costs: (M,) values on the rows themselves, lower for better.
         replicates: (M, R) their values on R resamples, the same resamples for all.
         level: probability that the set holds the best one.
+        reach: makes of i and (M,) s_ij q_i how far the noise of its differences reaches, where
+            there is more of it than resamples show; None for just that.
 
     Returns:
         (M,) booleans; at least the one of lowest cost is true.
@@ -54,17 +63,18 @@ def may_be_best(costs: FloatArray, replicates: FloatArray, level: float) -> NDAr
         array([ True,  True, False])
     """
     noise = replicates - replicates.mean(axis=1, keepdims=True)
-    rounding = 1e-12 * max(1.0, float(np.abs(costs).max()))
+    rounding = ROUNDING * max(1.0, float(np.abs(costs).max()))
     found = np.zeros(len(costs), dtype=np.bool_)
-    for i, cost in enumerate(costs.tolist()):
-        difference, drawn = cost - costs, noise[i] - noise
+    for i in range(len(costs)):
+        drawn = noise[i] - noise
         spread = drawn.std(axis=1)
-        some = spread > rounding
-        if (difference[~some] > 1000 * rounding).any():
-            continue  # another is better by the same amount on every resample
-        worst = float((difference[some] / spread[some]).max(initial=0.0))
+        # What differs by the same amount on every resample has no noise to be measured in.
+        some = spread > rounding / 1000
         noisy = (drawn[some] / spread[some, None]).max(axis=0, initial=0.0)
-        found[i] = worst <= float(np.quantile(noisy, level))
+        limit = float(np.quantile(noisy, level)) * spread
+        if reach is not None:
+            limit = reach(i, limit)
+        found[i] = not (costs[i] - costs > np.maximum(limit, rounding)).any()
     return found
 
 

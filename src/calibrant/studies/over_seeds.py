@@ -109,10 +109,10 @@ def may_be_best_over_seeds(
 ) -> NDArray[np.bool_]:
     """Return which of M competitors may have the lowest mean, over other seeds and other rows.
 
-    The rule of `may_be_best`, with the reach above in place of the standard deviation times a
-    quantile: for rows that of the largest of all differences over resamples, as there; for seeds
-    Student's of 1 - (1 - level) / (M - 1), since a scatter of few seeds doesn't tell how the
-    differences of several competitors hang together.
+    The rule of `may_be_best` with the reach above. Its quantile for rows is that of the largest of
+    all differences over resamples, as there. For seeds it is Student's of 1 - (1 - level) /
+    (M - 1): a scatter of few seeds doesn't tell how the differences of several competitors hang
+    together.
 
     Args:
         values: (M, S) costs, lower for better.
@@ -133,22 +133,12 @@ def may_be_best_over_seeds(
     competitors, seeds = values.shape
     # Not the sum over the number, by which equal values may differ in their last digit.
     costs = values[:, 0] + (values - values[:, :1]).mean(axis=1)
-    if seeds < 2 or competitors < 2:
-        return may_be_best(costs, replicates[:, 0], level)
-    student = _student(1 - (1 - level) / (competitors - 1), seeds)
-    rounding = 1e-9 * max(1.0, float(np.abs(costs).max()))
-    means = replicates.mean(axis=1)
-    found = np.zeros(competitors, dtype=np.bool_)
-    for i in range(competitors):
-        noise = noise_of(values[i] - values, replicates[i] - replicates)
-        drawn = means[i] - means
-        spread = np.sqrt(noise.rows)
-        some = spread > rounding / 1000
-        scaled = (drawn - drawn.mean(axis=1, keepdims=True))[some] / spread[some, None]
-        quantile = float(np.quantile(scaled.max(axis=0, initial=0.0), level))
-        reach = noise.reach(quantile * spread, student)
-        found[i] = not (costs[i] - costs > np.maximum(reach, rounding)).any()
-    return found
+    student = _student(1 - (1 - level) / max(1, competitors - 1), seeds)
+
+    def reach(i: int, rows: FloatArray) -> FloatArray:
+        return noise_of(values[i] - values, replicates[i] - replicates).reach(rows, student)
+
+    return may_be_best(costs, replicates.mean(axis=1), level, reach)
 
 
 def _student(level: float, seeds: int) -> float:

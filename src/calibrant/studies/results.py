@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.evaluation.over_data_sets import ranks_within
+from calibrant.evaluation.over_data_sets import ranks_within, t_interval
 from calibrant.studies.cells import Cell
 from calibrant.studies.declaration import Study
 from calibrant.studies.kept import as_kept
@@ -21,8 +21,9 @@ from calibrant.studies.needing import Missing
 from calibrant.studies.published import Published
 from calibrant.studies.rendering import as_text
 
-# Standard deviations that hold 95 % of normal noise.
-_NORMAL = 1.96
+# How much of the noise counts, and the standard deviations of normal noise that hold as much: a
+# paper doesn't say of how many seeds its spread is.
+_LEVEL, _NORMAL = 0.95, 1.96
 
 
 class Ran(NamedTuple):
@@ -93,17 +94,17 @@ class Estimate:
     def within_noise(self) -> bool | None:
         """Whether the published value lies within the noise of both; None where neither is known.
 
-        Noise is the distance to the end of the interval on that side, the standard error over
-        seeds, and 1.96 times the spread that the paper prints, taken together as independent, and
-        half a digit of rounding.
+        Noise is the distance to the end of the interval on that side, half the t interval of the
+        mean over seeds, and 1.96 times the spread that the paper prints, taken together as
+        independent, and half a digit of rounding.
         """
         if self.published is None or self.difference is None:
             return None
         end = self.low if self.difference > 0 else self.high
         parts = [] if end is None else [self.measure.scale * (self.value - end)]
-        if self.spread is not None:
-            error = self.spread / math.sqrt(len(self.values))
-            parts.append(_NORMAL * self.measure.scale * error)
+        _, over_seeds = t_interval(np.array(self.values), _LEVEL)
+        if over_seeds is not None:
+            parts.append(self.measure.scale * (over_seeds - self.value))
         if self.published.spread is not None:
             parts.append(_NORMAL * self.published.spread)
         if not parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +13,9 @@ from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.mixing import permutation, refuse_mixing
+
+# A pair of shares that comes up less often would keep each batch waiting.
+_RAREST = 1e-4
 
 
 @runtime_checkable
@@ -43,9 +47,12 @@ class MIT:
     Args:
         variant: "logits" or "activations".
         alpha: shares are max(u, 1 - u) and min(v, 1 - v) of u, v from Beta(alpha, alpha).
-        margin: shares are drawn again until l1 - l2 is at least this, in [0, 1). Small differences
-            blow the outputs up; the authors recommend 0 and 0.5 and set 0.5.
+        margin: shares are drawn again until l1 - l2 is at least this, from 0 to 0.99. Small
+            differences blow the outputs up; the authors recommend 0 and 0.5 and set 0.5.
         seed: of shares and permutations.
+
+    Raises:
+        InputError: an argument out of range, or an alpha whose shares are hardly ever so far apart.
 
     Examples:
         >>> import torch
@@ -68,6 +75,11 @@ class MIT:
         self.variant = choice("variant", variant, ("logits", "activations"))
         self.alpha = number("alpha", alpha, above=0)
         self.margin = number("margin", margin, at_least=0, at_most=0.99)
+        if _chance_apart(self.alpha, self.margin) < _RAREST:
+            raise InputError(
+                f"with alpha {self.alpha:g} shares are hardly ever {self.margin:g} apart: lower "
+                "alpha, or margin"
+            )
         self._random = np.random.default_rng(seed)
 
     def __call__(
@@ -107,6 +119,17 @@ class MIT:
             # Equal shares, possible without a margin, could not be decoupled.
             if larger - smaller >= max(self.margin, 1e-3):
                 return float(larger), float(smaller)
+
+
+@lru_cache
+def _chance_apart(alpha: float, margin: float) -> float:
+    """Return how likely two shares, one on either side of 1/2, are at least `margin` apart."""
+    from scipy.special import betainc, betaincinv
+
+    # Of equally likely distances of the one from 1/2, how often the other makes up for the rest.
+    middle = (np.arange(1000) + 0.5) / 1000
+    rest = np.clip(margin - np.abs(betaincinv(alpha, alpha, middle) - 0.5), 0.0, 0.5)
+    return float(np.mean(2 * betainc(alpha, alpha, 0.5 - rest)))
 
 
 def decouple(

@@ -86,7 +86,7 @@ class TrainerCalibration(TrainerCallback):
         # What the model was last called with, and the rows' positions that were taken out of it.
         self._inputs: dict[str, Any] = {}
         self._index: Tensor | None = None
-        self._fitting = self._mixing = False
+        self._fitting = self._mixing = self._following = False
         # Step and batch within it: mixtures follow from them, in a run that goes on as well.
         self._place = (0, 0)
         self._seen: list[tuple[Tensor, Tensor]] = []
@@ -114,11 +114,14 @@ class TrainerCalibration(TrainerCallback):
             )
         self._fitting = True
         if self.loss.accumulation_steps == 1:
+            self._following = True
             self.loss.accumulation_steps = args.gradient_accumulation_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluations that follow teach the loss nothing."""
-        self._fitting = False
+        """Let evaluations that follow teach the loss nothing, and a next Trainer count anew."""
+        if self._following:
+            self.loss.accumulation_steps = 1
+        self._fitting = self._following = False
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Tell the loss which epoch begins."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrant.core.text import counted, shortened
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.networks.plans import LATER, PLAIN_LOSS, TELLING, Plan
+from calibrant.studies.networks.plans import Plan
 from calibrant.studies.networks.sources import configuration_of, made_by
 
 # So many runs are named for a reason.
@@ -38,24 +38,14 @@ def left_out(plans: Iterable[Plan], inputs: Inputs) -> list[str]:
 
 def _reason(configuration: Mapping[str, Any], asked: Iterable[Plan]) -> str:
     """Return by what a run differs from the plan that it comes closest to."""
-    if configuration.get("loss") == PLAIN_LOSS:
-        configuration = {**configuration, "loss_settings_for": None}
-    apart = min((_apart(configuration, plan) for plan in asked), key=len, default=list[str]())
+    differences = (plan.apart(configuration) for plan in asked)
+    apart = min(differences, key=len, default=dict[str, tuple[Any, Any]]())
     if apart:
-        return "; ".join(apart)
+        said = ((name, _shown(own), _shown(wanted)) for name, (own, wanted) in apart.items())
+        return "; ".join(f"{name} is {own}, not {wanted}" for name, own, wanted in said)
     if all(configuration.get("seed") != plan.seed for plan in asked):
         return f"seed {configuration.get('seed')} isn't asked for"
     return "trained on other images"
-
-
-def _apart(configuration: Mapping[str, Any], plan: Plan) -> list[str]:
-    """Return which settings differ, without the seed: runs of several go together."""
-    pairs = {name: (configuration.get(name), plan.run.get(name)) for name in (*TELLING, *LATER)}
-    return [
-        f"{name} is {_shown(own)}, not {_shown(said)}"
-        for name, (own, said) in pairs.items()
-        if own != said
-    ]
 
 
 def _shown(value: Any) -> str:

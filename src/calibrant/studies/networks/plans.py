@@ -114,12 +114,20 @@ class Plan:
 
     def is_of(self, configuration: Mapping[str, Any]) -> bool:
         """Return whether the ``config.json`` of a run says that it trained this network."""
-        if configuration.get("loss") == PLAIN_LOSS:
-            configuration = {**configuration, "loss_settings_for": None}
-        return all(
-            name in configuration and _plain(configuration[name]) == _plain(self.run[name])
-            for name in (*TELLING, "seed")
-        ) and all(configuration.get(name) == self.run.get(name) for name in LATER)
+        return configuration.get("seed") == self.seed and not self.apart(configuration)
+
+    def apart(self, configuration: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Return the settings in which a run differs: what its ``config.json`` says, and the plan.
+
+        The seed isn't among them: runs of several go together.
+        """
+        said = _without_idle(configuration)
+        pairs = {name: (said.get(name), self.run.get(name)) for name in (*TELLING, *LATER)}
+        return {
+            name: (own, wanted)
+            for name, (own, wanted) in pairs.items()
+            if _plain(own) != _plain(wanted) or (name not in said and name in TELLING)
+        }
 
 
 def plan_of(cell: Cell) -> Plan:
@@ -135,11 +143,9 @@ def plan_of(cell: Cell) -> Plan:
     run |= {"net": f"{settings['net'] or network}{settings['variant']}", "loss": loss}
     run |= {name: run[name] or None for name in _MAY_BE_LEFT_OPEN}
     run |= {name: settings[name] for name in LATER if settings[name]}
-    if loss == PLAIN_LOSS:
-        run["loss_settings_for"] = None  # it has none
     if settings["plain_share"] < 0:
         run["plain_share"] = None
-    run["seed"] = cell.seed
+    run = {**_without_idle(run), "seed": cell.seed}
     line = line_of(loss, settings["loss_arguments"], mixing, settings["mixing_arguments"])
     if settings["peels"]:
         if run["protocol"] != "plp":  # which does so by itself
@@ -175,6 +181,11 @@ def line_of(
 
 def _words(arguments: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value}" for name, value in arguments.items()]
+
+
+def _without_idle(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings of a run without those that do nothing: plain cross-entropy has none."""
+    return {**run, "loss_settings_for": None} if run.get("loss") == PLAIN_LOSS else run
 
 
 def _plain(value: Any) -> Any:

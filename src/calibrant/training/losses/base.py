@@ -25,6 +25,8 @@ from calibrant.training.losses.recorder import Recorder
 
 Reduction = Literal["mean", "sum", "none"]
 ClassWeights = Sequence[float] | Tensor | None
+# As in torch.
+DEFAULT_IGNORE_INDEX = -100
 
 
 @dataclass
@@ -96,7 +98,7 @@ class CalibrationLoss(nn.Module):
     waiting for the device.
 
     Classes masked by logits of minus infinity suit the losses that see probabilities only. Label
-    smoothing, FeDLaS and penalties on gaps between logits are infinite there by their definition.
+    smoothing, FeDLaS and penalties on gaps between logits are infinite or undefined there.
 
     Subclasses give a loss per row, and may add a term that belongs to the batch as a whole. With
     "mean" the rows are averaged and the term added; "sum" is that times the number of rows that
@@ -118,7 +120,7 @@ class CalibrationLoss(nn.Module):
             (positions in the data set), "mixed" (logits and targets of mixed inputs), "validation"
             (`update_from_validation` after each epoch), "epochs" (`start_epoch` before and
             `end_epoch` after each), "optimiser" (parameters of its own that must be learnt).
-            accumulation_steps: batches that make one step of the optimiser; most losses don't care.
+        accumulation_steps: batches that make one step of the optimiser; most losses don't care.
         mixtures: how many mixtures of each input a loss that needs "mixed" is to be given.
         mixture_arguments: those of `Mixup` that make them, unless the caller says otherwise.
 
@@ -144,7 +146,7 @@ class CalibrationLoss(nn.Module):
         self,
         *,
         reduction: Reduction = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = DEFAULT_IGNORE_INDEX,
         class_weights: ClassWeights = None,
     ) -> None:
         super().__init__()

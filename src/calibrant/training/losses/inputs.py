@@ -98,7 +98,11 @@ def weights_of_classes(weights: Sequence[float] | Tensor | None) -> Tensor | Non
     """
     if weights is None:
         return None
-    table = torch.as_tensor(weights).detach().float().clone()
+    try:
+        table = torch.as_tensor(weights).detach().float().clone()
+    # What torch says of words, or of rows of several lengths.
+    except (TypeError, ValueError, RuntimeError):
+        table = torch.empty(0)
     if table.ndim != 1 or len(table) < 2:
         raise InputError(f"class_weights must be one number for each class, not {weights!r}")
     if not table.isfinite().all() or table.min() < 0 or table.max() == 0:

@@ -6,7 +6,13 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows, own_loss
+from calibrant.training.losses.base import (
+    DEFAULT_IGNORE_INDEX,
+    CalibrationLoss,
+    Reduction,
+    Rows,
+    own_loss,
+)
 from calibrant.training.losses.collectives import sum_over_ranks
 from calibrant.training.losses.likelihood import CrossEntropy
 
@@ -21,14 +27,15 @@ class PenalisedLoss(CalibrationLoss):
     it so.
 
     Args:
-        base: a loss per row, cross-entropy if None.
+        base: a loss per row, cross-entropy if None. Its own reduction isn't used.
         weight: weight of the penalty.
         synchronise: take statistics over all processes.
         reduction: see `CalibrationLoss`.
         ignore_index: see `CalibrationLoss`.
 
     Raises:
-        InputError: `base` has a batch term of its own, or needs more than logits and targets.
+        InputError: `base` has a batch term of its own, needs more than logits and targets, weighs
+            classes, or leaves out other rows than this loss.
     """
 
     per_sample = False
@@ -48,6 +55,16 @@ class PenalisedLoss(CalibrationLoss):
             raise InputError(
                 f"{type(self).__name__} adds to a loss per row that needs logits and targets only, "
                 f"not to {type(self.base).__name__}"
+            )
+        if self.base.class_weights is not None:
+            raise InputError(
+                f"{type(self).__name__} can't weigh classes: its penalty counts all rows alike; "
+                "give it a base without class_weights"
+            )
+        if self.base.ignore_index not in (ignore_index, DEFAULT_IGNORE_INDEX):
+            raise InputError(
+                f"{type(self).__name__} leaves out targets of {ignore_index}, but its base those "
+                f"of {self.base.ignore_index}; give it ignore_index={self.base.ignore_index}"
             )
         self.needs = self.base.needs
         self.weight = number("weight", weight, at_least=0)

@@ -249,7 +249,7 @@ class _Sums:
 
     def __init__(self, progress: Progress, device: torch.device) -> None:
         self.progress = progress
-        # On the host where devices lack float64.
+        # Apple's devices have no float64.
         kind = torch.float32 if device.type == "mps" else torch.float64
         self.loss = torch.tensor(progress.loss_sum, dtype=kind, device=device)
         self.right = torch.tensor(progress.right, device=device)

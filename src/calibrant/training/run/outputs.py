@@ -15,6 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.nets import ImageClassifier, TappedNetwork
 from calibrant.training.run.examples import AsItIs, Examples, moved, parted
+from calibrant.training.second_stages.sources import frozen
 
 BATCH = 500
 
@@ -49,7 +50,6 @@ class Outputs:
         return cross_entropy(self.logits.double(), self.labels).item()
 
 
-@torch.no_grad()
 def predict(
     network: nn.Module,
     images: Any,
@@ -87,15 +87,11 @@ def _predicted(
     network: nn.Module, images: Any, normalise: Normalisation | None, index: Tensor | None
 ) -> Outputs:
     device = next((part.device for part in network.parameters()), torch.device("cpu"))
-    # One by one: parts of a network of yours may be frozen in evaluation mode.
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for inputs, labels in _batches(images, normalise or AsItIs(), index):
-        logits, features = network(moved(inputs, device), return_features=True)
-        parts.append((logits.float().cpu(), features.float().cpu(), labels.cpu()))
-    for module, training in modes:
-        module.training = training
+    with frozen(network):
+        for inputs, labels in _batches(images, normalise or AsItIs(), index):
+            logits, features = network(moved(inputs, device), return_features=True)
+            parts.append((logits.float().cpu(), features.float().cpu(), labels.cpu()))
     if not parts:
         raise InputError("there are no rows to predict")
     logits, features, labels = (torch.cat(part) for part in zip(*parts, strict=True))

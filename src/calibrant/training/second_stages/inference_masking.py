@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calibrant.core.arrays import Array, to_numpy
 from calibrant.core.errors import InputError
+from calibrant.training.losses.arguments import whole
 from calibrant.training.second_stages.held_out import Held, measure_logits
 from calibrant.training.second_stages.seeds import MASK, generator_for
 from calibrant.training.second_stages.sources import FeatureRows
@@ -54,9 +55,17 @@ def mask_at_inference(
         repeats: how often all rows are measured; the results are averaged.
         seed: of the masks.
 
+    Raises:
+        InputError: arrays that don't fit, or a number out of range.
+
     References:
         Section 4.1 of the MaC-Cal paper (arXiv 2508.09116).
     """
+    batch_size, repeats = (
+        whole(name, value, at_least=1)
+        for name, value in (("batch_size", batch_size), ("repeats", repeats))
+    )
+    seed = whole("seed", seed, at_least=0)
     matrix = tensor_of(np.array(to_numpy(weight), dtype=np.float64))
     offset = tensor_of(np.array(to_numpy(bias), dtype=np.float64))
     rows = FeatureRows.checked(features, labels, len(matrix), source="features")

@@ -188,7 +188,7 @@ def choose(points: Sequence[KappaPoint], plain: Candidate, tolerance: float) -> 
     if chosen is not None and plain.keeps(tolerance) and plain.gap <= points[chosen].gap:
         chosen = None
     nearest = points[best]
-    if chosen == best or (chosen is None and plain.gap <= nearest.gap):
+    if chosen == best or (plain.keeps(tolerance) and plain.gap <= nearest.gap):
         return Choice(chosen, None)
     ruled_out = (
         f"kappa {nearest.kappa:.3g} brings held-out confidence nearest to accuracy but loses "

@@ -142,10 +142,10 @@ class ModuleLearner:
     """A module trained by one of torch's optimisers; keeps the epoch that did best held out.
 
     Args:
-        module: takes features as they come, or scaled ones.
+        module: what is trained.
         optimizer: of its parameters.
-        loss: from module, features and labels to (N, K) logits and the loss.
-        scaling: of what the module takes; None for inputs as they are.
+        loss: from features, as the module takes them, and labels to (N, K) logits and the loss.
+        scaling: from features as they come to those that the module takes; None for the same.
         validation: held-out rows whose likelihood says which epoch to keep; None for the
             last one.
     """

@@ -95,7 +95,7 @@ class MaskedHeads:
         self.retention: FloatArray = np.ones(count)
 
     def draw_masks(self, retention: FloatArray, epoch: int) -> None:
-        """Draw the masks of an epoch: connections of head r are kept with probability r.
+        """Draw the masks of an epoch: head r keeps a connection with probability ``retention[r]``.
 
         They depend on seed, epoch and layer only; a lower retention keeps a subset of what a higher
         one keeps.

@@ -134,7 +134,7 @@ def _classes_without_gap(labels: Any, source: str) -> int:
     if len(found) < 2 or found[-1] != len(found) - 1:
         raise InputError(
             f"{source}: the labels don't run from 0 without a gap, so the number of classes can't "
-            "be told from them; pass classes"
+            "be told from them; pass n_classes"
         )
     return len(found)
 
@@ -144,7 +144,8 @@ def frozen(network: nn.Module) -> Generator[None]:
     """Keep a network as it is: no gradients, and no running statistics or dropout either.
 
     Batch norm in training mode would move its running means even where nothing is learnt. The
-    modes of all modules are put back on leaving.
+    modes of all modules are put back on leaving, one by one: the network's owner may keep some of
+    them in evaluation mode while it trains.
     """
     modes = [(module, module.training) for module in network.modules()]
     network.eval()

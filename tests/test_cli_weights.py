@@ -72,6 +72,33 @@ def test_measure_says_what_weights_and_clusters_make_of_the_rows(call, folder: P
     assert code == 0
 
 
+def test_many_files_need_as_many_rows_as_one_that_holds_the_same(call, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    logits, weights = 2 * rng.normal(size=(3000, 4)), rng.exponential(size=3000) ** 3
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    file = tmp_path / "w.npz"
+    np.savez(file, logits=logits, labels=labels, weight=weights)
+    asked = ("measure", file, "--metrics", "ece", *FEW, "--rows-for", "0.05", "--json", "-")
+    rows = []
+    for how in ((), ("--engine", "processes", "--workers", "1")):
+        code, out, _ = call(*asked, *how)
+        assert code == 0
+        rows.append(json.loads(out)["rows_needed"]["rows"])
+    # The weights are worth a fourteenth of the rows, which many files knew nothing of.
+    assert rows[1] == pytest.approx(rows[0], rel=0.05)
+
+
+def test_rows_in_clusters_are_never_worth_more_than_there_are(call, tmp_path: Path):
+    # In each pair one is right: the gaps of clusters vary less than those of rows would.
+    probs, pairs = np.tile([0.75, 0.25], (98, 1)), np.repeat(np.arange(49), 2)
+    file = tmp_path / "pairs.npz"
+    np.savez(file, probs=probs, labels=np.tile([0, 1], 49), pair=pairs)
+    asked = ("measure", file, "--cluster", "pair", "--metrics", "ece", *FEW, "--rows-for", "0.1")
+    code, out, _ = call(*asked, "--json", "-")
+    assert code == 0
+    assert json.loads(out)["effective_rows"] == 98
+
+
 def test_fit_apply_and_compare_take_them_along(call, folder: Path):
     val, test, saved = folder / "val.npz", folder / "test.npz", folder / "c.safetensors"
     code, out, _ = call("fit", val, "--method", "matrix", "--cluster", "patient", "--out", saved)

@@ -410,6 +410,9 @@ def test_the_command_line_refuses_with_one_sentence(fitted, tmp_path, cli):
         ((saved, "--to", "tflite", "--out", tmp_path / "x.onnx"), "--to takes onnx or torch"),
         ((saved, "--out", tmp_path / "x.pt2"), "an ONNX file is saved as .onnx"),
         ((saved, "--to", "torch", "--kind", "probs", "--out", tmp_path / "x.pt2"), "--kind is for"),
+        ((saved, "--to", "torch", "--level", ".9", "--out", tmp_path / "x.pt2"), "--level is for"),
+        ((saved, "--to", "torch", "--output", "z", "--out", tmp_path / "x.pt2"), "--output is for"),
+        ((saved, "--output", "z", "--out", tmp_path / "x.onnx"), "output 'z' is an output of"),
         ((saved, "--out", saved), "is read by this command"),
     ):
         code, out, err = cli(*arguments)

@@ -13,6 +13,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in
 
 TARGETS = ("onnx", "torch")
+DEFAULT_LEVEL = 0.95
 
 
 def export(
@@ -27,7 +28,7 @@ def export(
     ),
     level: Annotated[
         float, typer.Option(help="Probability of the intervals, a fraction, where there are any.")
-    ] = 0.95,
+    ] = DEFAULT_LEVEL,
     class_names: Annotated[
         str,
         typer.Option(help="Names of all classes, separated by commas, for the metadata."),
@@ -68,7 +69,14 @@ def export(
         "out": str(out),
     }
     if to == "torch":
-        given = {"--kind": kind != "logits", "--behind": behind, "--class-names": class_names}
+        given = {
+            "--kind": kind != "logits",
+            "--behind": behind,
+            "--class-names": class_names,
+            "--level": level != DEFAULT_LEVEL,
+            "--output": output,
+            "--features-output": features_output,
+        }
         for option, value in given.items():
             if value:
                 raise InputError(f"{option} is for --to onnx; a torch program takes logits")

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from calibrant.cli.datasets import RUN_FILES
 from calibrant.cli.options import read
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
+from calibrant.files.folders import RUN_FILES
 from calibrant.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.evaluation.evaluate import Evaluation
+    from calibrant.evaluation.power import SampleSize
 
 
 @dataclass(frozen=True)
@@ -76,18 +80,23 @@ def _measured(file: Path, asked: Asked, report: Path | None) -> tuple[str, dict[
         text += f"\n\n{labels_apart}"
         document["labels"] = labels_apart.as_dict()
     if asked.rows_for is not None:
-        from calibrant.evaluation.power import rows_needed
-
-        size = rows_needed(
-            result.top.confidence,
-            asked.rows_for,
-            seed=asked.options["seed"],
-            weights=result.top.weight,
-            design_effect=result.n / result.effective_rows,
-        )
+        size = rows_like(result, asked.rows_for, asked.options["seed"])
         text += f"\n\n{size}"
         document["rows_needed"] = vars(size)
     return text, document
+
+
+def rows_like(result: Evaluation, ece: float, seed: int) -> SampleSize:
+    """Return how many rows like those that were measured tell a model of this ECE from noise."""
+    from calibrant.evaluation.power import rows_needed
+
+    return rows_needed(
+        result.top.confidence,
+        ece,
+        seed=seed,
+        weights=result.top.weight,
+        design_effect=result.n / result.effective_rows,
+    )
 
 
 def _by_group(file: Path, predictions: Predictions, asked: Asked) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 import time
 import warnings
@@ -16,6 +14,7 @@ from typing import Any
 from calibrant.cli.colours import painted, painted_sentence
 from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
+from calibrant.core.strict_json import strict_json
 from calibrant.core.text import on_one_line
 from calibrant.files.atomic import replacing
 
@@ -32,17 +31,7 @@ def emit(text: str, document: dict[str, Any] | list[Any], json_path: str | None)
 
 def as_json(document: dict[str, Any] | list[Any]) -> str:
     """Return strict JSON, in which what is not finite is null."""
-    return json.dumps(_finite(document), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return strict_json(document, indent=2)
 
 
 def write_text(path: str | Path, text: str) -> None:

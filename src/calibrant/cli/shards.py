@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.cli.measuring import rows_like
 from calibrant.cli.options import read
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
@@ -127,9 +128,7 @@ def measure_many(
         result = evaluate_shards(shards, cluster=cluster, watch=watch, **options)
     text, document = str(result), result.as_dict()
     if rows_for is not None:
-        from calibrant.evaluation.power import rows_needed
-
-        size = rows_needed(result.top.confidence, rows_for, seed=options["seed"])
+        size = rows_like(result, rows_for, options["seed"])
         text += f"\n\n{size}"
         document["rows_needed"] = vars(size)
     emit(text, document, json)

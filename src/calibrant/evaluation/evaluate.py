@@ -100,7 +100,8 @@ class Evaluation(EvaluationTables):
         """
         if not self.weighted and self.clusters is None:
             return float(self.n)
-        return 1 / MeanResidual.of(self.top, self.honest.clusters).share
+        # Rounding mustn't make more of them than there are rows.
+        return min(float(self.n), 1 / MeanResidual.of(self.top, self.honest.clusters).share)
 
     @property
     def n(self) -> int:

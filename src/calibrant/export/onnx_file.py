@@ -44,6 +44,12 @@ def to_onnx(
     """Return the model; see `Calibrator.to_onnx`."""
     arrays = ready(calibrator)
     _check(path, kind, dtype, level)
+    for name, named in (("output", output), ("features_output", features_output)):
+        if named is not None and behind is None:
+            raise InputError(
+                f"{name} '{named}' is an output of a network, but there is none: give its file as "
+                f"behind, or leave out {name}"
+            )
     names = _class_names(calibrator, class_names)
     onnx = onnx_package()
     network = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from calibrant.core.strict_json import strict_json
 from calibrant.files import StrPath, replacing
 
 if TYPE_CHECKING:
@@ -58,18 +57,8 @@ def write_page(path: StrPath, html: str) -> None:
 
 def embedded_json(document: Document) -> str:
     """Return JSON that may stand inside a script element, whatever its texts hold."""
-    finite = _finite(document)
-    text = json.dumps(finite, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = strict_json(document, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with None for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in cast("list[Any]", value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def grouped(value: Any) -> str:

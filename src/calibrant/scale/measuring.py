@@ -99,7 +99,7 @@ class ShardEvaluation(Evaluation):
     @property
     def effective_rows(self) -> float:
         """How many independent rows of equal weight would know the mean gap as well."""
-        return 1 / residual_of(self._sums, self.blocks).share
+        return min(float(self.n), 1 / residual_of(self._sums, self.blocks).share)
 
     @property
     def gap(self) -> Gap:

@@ -1,8 +1,7 @@
 """Studies: tables and figures of papers, and of this documentation, each one command.
 
 A study is a short file in ``declared/``; a kind of cell, in ``kinds/``, computes it. The public
-names stand in `__init__.pyi`. What isn't declared yet is a program of its own, ``python -m
-calibrant.studies.NAME``, and says with ``--help`` what it takes.
+names stand in `__init__.pyi`.
 
 Examples:
     >>> from calibrant import studies

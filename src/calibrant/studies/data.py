@@ -1,15 +1,12 @@
-"""Rows to fit on and rows to measure on, for studies: files, or synthetic rows with known truth."""
+"""Rows to fit on and rows to measure on, for studies, drawn so that the truth is known."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import InputError
-from calibrant.files import read_predictions
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.synthetic import margin_tempered, tempered
@@ -24,45 +21,6 @@ class Draw:
     fit: Predictions
     test: Predictions
     truth: NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where draws come from: one file to split, two files, or (without any) synthetic rows."""
-
-    name: str
-    pool: Predictions | None = None
-    test: Predictions | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Source:
-        """Read a name of `known_truth`, ``NAME=FILE`` or ``NAME=FIT_FILE:TEST_FILE``."""
-        name, _, files = text.partition("=")
-        if not files:
-            return cls(name)
-        pool, _, test = files.partition(":")
-        return cls(
-            name, read_predictions(Path(pool)), read_predictions(Path(test)) if test else None
-        )
-
-    def draws(self, rows: int, seeds: int) -> int:
-        """Return how many draws of so many rows differ: one, if they are all there are."""
-        return 1 if self.pool is not None and rows >= self.pool.n else seeds
-
-    def draw(self, rows: int, seed: int) -> Draw:
-        """Return the draw of a seed."""
-        if self.pool is None:
-            return known_truth(self.name, rows, seed)
-        fit, rest = self.pool, self.test
-        if rows < self.pool.n:
-            fit, others = self.pool.split(rows, seed)
-            rest = self.test or others
-        if rest is None:
-            raise InputError(f"{self.name}: {rows} rows leave none to measure on")
-        if rest.n > MOST_TEST_ROWS:
-            index = np.random.default_rng(seed).permutation(rest.n)[:MOST_TEST_ROWS]
-            rest = rest.take(np.sort(index))
-        return Draw(fit, rest)
 
 
 def known_truth(name: str, rows: int, seed: int) -> Draw:

@@ -22,13 +22,12 @@ def _made(name: str, **arguments: Any) -> Callable[[int, int], Rows]:
 
     def make(rows: int, seed: int) -> Rows:
         library: Any = import_module("sklearn.datasets")
-        fixed = {"random_state": seed} if name != "make_classification" else {"random_state": 1}
         if name == "make_classification":
             # Its seed draws the problem as well as the rows: one problem, other rows of it.
-            features, truth = library.make_classification(20 * rows, **arguments, **fixed)
+            features, truth = library.make_classification(20 * rows, **arguments, random_state=1)
             chosen = np.random.default_rng(seed).permutation(len(truth))[:rows]
             return features[chosen], truth[chosen]
-        features, truth = getattr(library, name)(n_samples=rows, **arguments, **fixed)
+        features, truth = getattr(library, name)(n_samples=rows, random_state=seed, **arguments)
         return features, (truth > 0).astype(int) if name == "make_hastie_10_2" else truth
 
     return make
@@ -65,7 +64,6 @@ FRESH: dict[str, Callable[[int, int], Rows]] = {
         class_sep=0.7,
     ),
 }
-SHIPPED = ("breast_cancer", "digits", "wine")
 ESTIMATORS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "naive Bayes": ("naive_bayes", "GaussianNB", {}),
     "linear SVM": ("svm", "LinearSVC", {"random_state": 0}),

@@ -7,13 +7,13 @@ half done, and two that compute the same cell leave one result.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from calibrant.core.errors import InputError
+from calibrant.core.strict_json import strict_json
 from calibrant.files.atomic import replacing
 
 DEFAULT_FOLDER = Path("calibrant-study")
@@ -94,15 +94,4 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(finite(document), allow_nan=False) + "\n", encoding="utf-8")
-
-
-def finite(value: Any) -> Any:
-    """Return a document in which what is not finite is None, as strict JSON wants it."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in cast(Any, value).items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in cast(Any, value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        temporary.write_text(strict_json(document) + "\n", encoding="utf-8")

@@ -21,9 +21,6 @@ from calibrant.studies.calarena.protocol import (
 )
 from calibrant.studies.calarena.published import BASE, Key, Results
 
-# The scores that are proper: what is ranked by.
-PROPER = ("logloss", "brier")
-
 
 @dataclass(frozen=True)
 class Ranking:
@@ -131,9 +128,3 @@ def _common(results: Results, methods: Sequence[str], metric: str) -> list[Key]:
         for key in results.sizes
         if all(key in results.scores[method][metric] for method in methods)
     ]
-
-
-def largest_difference(first: dict[Key, float], second: dict[Key, float]) -> float | None:
-    """Return how far two sets of scores are apart at most, on the experiments that both have."""
-    both = first.keys() & second.keys()
-    return max((abs(first[key] - second[key]) for key in both), default=None)

@@ -25,8 +25,7 @@ from calibrant.training.losses.recorder import Recorder
 
 Reduction = Literal["mean", "sum", "none"]
 ClassWeights = Sequence[float] | Tensor | None
-# As in torch.
-DEFAULT_IGNORE_INDEX = -100
+DEFAULT_IGNORE_INDEX = -100  # as in torch
 
 
 @dataclass

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +11,7 @@ import torch
 from torch import nn
 
 from calibrant.core.errors import InputError
+from calibrant.core.strict_json import strict_json
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.nets import ImageClassifier, TappedNetwork
 from calibrant.training.run.outputs import Outputs
@@ -59,12 +58,8 @@ def write_history(folder: Path, progress: Progress) -> None:
     nan in the former, null in the latter.
     """
     rows = progress.history
-    plain = [
-        {name: value if math.isfinite(value) else None for name, value in row.items()}
-        for row in rows
-    ]
     with replacing(folder / "history.json") as temporary:
-        temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(strict_json(rows, indent=2) + "\n", encoding="utf-8")
     with (
         replacing(folder / "history.csv") as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,

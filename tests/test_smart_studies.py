@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
+from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.posthoc.temperature.smart import theory
 from calibrant.posthoc.temperature.smart.objectives import SoftBins, make_objective
 from calibrant.studies.catalogue import study_named
@@ -104,6 +105,22 @@ def test_files_of_the_true_layout_run_by_the_same_command(
     assert len(found.ran) == points
     assert bool(found.missing) == (study not in COMPLETE)
     assert {e.measure.name for e in found.estimates} == set(declared.metrics)
+
+
+def test_what_a_method_takes_away_has_the_interval_of_a_paired_difference(place: Path) -> None:
+    # An error near its floor grows on resamples by more than a large one: plain quantiles lie low.
+    only = {"input": ["cifar10-resnet50-cross-entropy"], "method": ["temperature"]}
+    study = replace(study_named("smart-figure-11"), settings={"resamples": 200})
+    (taken,) = (e for e in run(study, place, only=only).estimates if e.measure.name == "ece_taken")
+    name = f"{only['input'][0]}"
+    fit, test = (cb.read_predictions(place / f"{name}-{part}.npz") for part in ("val", "test"))
+    after = cb.TemperatureScaling().fit_predictions(fit).apply_predictions(test)
+    before, now = (cb.evaluate(e, metrics=["ece"], resamples=200)["ece"] for e in (test, after))
+    values = before.value, now.value
+    known = paired_difference(before.replicates, now.replicates, values)
+    assert (taken.value, taken.low, taken.high) == pytest.approx(known.ends)
+    drawn = before.replicates - now.replicates
+    assert taken.low > np.quantile(drawn, 0.025) + 0.005
 
 
 def test_fewer_rows_than_a_size_wants_is_a_sentence_and_the_rest_runs(place: Path) -> None:

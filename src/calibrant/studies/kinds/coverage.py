@@ -23,7 +23,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.report.series import wilson_interval
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Measure, Need
+from calibrant.studies.kinds.base import Measure, Simulated
 
 NAMES = ("ece", "adaece", "smce", "smece", "accuracy")
 # What is said of each metric: name, title, and which direction is better.
@@ -37,7 +37,7 @@ SAID = {
 }
 
 
-class Coverage(Kind):
+class Coverage(Simulated):
     """Draw data sets, measure each, and count the intervals that hold the truth."""
 
     version: ClassVar[str] = "1"
@@ -60,10 +60,6 @@ class Coverage(Kind):
             for metric in metrics_named(NAMES)
             for what, title in SAID.items()
         }
-
-    def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return nothing: rows are drawn."""
-        return ()
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return the gap, the seed and the sizes."""

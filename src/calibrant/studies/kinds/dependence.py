@@ -150,13 +150,7 @@ def _draw_of(design: str, gap: float) -> Callable[[np.random.Generator], Predict
     if design in ("sampled", "counted"):
         return sampled if design == "sampled" else counted
     number, size = map(int, design.split("x"))
-    return partial(_clustered, (number, size), gap, means_over_effects())
-
-
-def _clustered(
-    design: tuple[int, int], gap: float, means: FloatArray, rng: np.random.Generator
-) -> Predictions:
-    return clustered(design, gap, means, rng)
+    return partial(clustered, (number, size), gap, means_over_effects())
 
 
 WAYS: Mapping[str, Callable[[Predictions], Predictions]] = {

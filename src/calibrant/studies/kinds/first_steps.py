@@ -113,11 +113,13 @@ def losses_of(draw: Draw) -> list[float]:
     likelier = gain.mean() > gain.std(ddof=1) / np.sqrt(fit.n)
     found = [plain, normal, normal if likelier else plain]
     usual = probit_top_rest.CLEAR
-    for threshold in THRESHOLDS:
-        probit_top_rest.CLEAR = threshold
-        chosen = fitted(ProbitTopRestScaling()).parts()["first_"].method
-        found.append(normal if chosen == "probit" else plain)
-    probit_top_rest.CLEAR = usual
+    try:
+        for threshold in THRESHOLDS:
+            probit_top_rest.CLEAR = threshold
+            chosen = fitted(ProbitTopRestScaling()).parts()["first_"].method
+            found.append(normal if chosen == "probit" else plain)
+    finally:  # other cells are computed in this process
+        probit_top_rest.CLEAR = usual
     return found
 
 

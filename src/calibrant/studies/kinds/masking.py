@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import expected_calibration_error
+from calibrant.predictions.rows import softmax
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
@@ -85,9 +86,7 @@ class Masking(NetworkKind):
         )
         with quietly():
             stage.fit(rows.features, rows.labels, n_classes=network.test.n_classes)
-        logits = np.asarray(stage.logits(network.test.features), np.float64)
-        shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probs = shifted / shifted.sum(axis=1, keepdims=True)
+        probs = softmax(np.asarray(stage.logits(network.test.features), np.float64))
         labels = np.asarray(network.test.labels)
         return {
             "accuracy": float((probs.argmax(axis=1) == labels).mean()),

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import METRICS
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
@@ -24,7 +23,7 @@ USUAL = ("ece", "adaece")
 class Reduction(PostHoc):
     """As `posthoc`; ``ece_taken`` is the uncalibrated ECE less the method's, and so on."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     @property
     def measures(self) -> Mapping[str, Measure]:
@@ -56,11 +55,10 @@ class Reduction(PostHoc):
         values: dict[str, dict[str, float]] = {}
         replicates: dict[str, list[float]] = {}
         for name in _metrics(cell):
-            taken = np.asarray(before[name].replicates) - np.asarray(now[name].replicates)
-            low, high = np.quantile(taken, [(1 - level) / 2, (1 + level) / 2])
-            value = before[name].value - now[name].value
-            values[name + TAKEN] = {"value": value, "low": float(low), "high": float(high)}
-            replicates[name + TAKEN] = [float(f"{each:.7g}") for each in taken]
+            drawn = before[name].replicates, now[name].replicates
+            taken = paired_difference(*drawn, (before[name].value, now[name].value), level)
+            values[name + TAKEN] = {"value": taken.value, "low": taken.low, "high": taken.high}
+            replicates[name + TAKEN] = [float(f"{each:.7g}") for each in drawn[0] - drawn[1]]
         split = f" split {cell.seed}" if inputs[cell.input].is_split else ""
         pairing = f"{inputs[cell.input].digest}{split}"
         return {"values": values, "replicates": replicates, "pairing": pairing}

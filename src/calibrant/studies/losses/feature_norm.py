@@ -12,6 +12,7 @@ from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.tables import Table
 from calibrant.evaluation.over_data_sets import t_interval
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 from calibrant.studies.losses.runs import Run
 from calibrant.studies.losses.statistics import LEVEL
 
@@ -42,10 +43,9 @@ class Estimate(NamedTuple):
 def read_rows(test: Predictions) -> Rows:
     """Return L1 norm of the features, confidence and correctness of the test images."""
     logits = np.asarray(test.logits, np.float64)
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
     return Rows(
         np.abs(np.asarray(test.features, np.float64)).sum(axis=1),
-        1 / shifted.sum(axis=1),
+        softmax(logits).max(axis=1),
         (logits.argmax(axis=1) == np.asarray(test.labels)).astype(np.float64),
     )
 

@@ -8,7 +8,8 @@ import pytest
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.over_data_sets import t_interval
-from calibrant.studies.differences import paired
+from calibrant.studies.differences import Difference, paired, shown
+from calibrant.studies.kinds.base import Measure
 from calibrant.studies.over_seeds import interval_over_seeds, may_be_best_over_seeds, noise_of
 
 LEVEL = 0.95
@@ -168,3 +169,16 @@ def test_paired_differences_of_studies_reach_as_far() -> None:
     both = [[np.array(each["replicates"]["ece"]) for each in of] for of in (ours, theirs)]
     rows = np.array(both[0]) - np.array(both[1])
     assert found[1:] == interval_over_seeds(np.array([1.0, 1.5, 0.7]), rows, LEVEL)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (Difference(-0.0012, -0.002, -0.0001), "-0.0012 (-0.0020 to -0.0001)*"),
+        (Difference(0.0012, -0.0001, 0.002), "+0.0012 (-0.0001 to +0.0020)"),
+        (Difference(0.0002, 0.00001, 0.0004), "+0.0002 (+0.0000 to +0.0004)*"),
+        (Difference(-3e-9, -4e-9, -2e-9), "-0.0000 (-0.0000 to -0.0000)"),
+    ],
+)
+def test_differences_that_no_digit_shows_have_no_star(found: Difference, text: str) -> None:
+    assert shown(found, Measure("nll", "NLL")) == text

@@ -98,7 +98,7 @@ def differences(result: StudyResult) -> Table:
         [
             *(study.word(key, pair.rest) for key in others),
             pair.words,
-            *(_shown(found, measure) if found else "" for measure, found in pair.found.items()),
+            *(shown(found, measure) if found else "" for measure, found in pair.found.items()),
         ]
         for pair in all_pairs(result)
         if any(pair.found.values())
@@ -111,6 +111,11 @@ def differences(result: StudyResult) -> Table:
     return Table([*others, "difference", *titles], rows, set(), notes, len(others) + 1)
 
 
-def _shown(found: Difference, measure: Measure) -> str:
-    value, low, high = (f"{measure.scale * end:+.{measure.digits}f}" for end in found)
-    return f"{value} ({low} to {high}){'*' if found.clear else ''}"
+def shown(found: Difference, measure: Measure) -> str:
+    """Return a difference and its interval as tables have them.
+
+    Two competitors that do the same differ by rounding: what the digits don't show gets no star.
+    """
+    ends = [f"{measure.scale * end:+.{measure.digits}f}" for end in found]
+    star = "*" if found.clear and any(map(float, ends)) else ""
+    return f"{ends[0]} ({ends[1]} to {ends[2]}){star}"

@@ -89,6 +89,21 @@ def test_the_document_is_as_promised_and_an_alarm_is_code_3(run, tmp_path):
     assert (found["change"]["row"], found["change"]["since"]) == (None, None)
 
 
+@pytest.mark.parametrize("of", [(), ("--of", "1")])
+def test_logits_in_half_precision_say_what_they_are(run, tmp_path, of):
+    # exp(20) is beyond float16, where sums would have three digits, too.
+    rng = np.random.default_rng(0)
+    logits = (20 + 2 * rng.normal(size=(600, 4))).astype(np.float16)
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    np.savez("half.npz", logits=logits, labels=labels)
+    np.savez("double.npz", logits=logits.astype(np.float64), labels=labels)
+    half, double = (run(f"{name}.npz", *of, "--json", "-") for name in ("half", "double"))
+    assert (half.code, half.err) == (0, "")
+    half, double = (json.loads(each.out)["windows"][0] for each in (half, double))
+    for key, value in double.items():
+        assert half[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+
+
 def test_rows_of_any_form_say_the_same(run, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     logits = 2 * rng.normal(size=(400, 3))

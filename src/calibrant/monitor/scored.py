@@ -13,8 +13,7 @@ from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.two_tests import Alarm
 from calibrant.monitor.waiting import Outcome
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.rows import softmax
-from calibrant.predictions.scoring import top_confidence
+from calibrant.predictions.scoring import said_of_top
 
 
 @dataclass(frozen=True)
@@ -93,23 +92,14 @@ def score(predictions: Predictions, of: int | None) -> tuple[FloatArray, IntArra
     Raises:
         InputError: there is no such class.
     """
-    if predictions.kind == "toplabel":
-        if of is not None:
-            raise InputError(
-                f"{predictions.source}: holds the confidence of the predicted class only, not "
-                f"that of class {of}"
-            )
-        assert predictions.predicted is not None
-        return to_numpy(predictions.scores).astype(np.float64), predictions.predicted
-    scores = predictions.scores
-    if of is None and predictions.kind == "logits":
-        predicted, confidence = top_confidence(scores)
-        return confidence, predicted
-    probs = softmax(scores) if predictions.kind == "logits" else scores
-    rows = to_numpy(probs)
     if of is None:
-        predicted = rows.argmax(axis=1)
-        return rows.max(axis=1).astype(np.float64), predicted
+        return said_of_top(predictions)
+    if predictions.kind == "toplabel":
+        raise InputError(
+            f"{predictions.source}: holds the confidence of the predicted class only, not that of "
+            f"class {of}"
+        )
+    rows = to_numpy(predictions.probs)
     if not 0 <= of < rows.shape[1]:
         raise InputError(f"{predictions.source}: there is no class {of} among {rows.shape[1]}")
     return rows[:, of].astype(np.float64), np.full(len(rows), of, dtype=np.int64)

@@ -120,10 +120,15 @@ def score_rows(predictions: Predictions) -> RowScores:
 
 def score_top(predictions: Predictions) -> TopScores:
     """Return what top-label metrics need, in half the time of `score_rows`."""
+    confidence, predicted = said_of_top(predictions)
+    return TopScores(confidence, predicted, predicted == predictions.labels)
+
+
+def said_of_top(predictions: Predictions) -> tuple[FloatArray, IntArray]:
+    """Return the (n,) confidences and the (n,) predicted classes of rows, labelled or not."""
     if predictions.kind == "toplabel":
         assert predictions.predicted is not None
-        correct = predictions.predicted == predictions.labels
-        return TopScores(predictions.scores, predictions.predicted, correct)
+        return to_numpy(predictions.scores).astype(np.float64), predictions.predicted
     scores = predictions.scores
     xp, dtype = namespace(scores), working_dtype(scores)
     confidence, predicted = np.empty(predictions.n), np.empty(predictions.n, dtype=np.int64)
@@ -137,7 +142,7 @@ def score_top(predictions: Predictions) -> TopScores:
             predicted[part], confidence[part] = to_numpy(best), to_numpy(pick(chunk, best))
 
     for_row_chunks(scores, work)
-    return TopScores(confidence, predicted, predicted == predictions.labels)
+    return confidence, predicted
 
 
 def exponentials(chunk: Array) -> tuple[Array, Array, FloatArray, FloatArray]:

@@ -41,7 +41,7 @@ footnotes = ["A % sign & more."]
 published = \"\"\"
 input | none | smart
 a     | 6.5  | 1.00 +- 0.10
-b     | 5    | 2.0*
+b     | 5    | 3.0*
 \"\"\"
 
 [axes]
@@ -92,7 +92,7 @@ def test_the_table_has_values_marks_what_was_published_and_ranks(result: StudyRe
     assert table.head == ["input", "none", "smart", "temperature"]
     assert table.rows == [
         ["A", "6.50 +- 0.00 (6.5)", "1.15 +- 0.07+ (1.00)", "1.12 +- 0.00+"],
-        ["b", "5.10 +- 0.00 (5)", "1.35 +- 0.07+ (2.0*)", "5.00 +- 0.00"],
+        ["b", "5.10 +- 0.00 (5)", "1.35 +- 0.07+ (3.0*)", "5.00 +- 0.00"],
         ["mean rank", "3.00", "1.50", "1.50"],
     ]
     assert table.bold == {(0, 3), (1, 2)}
@@ -109,7 +109,7 @@ def test_numbers_stand_beside_published_ones_with_difference_and_noise(result: S
         "+0.15",
         "within",
     ]
-    assert rows["b", "smart"][-3:] == ["2.0*", "-0.65", "beyond"]
+    assert rows["b", "smart"][-3:] == ["3.0*", "-1.65", "beyond"]
     assert [rows["b", method][0][-1] for method in ("smart", "temperature")] == ["+", "0"]
     assert rows["A", "temperature"][-3:] == ["", "", ""]
     # 5 may be anything from 4.5 to 5.5.

@@ -186,7 +186,7 @@ PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
     "docs/monitoring.md": (slice(None), _nothing),
     "docs/plug-ins.md": (slice(1), _nothing),
     "docs/second-stages.md": (slice(1), _features),
-    "docs/training.md": (slice(2), _own_data),
+    "docs/training.md": (slice(3), _own_data),
     "docs/why-my-ece-differs.md": (slice(None), _nothing),
 }
 

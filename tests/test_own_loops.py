@@ -53,7 +53,7 @@ def compiling(expected: bool) -> Generator[None]:
 
 def programs(*numbers: int) -> dict[str, Any]:
     """Run blocks of the page and return what they define."""
-    names: dict[str, Any] = {"torch": torch}
+    names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for number in numbers:
         exec(compile(blocks[number], f"{PAGE.name}, block {number}", "exec"), names)
@@ -211,6 +211,46 @@ def test_what_a_loss_asks_for_is_handed_over():
     assert first != second  # other mixtures
     model.start_epoch(0)
     assert float(model(inputs, target)) == first
+
+
+def test_positions_of_held_out_rows_are_not_those_of_training_rows():
+    inputs, target = images(8)
+    model = NetworkWithLoss(tiny_cnn(), loss_named("crl")).eval()
+    beyond = torch.arange(8) + ROWS
+    torch.testing.assert_close(model(inputs, target, beyond), model(inputs, target))
+
+
+def test_inputs_of_several_tensors_go_to_the_network_in_turn():
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, CLASSES)
+
+        def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return self.fc(one + other)
+
+    model = NetworkWithLoss(Sum(), loss_named("fedlas-ls"))
+    one, other = torch.ones(2, 3), torch.zeros(2, 3)
+    _, logits = model.with_logits((one, other), torch.tensor([0, 1]))
+    torch.testing.assert_close(logits, model.network(one, other))
+
+
+@pytest.mark.parametrize("form", ["mapping", "tuple"])
+def test_the_plain_loop_takes_networks_whose_outputs_are_of_any_form(form, tmp_path):
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = tiny_cnn()
+
+        def forward(self, pixels: torch.Tensor) -> Any:
+            logits = self.network(pixels)
+            return {"logits": logits} if form == "mapping" else (logits, pixels)
+
+    learn, place = programs(0)["learn"], str(tmp_path / "run.pt")
+    model = learn(Wrapped(), loss_named("adafocal"), data(), data(), 1, place, layer="network.4")
+    start = loss_named("adafocal").state_dict()
+    moved = model.loss.state_dict()
+    assert any((moved[key] != start[key]).any() for key in start)  # by the held-out rows
 
 
 def lightning_states(

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss, own_loss
-from calibrant.training.nets.tapped import logits_of
+from calibrant.training.nets.forms import logits_of
 
 TrainerLoss = Callable[..., Tensor]
 # What a callback of the user's can see to, and how.

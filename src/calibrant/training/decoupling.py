@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import CalibrationLoss
-from calibrant.training.mixing import permutation, refuse_mixing
+from calibrant.training.mixing import check_mixable, permutation, refuse_mixing
 
 # A pair of shares that comes up less often would keep each batch waiting.
 _RAREST = 1e-4
@@ -97,6 +97,7 @@ class MIT:
             InputError: another loss, or a network without stages.
         """
         refuse_mixing(loss, features=False)
+        check_mixable(inputs)
         partner = permutation(len(inputs), self._random, inputs.device)
         stages: Sequence[nn.Module] = (network,)
         if self.variant == "activations":

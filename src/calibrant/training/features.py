@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, cast
 
@@ -45,30 +46,9 @@ class PenultimateFeatures:
     def __init__(
         self, network: nn.Module, layer: str | None = None, *, detach: bool = True
     ) -> None:
+        check_module(network)
         layers: dict[str, nn.Module] = dict(cast(Any, network.named_modules()))
-        if layer is None:
-            kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-            gates = _modules_of_losses(network)
-            found = [
-                name
-                for name, module in layers.items()
-                if isinstance(module, kinds) and module not in gates
-            ]
-            if not found:
-                raise InputError("the network has no linear layer; name one with layer=")
-            layer = found[-1]
-            heads = _heads(layers, found)
-            if len(heads) > 1:
-                warn_caller(
-                    TrainingWarning(
-                        f"the network has several layers that could be its last: {', '.join(heads)}"
-                        f"; features are taken from '{layer}', the last one registered; name the "
-                        "right one with layer="
-                    )
-                )
-        if layer not in layers:
-            last = ", ".join(list(layers)[-5:])
-            raise InputError(f"the network has no layer '{layer}'; its last ones are: {last}")
+        layer = last_layer(network, layer)
         self.layer = layer
         self._detach = detach
         self._features: Tensor | None = None
@@ -116,6 +96,58 @@ class PenultimateFeatures:
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         features = inputs[0] if inputs else next(iter(named.values()))
         self._features = features.detach() if self._detach else features
+
+
+def last_layer(network: nn.Module, name: str | None = None, *, linear: bool = False) -> str:
+    """Return the name of a network's last layer: the given one if it is there, or one looked for.
+
+    That is the last linear or convolutional layer that was registered, those of losses left out.
+    Where another looks like a head as well, a warning names both.
+
+    Args:
+        network: any module.
+        name: as in `network.named_modules()`.
+        linear: whether only linear layers will do.
+
+    Raises:
+        InputError: there is none, or none of that name.
+    """
+    gates = _modules_of_losses(network)
+    every = cast(list[tuple[str, nn.Module]], list(cast(Any, network).named_modules()))
+    layers = {key: part for key, part in every if part not in gates}
+    kinds = (nn.Linear,) if linear else (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    found = [key for key, part in layers.items() if isinstance(part, kinds)]
+    if name is None:
+        if not found:
+            raise InputError("the network has no linear layer; name one with layer=")
+        heads = _heads(layers, found)
+        if len(heads) > 1:
+            warn_caller(
+                TrainingWarning(
+                    f"the network has several layers that could be its last: {', '.join(heads)}"
+                    f"; features are taken from '{found[-1]}', the last one registered; name the "
+                    "right one with layer="
+                )
+            )
+        return found[-1]
+    known = found if linear else [key for key in layers if key]
+    if name not in known and not (name in layers and not linear):
+        kind = "linear layer" if linear else "layer"
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        raise InputError(
+            f"the network has no {kind} '{name}'; {hint}its last ones are: {', '.join(known[-5:])}"
+        )
+    return name
+
+
+def check_module(network: Any) -> None:
+    """Raise `InputError` unless this is a module, and say so where it is the class of one."""
+    if isinstance(network, nn.Module):
+        return
+    named = isinstance(network, type)
+    what = f"the class {network.__name__}; call it" if named else type(network).__name__
+    raise InputError(f"a network must be a torch.nn.Module, not {what}")
 
 
 def _heads(layers: dict[str, nn.Module], found: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -82,7 +82,12 @@ class Mixup:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, inputs: Tensor, target: Tensor) -> MixedBatch:
-        """Return mixtures of `inputs` (N, ...) with classes `target` (N,)."""
+        """Return mixtures of `inputs` (N, ...) with classes `target` (N,).
+
+        Raises:
+            InputError: inputs that can't be mixed.
+        """
+        check_mixable(inputs)
         share = float(self._random.beta(self.alpha, self.alpha))
         if self.larger_share:
             share = max(share, 1 - share)
@@ -172,6 +177,21 @@ class RegMixup:
         with loss.frozen():
             value = value + self.weight * mixed.loss(loss, blended, features[1])
         return value / (1 + self.weight if self.total == "mean" else 1), raw
+
+
+def check_mixable(inputs: Any) -> None:
+    """Refuse inputs other than one tensor of floating-point numbers.
+
+    Raises:
+        InputError: these are others, such as a mapping, or numbers of words.
+    """
+    if isinstance(inputs, Tensor) and inputs.is_floating_point():
+        return
+    kind = str(inputs.dtype) if isinstance(inputs, Tensor) else type(inputs).__name__
+    raise InputError(
+        f"inputs to mix must be one tensor of floating-point numbers, not {kind}; of words give "
+        "the embeddings"
+    )
 
 
 def refuse_mixing(loss: CalibrationLoss, *, features: bool = True) -> None:

@@ -14,7 +14,7 @@ from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.collectives import world_size
 from calibrant.training.mixing import Mixup
-from calibrant.training.nets.tapped import logits_of
+from calibrant.training.nets.forms import logits_of
 
 if TYPE_CHECKING:
     TrainerCallback = object
@@ -162,7 +162,8 @@ class TrainerCalibration(TrainerCallback):
     def _given(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:
         """Return what else the loss is called with, besides logits, labels and features."""
         if "index" in self.loss.needs:
-            return {"index": self._index}
+            # Held-out rows have positions of their own, where nothing is counted.
+            return {"index": self._index if self.loss.training else None}
         if "mixed" not in self.loss.needs or not self.loss.training:
             return {}
         name, inputs = self._mixable()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss, own_loss
 from calibrant.training.mixing import Mixup
-from calibrant.training.nets.tapped import logits_of
+from calibrant.training.nets.forms import called, logits_of
 
 
 class NetworkWithLoss(nn.Module):
@@ -63,9 +62,10 @@ class NetworkWithLoss(nn.Module):
         """Return the loss of a batch.
 
         Args:
-            inputs: a tensor, or a mapping that gives arguments by name.
+            inputs: a tensor; a mapping, which gives arguments by name; or a tuple of arguments.
             target: (N,) classes or `ignore_index`.
-            index: (N,) positions of the rows in the training set, for CRL.
+            index: (N,) positions of the rows in the training set, for CRL; not looked at in eval
+                mode.
         """
         return self.with_logits(inputs, target, index)[0]
 
@@ -79,7 +79,8 @@ class NetworkWithLoss(nn.Module):
             return call(logits, target, **self._mixtures(inputs, target, logits)), logits
         features = None if self._tap is None else self._tap.features
         if "index" in self.loss.needs:
-            return call(logits, target, features, index=index), logits
+            # Held-out rows have positions of their own, where nothing is counted.
+            return call(logits, target, features, index=index if self.training else None), logits
         return call(logits, target, features), logits
 
     def start_epoch(self, epoch: int) -> None:
@@ -104,17 +105,9 @@ class NetworkWithLoss(nn.Module):
         self.loss.update_from_validation(logits, target)
 
     def _logits(self, inputs: Any) -> Tensor:
-        named = isinstance(inputs, Mapping)
-        return logits_of(
-            self.network(**cast(Mapping[str, Any], inputs)) if named else self.network(inputs)
-        )
+        return logits_of(called(self.network, inputs))
 
     def _mixtures(self, inputs: Any, target: Tensor, logits: Tensor) -> dict[str, Tensor]:
-        if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-            raise InputError(
-                f"{type(self.loss).__name__} mixes inputs, which must be one tensor of "
-                "floating-point numbers; give it the embeddings of words"
-            )
         said: list[Tensor] = []
         shares: list[Tensor] = []
         epoch, batch = self._place

@@ -138,7 +138,7 @@ class Network:
             known: whether their labels are of the classes that it knows.
         """
         from calibrant.training.run.outputs import predict
-        from calibrant.training.run.train import load_network
+        from calibrant.training.run.trained import load_network
 
         network, normalise = load_network(self._run())
         said = predict(network, images, normalise)

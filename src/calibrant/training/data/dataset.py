@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.training.data.arrays import is_arrays, read_arrays
 from calibrant.training.data.arrow import find_arrow, read_arrow_images
@@ -65,8 +65,26 @@ class DataSet:
             if low < 0 or high >= self.n_classes:
                 raise InputError(
                     f"{self.source}: the {name} labels go from {low} to {high}, but there are "
-                    f"{self.n_classes} classes"
+                    f"{self.n_classes} classes, numbered from 0 to {self.n_classes - 1}"
                 )
+
+    def warn_of_empty_classes(self) -> None:
+        """Warn if there are classes that no training row has: labels may start elsewhere than 0.
+
+        Where the classes have names, labels were numbered along with them.
+        """
+        if self.class_names is not None:
+            return
+        rows = np.bincount(self.train.labels.numpy(), minlength=self.n_classes)
+        empty = [str(label) for label in np.flatnonzero(rows == 0)]
+        if empty:
+            shown = ", ".join(empty[:5]) + ", ..." * (len(empty) > 5)
+            warn_caller(
+                TrainingWarning(
+                    f"{self.source}: no training row is of class {shown}, among "
+                    f"{self.n_classes} classes numbered from 0"
+                )
+            )
 
 
 def read_data_set(

@@ -50,4 +50,7 @@ def split_by_class(labels: Tensor, seed: int, share: float = SHARE) -> tuple[Ten
 
 def _check(held_out: int, rows: int) -> None:
     if not 0 < held_out < rows:
-        raise InputError(f"{rows} training images are too few to hold some out for validation")
+        raise InputError(
+            f"{rows} training images are too few to hold some out for validation; give more, or "
+            "validation images of their own"
+        )

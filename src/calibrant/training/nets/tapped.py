@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
+from calibrant.training.nets.forms import answered
 
 
 class TappedNetwork(nn.Module):
@@ -21,9 +22,10 @@ class TappedNetwork(nn.Module):
         network: any module that gives (B, K) logits.
         layer: name of the last layer as in `network.named_modules()`; None takes the last linear or
             convolutional one that was registered, and warns where several could be meant.
+        n_classes: K; None takes whatever the network gives.
 
     Raises:
-        InputError: no such layer.
+        InputError: no such layer, or a network whose parameters have no shape yet.
 
     Examples:
         >>> import torch
@@ -34,10 +36,17 @@ class TappedNetwork(nn.Module):
         tensor([[4., 0.]])
     """
 
-    def __init__(self, network: nn.Module, layer: str | None = None) -> None:
+    def __init__(
+        self, network: nn.Module, layer: str | None = None, *, n_classes: int | None = None
+    ) -> None:
         super().__init__()
-        self.network = network
         self._tap = PenultimateFeatures(network, layer)
+        if any(is_lazy(parameter) for parameter in network.parameters()):
+            raise InputError(
+                "the network has lazy layers, whose parameters have no shape yet; call it with a "
+                "batch once before"
+            )
+        self.network, self._n_classes = network, n_classes
 
     @property
     def layer(self) -> str:
@@ -59,17 +68,17 @@ class TappedNetwork(nn.Module):
             return_features: whether to return both.
 
         Raises:
-            InputError: the network gives no (B, K) logits.
+            InputError: the network fails on these inputs, or gives no (B, K) logits.
         """
-        if isinstance(inputs, Mapping):
-            outputs = self.network(**cast(Mapping[str, Any], inputs))
-        elif isinstance(inputs, tuple | list):
-            outputs = self.network(*cast(Sequence[Any], inputs))
-        else:
-            outputs = self.network(inputs)
-        logits = logits_of(outputs)
-        if logits.ndim != 2:
-            raise InputError(f"the network must give (B, K) logits, not {tuple(logits.shape)}")
+        logits = answered(self.network, inputs)
+        if logits.ndim != 2 or self._n_classes not in (None, logits.shape[1]):
+            single = logits.ndim and logits.numel() == len(logits)
+            raise InputError(
+                f"the network must give (B, {self._n_classes or 'K'}) logits, one for each class, "
+                f"not {tuple(logits.shape)}"
+                + "; of a single logit z of (B,) make torch.stack([0 * z, z], 1)"
+                * bool(single)
+            )
         if not return_features:
             return logits
         features = self._tap.features.flatten(1)
@@ -83,20 +92,3 @@ class TappedNetwork(nn.Module):
     def close(self) -> None:
         """Stop listening to the network."""
         self._tap.close()
-
-
-def logits_of(outputs: Any) -> Tensor:
-    """Return the logits of a model's outputs: by name, or the first of a tuple."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    if isinstance(outputs, Mapping):
-        named = cast(Mapping[str, Tensor], outputs)
-        if "logits" not in named:
-            raise InputError(f"the network's outputs have no 'logits', only: {', '.join(named)}")
-        return named["logits"]
-    if hasattr(outputs, "logits"):
-        return outputs.logits
-    if isinstance(outputs, tuple | list) and cast(Any, outputs):
-        return cast(Sequence[Tensor], outputs)[0]
-    kind = type(cast(Any, outputs)).__name__
-    raise InputError(f"the network gives {kind}, in which there are no logits")

@@ -11,12 +11,14 @@ Examples:
 
 from calibrant.training.run.examples import Examples, own_data
 from calibrant.training.run.folder import write_outputs
+from calibrant.training.run.images import held_out
 from calibrant.training.run.observer import Announcer, Observer
 from calibrant.training.run.outcome import RunOutcome, evaluate_run
 from calibrant.training.run.outputs import Outputs, predict
 from calibrant.training.run.protocols import PROTOCOLS, Protocol
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.train import Trained, load_network, train
+from calibrant.training.run.train import train
+from calibrant.training.run.trained import Trained, load_network
 
 __all__ = [
     "PROTOCOLS",
@@ -29,6 +31,7 @@ __all__ = [
     "RunSettings",
     "Trained",
     "evaluate_run",
+    "held_out",
     "load_network",
     "own_data",
     "predict",

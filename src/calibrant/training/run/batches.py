@@ -71,7 +71,8 @@ class TrainingBatches:
             )
         if not len(self):
             raise InputError(
-                f"{len(self.images)} training images don't fill one batch of {self.batch_size}"
+                f"{len(self.images)} training images don't fill one batch of {self.batch_size}; "
+                "lower the batch size"
             )
 
     def __len__(self) -> int:

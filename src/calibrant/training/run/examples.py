@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import default_collate as collate_rows  # pyright: ignore[reportUnknownVariableType]
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import CalibrantError, InputError
 from calibrant.training.data.dataset import DataSet
 from calibrant.training.data.images import Images, Normalisation
+from calibrant.training.nets.forms import LABELS, PAIR, kind_of, parted, tensors_of
 
-LABELS = ("labels", "label")
-_SHAPE = "(inputs, label) or a mapping with 'labels' or 'label'"
+_AT_ONCE = 256
 
 
 class AsItIs(Normalisation):
@@ -69,23 +69,20 @@ class Examples:
             collate_rows if loader is None else loader.collate_fn
         )
         rows: Any = self._rows
-        whole = hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
-        if issubclass(type(rows), IterableDataset) or not whole:
+        if not has_rows_by_number(rows):
             raise InputError(
                 f"{type(rows).__name__} has no rows by number, in which a run could go on "
                 "where it was broken off; give a data set with __len__ and __getitem__"
             )
-        if not len(self._rows):
-            raise InputError(f"{type(self._rows).__name__} holds no rows")
+        if not len(rows):
+            raise InputError(f"{type(rows).__name__} holds no rows")
+        if self._collate is collate_rows:
+            _check_row(rows[0], type(rows).__name__)
         if labels is None:
-            parts = [
-                self._read(range(start, min(start + 256, len(self._rows))))[1]
-                for start in range(0, len(self._rows), 256)
-            ]
-            labels = torch.cat(parts)
-        elif labels.shape != (len(self._rows),):
+            labels = torch.cat([self._read(part)[1] for part in self._parts()])
+        elif labels.shape != (len(rows),):
             raise InputError(
-                f"labels must be ({len(self._rows)},), one for each row, not {tuple(labels.shape)}"
+                f"labels must be ({len(rows)},), one for each row, not {tuple(labels.shape)}"
             )
         self.labels = labels.long()
 
@@ -104,8 +101,33 @@ class Examples:
         part.labels = self.labels[index]
         return part
 
+    def not_finite(self) -> int | None:
+        """Return the number of the first row in the data set that holds NaN or infinity, if any."""
+        for part in self._parts():
+            for number in part:
+                held = tensors_of(self._read([number])[0])
+                if not all(values.isfinite().all() for values in held):
+                    return self._rows.numbers[number] if isinstance(self._rows, _Part) else number
+        return None
+
+    def _parts(self) -> list[range]:
+        rows = len(self._rows)
+        return [range(at, min(at + _AT_ONCE, rows)) for at in range(0, rows, _AT_ONCE)]
+
     def _read(self, numbers: Sequence[int]) -> tuple[Any, Tensor]:
-        return parted(self._collate([self._rows[number] for number in numbers]))
+        rows = [self._rows[number] for number in numbers]
+        try:
+            batch = self._collate(rows)
+        except CalibrantError:
+            raise
+        # What a function that collates says of rows that it can't take is its own.
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+            raise InputError(
+                f"the rows can't be put into one batch ({reason}); give a DataLoader whose "
+                "collate_fn does"
+            ) from error
+        return parted(batch)
 
 
 class _Part:
@@ -119,6 +141,35 @@ class _Part:
 
     def __getitem__(self, number: int) -> Any:
         return self.rows[self.numbers[number]]
+
+
+def has_rows_by_number(rows: Any) -> bool:
+    """Whether a data set has a length and can be asked for any of its rows."""
+    if issubclass(type(rows), IterableDataset):
+        return False
+    return hasattr(rows, "__len__") and hasattr(rows, "__getitem__")
+
+
+def _check_row(row: Any, source: str) -> None:
+    """Refuse a row that torch would collate into something else than a batch of its kind."""
+    if isinstance(row, Mapping):
+        table = cast(Mapping[str, Any], row)
+        parts = {f"'{name}'": value for name, value in table.items() if name not in LABELS}
+    elif isinstance(row, tuple | list) and len(cast(Any, row)) == 2:
+        parts = {"the input": cast(Any, row)[0]}
+    else:
+        arrays = hasattr(cast(Any, row), "shape")
+        raise InputError(
+            f"row 0 of {source} must be {PAIR}, not {kind_of(row)}"
+            + ("; TensorDataset(inputs, labels) makes rows of two tensors" if arrays else "")
+        )
+    for name, value in parts.items():
+        held = cast(list[Any], value) if isinstance(value, list) else []
+        if held and isinstance(held[0], int | float):
+            raise InputError(
+                f"{name} of row 0 of {source} is a list of numbers, not a tensor; with_format("
+                "'torch') of a data set of Hugging Face makes it one"
+            )
 
 
 def own_data(train: Any, test: Any, validation: Any = None, *, n_classes: int) -> DataSet:
@@ -147,43 +198,3 @@ def own_data(train: Any, test: Any, validation: Any = None, *, n_classes: int) -
     parts = cast(list[Images], sets)
     held_out = None if validation is None else parts[2]
     return DataSet(parts[0], parts[1], held_out, n_classes, source="your data")
-
-
-def parted(batch: Any) -> tuple[Any, Tensor]:
-    """Return inputs and (B,) labels of a collated batch.
-
-    Raises:
-        InputError: it is of another form.
-    """
-    if isinstance(batch, Mapping):
-        named = dict(cast(Mapping[str, Any], batch))
-        key = next((name for name in LABELS if name in named), None)
-        if key is None:
-            raise InputError(f"a batch must be {_SHAPE}, but has: {', '.join(named)}")
-        labels = named.pop(key)
-        inputs: Any = named
-    else:
-        if not isinstance(batch, tuple | list) or len(cast(Any, batch)) != 2:
-            raise InputError(f"a batch must be {_SHAPE}, not {type(cast(Any, batch)).__name__}")
-        inputs, labels = cast(Any, batch)
-    labels = torch.as_tensor(labels)
-    if labels.ndim != 1 or labels.is_floating_point():
-        raise InputError(
-            f"labels must be whole numbers, one for each row, not {labels.dtype} of "
-            f"{tuple(labels.shape)}"
-        )
-    return inputs, labels
-
-
-def moved(inputs: Any, device: torch.device) -> Any:
-    """Return inputs of any form on a device, images with the channels last in memory."""
-    if isinstance(inputs, Tensor):
-        if inputs.ndim == 4:
-            return inputs.to(device, memory_format=torch.channels_last)
-        return inputs.to(device)
-    if isinstance(inputs, Mapping):
-        table = cast(Mapping[str, Any], inputs)
-        return {name: moved(value, device) for name, value in table.items()}
-    if isinstance(inputs, tuple | list):
-        return tuple(moved(value, device) for value in cast(Sequence[Any], inputs))
-    return inputs

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, PredictionsError, TrainingWarning, warn_caller
 from calibrant.core.strict_json import strict_json
 from calibrant.files.atomic import StrPath, replacing
+from calibrant.predictions.last_layer import Head, check_head_makes
 from calibrant.training.nets import ImageClassifier, TappedNetwork
+from calibrant.training.nets.forms import frozen
 from calibrant.training.run.outputs import Outputs
 from calibrant.training.run.settings import RunSettings
 from calibrant.training.run.state import LAST, Progress
@@ -80,29 +82,66 @@ def write_outputs(
     Args:
         file: an npz file.
         outputs: what `predict` gave.
-        network: whose last layer to add, if it is linear; None leaves it out.
-        layer: as in `predict`, for a network of your own.
+        network: whose last layer to add; None leaves it out, as does a layer that isn't linear, and
+            with a warning one that doesn't make these logits of these features.
+        layer: of a network of your own; None takes the one that the outputs are of.
+
+    Raises:
+        InputError: there is no such layer, or the file isn't called .npz or can't be written.
     """
+    if not str(file).endswith(".npz"):
+        raise InputError(f"{file}: predictions are written as .npz; give the file that ending")
     arrays = {
         "logits": outputs.logits.numpy(),
         "labels": outputs.labels.numpy(),
         "features": outputs.features.numpy(),
     }
-    head = _head(network, layer)
+    head = None if network is None else _head(network, layer or outputs.layer)
     # A layer that saw more than one vector of each row makes no logits of its features.
-    if head is not None and head.in_features == outputs.features.shape[1]:
-        bias = torch.zeros(head.out_features) if head.bias is None else head.bias  # pyright: ignore
-        arrays["head_weight"] = head.weight.detach().float().cpu().numpy()
-        arrays["head_bias"] = bias.detach().float().cpu().numpy()
+    if head is not None and head.weight.shape[1] == outputs.features.shape[1]:
+        if _makes(head, outputs, str(file)):
+            arrays["head_weight"], arrays["head_bias"] = head
+        else:
+            name = layer or outputs.layer or "fc"
+            warn_caller(
+                TrainingWarning(
+                    f"{file}: layer '{name}' doesn't make these logits of these features, and its "
+                    "weights are left out; if another is the last one name it with layer="
+                )
+            )
     with replacing(file) as temporary:
         np.savez_compressed(temporary, **cast(Any, arrays))
 
 
-def _head(network: nn.Module | None, layer: str | None) -> nn.Linear | None:
-    if network is None or isinstance(network, ImageClassifier):
-        return None if network is None else network.fc
+def _head(network: nn.Module, layer: str | None) -> Head | None:
+    """Return weight and bias of a network's last layer, if that is linear."""
+    found = _last_layer(network, layer)
+    if found is None:
+        return None
+    # A weight that is computed, as in spectral norm, is computed anew each time in training mode.
+    with frozen(network):
+        weight, bias = found.weight, cast(Tensor | None, found.bias)
+    bias = torch.zeros(found.out_features) if bias is None else bias
+    return Head(weight.detach().float().cpu().numpy(), bias.detach().float().cpu().numpy())
+
+
+def _last_layer(network: nn.Module, layer: str | None) -> nn.Linear | None:
+    if isinstance(network, ImageClassifier):
+        return network.fc
     if isinstance(network, TappedNetwork):
         return network.head
     tapped = TappedNetwork(network, layer)
     tapped.close()
     return tapped.head
+
+
+def _makes(head: Head, outputs: Outputs, file: str) -> bool:
+    logits, features = outputs.logits.numpy(), outputs.features.numpy()
+    # Numbers that aren't finite are told of where the file is read, by their row.
+    if head.weight.shape[0] != logits.shape[1] or not np.isfinite(logits).all():
+        return head.weight.shape[0] == logits.shape[1]
+    try:
+        check_head_makes(head, features, logits, file, of_probabilities=False)
+    except PredictionsError:
+        return False
+    return True

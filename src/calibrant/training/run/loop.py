@@ -13,8 +13,9 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images
+from calibrant.training.nets.forms import moved
 from calibrant.training.run.batches import TrainingBatches
-from calibrant.training.run.examples import moved
+from calibrant.training.run.examples import Examples
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.observer import Observer
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
@@ -193,7 +194,7 @@ class Loop:
         if not outputs.logits.isfinite().all():
             raise InputError(
                 f"the network diverged in epoch {self.progress.epoch + 1}: what it says of the "
-                "validation images is no longer finite; lower the rate, or look at the images"
+                f"validation images is no longer finite; {self._remedy()}"
             )
         if "validation" in self.objective.loss.needs:
             device = self.fabric.device
@@ -201,6 +202,13 @@ class Loop:
                 outputs.logits.to(device), outputs.labels.to(device)
             )
         return outputs
+
+    def _remedy(self) -> str:
+        for name, images in (("training", self.batches.images), ("validation", self.validation)):
+            row = images.not_finite() if isinstance(images, Examples) else None
+            if row is not None:
+                return f"row {row} of the data set of the {name} rows holds NaN or infinity"
+        return "lower the rate, or look at the images"
 
     def _record(self, outputs: Outputs) -> None:
         progress = self.progress

@@ -100,7 +100,11 @@ class Objective(nn.Module):
         if isinstance(mixer, RegMixup):
             value, raw = mixer.with_logits(self.network, images, target, self.loss, self._tap)
             return value, _right(raw, target)
-        return mixer(self.network, images, target, self.loss), target.new_zeros(())
+        # The stages of a network of one's own are its, and not those of what listens to it.
+        network: nn.Module = self.network
+        if self.mixing == "mit-a" and isinstance(network, TappedNetwork):
+            network = network.network
+        return mixer(network, images, target, self.loss), target.new_zeros(())
 
     @property
     def knows_accuracy(self) -> bool:

@@ -13,7 +13,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.temperature import warn_of
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.train import Trained
+from calibrant.training.run.trained import Trained
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.nets import ImageClassifier, TappedNetwork
-from calibrant.training.run.examples import AsItIs, Examples, moved, parted
-from calibrant.training.second_stages.sources import frozen
+from calibrant.training.nets.forms import frozen, moved, parted
+from calibrant.training.run.examples import AsItIs, Examples, has_rows_by_number
 
 BATCH = 500
 
@@ -28,11 +28,13 @@ class Outputs:
         logits: (N, K).
         features: (N, D) inputs of the last layer.
         labels: (N,) true classes.
+        layer: name of that layer in a network of your own; None in one of this package's.
     """
 
     logits: Tensor
     features: Tensor
     labels: Tensor
+    layer: str | None = None
 
     @property
     def accuracy(self) -> float:
@@ -64,15 +66,15 @@ def predict(
         network: put into evaluation mode for this, and back. Any module that gives logits, see
             `TappedNetwork`, or one of this package's.
         images: any, also of another kind than it was trained on; or a torch data set, see
-            `Examples`; or a `DataLoader`, whose batches are taken in its order.
+            `Examples`; or a `DataLoader` or anything else that yields batches, taken in its order.
         normalise: for images, that of its training images, whatever these are; None gives the
             network its inputs as they are.
-        index: positions of the images wanted; all by default. Not for a `DataLoader`.
+        index: positions of the images wanted; all by default. Not for a loader.
         layer: name of the last layer of a network of your own, whose inputs are the features; None
             takes the last that was registered, and warns where several could be meant.
 
     Raises:
-        InputError: there is no such layer, or a batch has another form.
+        InputError: there is no such layer, a batch has another form, or the network fails on it.
     """
     if isinstance(network, ImageClassifier | TappedNetwork):
         return _predicted(network, images, normalise, index)
@@ -87,26 +89,50 @@ def _predicted(
     network: nn.Module, images: Any, normalise: Normalisation | None, index: Tensor | None
 ) -> Outputs:
     device = next((part.device for part in network.parameters()), torch.device("cpu"))
+    layer = network.layer if isinstance(network, TappedNetwork) else None
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     with frozen(network):
         for inputs, labels in _batches(images, normalise or AsItIs(), index):
             logits, features = network(moved(inputs, device), return_features=True)
             parts.append((logits.float().cpu(), features.float().cpu(), labels.cpu()))
+            _check_alike(parts[0], parts[-1], layer)
     if not parts:
         raise InputError("there are no rows to predict")
     logits, features, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Outputs(logits, features, labels.long())
+    return Outputs(logits, features, labels.long(), layer)
+
+
+def _check_alike(
+    first: tuple[Tensor, Tensor, Tensor], part: tuple[Tensor, Tensor, Tensor], layer: str | None
+) -> None:
+    """Refuse a batch whose labels aren't one for each row, or whose rows are of another width."""
+    logits, _, labels = part
+    if len(labels) != len(logits):
+        raise InputError(f"a batch has {len(labels)} labels for {len(logits)} rows of logits")
+    for number, what in enumerate(("logits", f"inputs of layer '{layer}', the features,")):
+        before, now = first[number].shape[1], part[number].shape[1]
+        if before != now:
+            raise InputError(
+                f"the {what} are {before} a row in one batch and {now} in another; name a layer "
+                "behind the pooling with layer="
+            )
 
 
 def _batches(
     images: Any, normalise: Normalisation, index: Tensor | None
 ) -> Iterator[tuple[Any, Tensor]]:
-    if isinstance(images, DataLoader):
+    # Data sets of Hugging Face have a method `batch` too, but no labels.
+    ready = hasattr(images, "batch") and hasattr(images, "labels")
+    if not ready and (issubclass(type(images), DataLoader) or not has_rows_by_number(images)):
+        if not hasattr(images, "__iter__"):
+            raise InputError(f"{type(images).__name__} is neither a data set nor a loader")
         if index is not None:
-            raise InputError("a DataLoader gives its batches in its own order; leave out index")
-        yield from (parted(batch) for batch in cast(Any, images))
+            raise InputError("a loader gives its batches in its own order; leave out index")
+        streams = issubclass(type(images), IterableDataset)
+        loader: Any = DataLoader(images, batch_size=BATCH) if streams else images
+        yield from (parted(batch) for batch in loader)
         return
-    rows: Images = images if hasattr(images, "batch") else Examples(images)
+    rows: Images = images if ready else Examples(images)
     index = torch.arange(len(rows)) if index is None else index
     for start in range(0, len(index), BATCH):
         part = index[start : start + BATCH]
@@ -135,4 +161,4 @@ def predict_on_all_devices(
         fabric.all_gather(part.to(fabric.device)).transpose(0, 1).flatten(0, 1)[: len(images)].cpu()
         for part in (share.logits, share.features)
     )
-    return Outputs(logits, features, images.labels)
+    return Outputs(logits, features, images.labels, share.layer)

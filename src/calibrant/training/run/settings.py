@@ -76,6 +76,9 @@ class RunSettings:
     training_rows: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("loss_arguments", "mixing_arguments"):
+            if isinstance(getattr(self, name), dict):
+                object.__setattr__(self, name, _plain(name, getattr(self, name)))
         for name, (kinds, words) in _KINDS.items():
             value = getattr(self, name)
             empty = value is None and name in _OPTIONAL
@@ -150,3 +153,20 @@ class RunSettings:
         # Whatever the file holds, be it JSON nested too deeply or no text at all.
         except (TypeError, ValueError, RecursionError, OSError) as error:
             raise InputError(f"{file}: holds no settings of a run ({error})") from error
+
+
+def _plain(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with arrays as lists, which config.json can hold."""
+    plain = {
+        key: value.tolist() if hasattr(value, "tolist") else value
+        for key, value in arguments.items()
+    }
+    for key, value in plain.items():
+        try:
+            json.dumps(value)
+        except TypeError as error:
+            raise InputError(
+                f"{name}: '{key}' must be numbers, text, or lists and dicts of them, which "
+                f"config.json can hold, not {type(value).__name__}"
+            ) from error
+    return plain

@@ -8,15 +8,19 @@ import os
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from os import fspath
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import nn
 
-from calibrant.core.errors import InputError, MissingDependencyError
+from calibrant.core.errors import (
+    InputError,
+    MissingDependencyError,
+    TrainingWarning,
+    warn_caller,
+)
 from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
@@ -25,8 +29,8 @@ from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.losses import LOSSES, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
 from calibrant.training.run.batches import TrainingBatches
-from calibrant.training.run.examples import AsItIs, Examples, normalisation_of
-from calibrant.training.run.folder import CONFIG, open_folder, write_history, write_outputs
+from calibrant.training.run.examples import AsItIs, Examples
+from calibrant.training.run.folder import open_folder, write_history, write_outputs
 from calibrant.training.run.images import held_out
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
@@ -34,30 +38,10 @@ from calibrant.training.run.observer import HistoryWriter, Observer
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
 from calibrant.training.run.seeding import seed_everything
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import BEST, LAST, Progress, loading, read_checkpoint
+from calibrant.training.run.state import Progress
+from calibrant.training.run.trained import Trained
 
 _FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """What a run gives.
-
-    Attributes:
-        folder: of the run.
-        history: a row for every epoch.
-        network: on the CPU, with the weights that the protocol counts; your own if there was one.
-        normalise: the map from bytes to its inputs.
-        validation: its predictions for the held-out images.
-        test: its predictions for the test images.
-    """
-
-    folder: Path
-    history: list[dict[str, float]]
-    network: nn.Module
-    normalise: Normalisation
-    validation: Predictions
-    test: Predictions
 
 
 def train(
@@ -105,14 +89,22 @@ def train(
     for name, value in (("devices", devices), ("checkpoint_every", checkpoint_every)):
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
+    if not isinstance(data, DataSet | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(
+            "data must be what own_data(train_set, test_set, n_classes=K) makes of your sets, not "
+            f"{type(data).__name__}"
+        )
     if data is None:
         data = read_data_set(
             settings.data, n_classes=settings.n_classes, size=settings.stretched, cache=cache
         )
+    data.warn_of_empty_classes()
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
     objective = _objective(settings, data.n_classes, len(training), network, layer)
     fabric = _fabric(settings, devices, accelerator)
+    if settings.precision == "16" and fabric.device.type == "cpu":
+        warn_caller(TrainingWarning("on a CPU precision '16' is that of bfloat16"))
     # A process that was started for another device finds what the first has made.
     if "LOCAL_RANK" not in os.environ:
         open_folder(folder, settings, resume=resume)
@@ -131,48 +123,6 @@ def train(
         fabric.barrier()
         loop.load_selected()
         return _finish(fabric, loop, data, folder, progress)
-
-
-@overload
-def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]: ...
-@overload
-def load_network(folder: StrPath, network: nn.Module) -> tuple[nn.Module, Normalisation]: ...
-def load_network(
-    folder: StrPath, network: nn.Module | None = None
-) -> tuple[nn.Module, Normalisation]:
-    """Return the trained network of a finished run, in evaluation mode on the CPU.
-
-    Its normalisation comes with it, since images from elsewhere must go through the same.
-
-    Args:
-        folder: of the run.
-        network: one of your own, made as for that run; its weights are loaded into it.
-
-    Raises:
-        InputError: the folder holds no run, or one without a checkpoint, or a damaged one.
-    """
-    place = Path(folder)
-    if not (place / CONFIG).is_file():
-        raise InputError(f"{fspath(folder)}: holds no run")
-    settings = RunSettings.read(place / CONFIG)
-    name = BEST if settings.recipe.select == "best" else LAST
-    if not (place / name).is_file():
-        raise InputError(f"{place / name}: there is no such checkpoint; the run isn't finished")
-    content = read_checkpoint(place / name)
-    prefix = "network."
-    weights = {
-        key.removeprefix(prefix): value
-        for key, value in content["objective"].items()
-        if key.startswith(prefix)
-    }
-    with loading(place / name):
-        if network is None:
-            network = make_network(settings.net, len(weights["fc.bias"]))
-        else:
-            weights = {key.removeprefix("network."): value for key, value in weights.items()}
-        network.load_state_dict(weights)
-    mean, std = content["normalisation"]
-    return network.eval(), normalisation_of(mean, std)
 
 
 def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
@@ -202,13 +152,22 @@ def _objective(
     settings: RunSettings, n_classes: int, samples: int, own: nn.Module | None, layer: str | None
 ) -> Objective:
     seed_everything(settings.seed)
-    network = make_network(settings.net, n_classes) if own is None else TappedNetwork(own, layer)
+    network = (
+        make_network(settings.net, n_classes) if own is None else _tapped(own, layer, n_classes)
+    )
     arguments = dict(settings.loss_arguments)
     known = inspect.signature(LOSSES[settings.loss]).parameters if settings.loss in LOSSES else ()
     if "samples" in known:
         arguments.setdefault("samples", samples)
     loss = make_loss(settings.loss, n_classes, dataset=settings.loss_settings_for, **arguments)
     return Objective(network, loss, settings.mixing, settings.mixing_arguments, samples=samples)
+
+
+def _tapped(own: nn.Module, layer: str | None, n_classes: int) -> TappedNetwork:
+    tapped = TappedNetwork(own, layer, n_classes=n_classes)
+    if not any(parameter.requires_grad for parameter in own.parameters()):
+        raise InputError("no parameter of the network can learn: requires_grad is False for all")
+    return tapped
 
 
 def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingBatches:

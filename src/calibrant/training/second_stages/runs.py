@@ -47,7 +47,7 @@ def write_training_predictions(folder: Path, file: Path, data: Path | None = Non
     from calibrant.training.run.images import held_out
     from calibrant.training.run.outputs import predict
     from calibrant.training.run.settings import RunSettings
-    from calibrant.training.run.train import load_network
+    from calibrant.training.run.trained import load_network
 
     settings = RunSettings.read(folder / CONFIG)
     network, normalise = load_network(folder)

@@ -579,9 +579,9 @@ def test_head_of_a_network_is_found_or_missed_plainly():
     network = network_of(4, 3)
     assert find_head(network).name == "4"
     assert find_head(network, "0").layer is network[0]
-    with pytest.raises(InputError, match="no linear layer fc; it has: 0, 4"):
+    with pytest.raises(InputError, match="no linear layer 'fc'; its last ones are: 0, 4"):
         find_head(network, "fc")
-    with pytest.raises(InputError, match="no linear layer; it has: none"):
+    with pytest.raises(InputError, match="the network has no linear layer"):
         find_head(nn.Conv2d(1, 1, 1))
     with pytest.raises(InputError, match="kappa is chosen on rows"):
         MaCCal(epochs=1).fit_network(network, [(torch.zeros(2, 4), torch.tensor([0, 1]))])

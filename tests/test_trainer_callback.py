@@ -143,3 +143,19 @@ def test_what_is_missing_is_named(tmp_path):
         TrainerCalibration(trainer.model).compute_loss(
             {"logits": torch.zeros(2, 3)}, torch.tensor([0, 1])
         )
+
+
+@pytest.mark.parametrize("name", ["adafocal", "fedlas-ls"])
+def test_a_callback_that_the_trainer_was_not_given_is_missed(name, tmp_path):
+    from calibrant.training import TrainerCalibration
+
+    trainer = a_trainer(loss_named(name), tmp_path)
+    trainer.remove_callback(TrainerCalibration)
+    with pytest.raises(InputError, match=r"give it callbacks=\[calibration\]"):
+        trainer.train()
+
+
+def test_labels_that_the_collator_leaves_out_are_missed(tmp_path):
+    text = [row | {"labels": "a"} for row in rows()]
+    with pytest.raises(InputError, match="the batch has no labels: rows must have class numbers"):
+        a_trainer(loss_named("fedlas-ls"), tmp_path, text).train()

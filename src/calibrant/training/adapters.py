@@ -100,6 +100,11 @@ def for_trainer(
         outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         logits = logits_of(outputs)
+        if not isinstance(labels, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(
+                "the batch has no labels: rows must have class numbers as 'labels' or 'label'; "
+                "text is left out by the Trainer's collator"
+            )
         seen = features.features if isinstance(features, PenultimateFeatures) else None
         if seen is None and callable(features):
             seen = features(outputs)

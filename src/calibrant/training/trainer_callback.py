@@ -95,10 +95,20 @@ class TrainerCalibration(TrainerCallback):
     def compute_loss(
         self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Return the loss of a batch; the `compute_loss_func` of the Trainer."""
+        """Return the loss of a batch; the `compute_loss_func` of the Trainer.
+
+        Raises:
+            InputError: the Trainer trains, but this isn't among its callbacks.
+        """
+        logits = logits_of(outputs)
+        if not self._fitting and self.loss.training and logits.requires_grad:
+            raise InputError(
+                "the Trainer doesn't tell the loss where it is: give it callbacks=[calibration], "
+                "the TrainerCalibration whose compute_loss it has"
+            )
         if self._fitting and not self.loss.training and "validation" in self.loss.needs:
-            logits = logits_of(outputs).detach()
-            self._seen.append((logits.flatten(0, -2).float().cpu(), labels.flatten().cpu()))
+            kept = logits.detach().flatten(0, -2).float().cpu()
+            self._seen.append((kept, labels.flatten().cpu()))
         return self._plain(outputs, labels, num_items_in_batch)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -5,8 +5,7 @@ Both give the same thing, batches of (N, D) features with (N,) labels, an epoch 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -17,9 +16,10 @@ from torch import Tensor, nn
 from calibrant.core.arrays import Array, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import check_features, check_labels
-from calibrant.training.features import PenultimateFeatures
+from calibrant.training.features import PenultimateFeatures, last_layer
+from calibrant.training.nets.forms import answered, frozen, moved, parted
 from calibrant.training.second_stages.seeds import epoch_order
-from calibrant.training.second_stages.tensors import row_parts, tensor_of
+from calibrant.training.second_stages.tensors import row_parts, tensor_of, width_of
 
 Batch = tuple[Tensor, Tensor]
 Place = tuple[torch.device, torch.dtype]
@@ -139,24 +139,6 @@ def _classes_without_gap(labels: Any, source: str) -> int:
     return len(found)
 
 
-@contextmanager
-def frozen(network: nn.Module) -> Generator[None]:
-    """Keep a network as it is: no gradients, and no running statistics or dropout either.
-
-    Batch norm in training mode would move its running means even where nothing is learnt. The
-    modes of all modules are put back on leaving, one by one: the network's owner may keep some of
-    them in evaluation mode while it trains.
-    """
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 class Tapped(NamedTuple):
     """The layer of a network that a second stage replaces."""
 
@@ -164,33 +146,40 @@ class Tapped(NamedTuple):
     layer: nn.Linear
 
 
-def find_head(network: nn.Module, name: str | None = None) -> Tapped:
+def find_head(network: nn.Module, layer: str | None = None) -> Tapped:
     """Return the classifier of a network: the linear layer of that name, by default the last one.
+
+    Where another looks like a classifier as well, a warning names both.
 
     Raises:
         InputError: there is none.
     """
-    modules: list[tuple[str, nn.Module]] = list(cast(Any, network).named_modules())
-    linear = {key: module for key, module in modules if isinstance(module, nn.Linear)}
-    if name is None and linear:
-        name = list(linear)[-1]
-    if name is None or name not in linear:
-        raise InputError(
-            f"the network has no linear layer {name or ''}".rstrip()
-            + f"; it has: {', '.join(linear) or 'none'}"
-        )
-    return Tapped(name, linear[name])
+    name = last_layer(network, layer, linear=True)
+    return Tapped(name, cast(nn.Linear, network.get_submodule(name)))
 
 
-def replace_head(network: nn.Module, head: nn.Module, name: str | None = None) -> nn.Module:
+def replace_head(network: nn.Module, head: nn.Module, layer: str | None = None) -> nn.Module:
     """Put `head` in place of the network's classifier, in place, and return the network.
 
+    Args:
+        network: any with a linear layer as its classifier.
+        head: takes (N, D) features, such as `load_head` returns.
+        layer: name of the layer to replace; None takes the last linear one that was registered, and
+            warns where several could be meant.
+
     Raises:
-        InputError: the network has no such linear layer, or is that layer itself.
+        InputError: the network has no such linear layer, or is that layer itself; or the head takes
+            another number of features.
     """
-    path = find_head(network, name).name
+    path, old = find_head(network, layer)
     if not path:
         raise InputError("the network is a single linear layer; use the head in its place")
+    width = width_of(head)
+    if width not in (None, old.in_features):
+        raise InputError(
+            f"the head takes {width} features, but layer '{path}' is given {old.in_features}; name "
+            "the layer whose inputs the head was trained on with layer="
+        )
     parent, _, leaf = path.rpartition(".")
     owner = network.get_submodule(parent)
     setattr(owner, leaf, head)
@@ -203,16 +192,17 @@ class NetworkFeatures:
     Args:
         network: a classifier whose last linear layer is its head; what enters that layer are the
             features. Its parameters, buffers and modes stay as they are.
-        loader: yields (inputs, labels), such as a `DataLoader`. If its sampler has `set_epoch`
-            (a `SeededShuffle`, or that of a distributed run), it is told the epoch.
-        head: name of the linear layer, if it isn't the last one.
+        loader: yields batches of inputs and labels, such as a `DataLoader`, in any form that
+            `calibrant.training.run.predict` takes. If its sampler has `set_epoch` (a
+            `SeededShuffle`, or that of a distributed run), it is told the epoch.
+        layer: name of the linear layer, if it isn't the last one.
     """
 
-    def __init__(self, network: nn.Module, loader: Iterable[Any], head: str | None = None) -> None:
+    def __init__(self, network: nn.Module, loader: Iterable[Any], layer: str | None = None) -> None:
         self.network, self.loader = network, loader
-        self.name, layer = find_head(network, head)
-        self.width, self.n_classes = layer.in_features, layer.out_features
-        self.place = layer.weight.device, _at_least_float32(layer.weight.dtype)
+        self.name, old = find_head(network, layer)
+        self.width, self.n_classes = old.in_features, old.out_features
+        self.place = old.weight.device, _at_least_float32(old.weight.dtype)
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         """Yield features and labels of one run through the loader, in batches of its own size."""
@@ -238,10 +228,10 @@ class NetworkFeatures:
     def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         device = next(self.network.parameters()).device
         with PenultimateFeatures(self.network, self.name) as tap:
-            for inputs, labels in self.loader:
+            for inputs, labels in map(parted, self.loader):
                 # Entered for each batch: between two of them the network is the caller's.
                 with frozen(self.network):
-                    logits = self.network(inputs.to(device))
+                    logits = answered(self.network, moved(inputs, device))
                 features = tap.features
                 if features.ndim != 2:
                     raise InputError(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, as_array, is_numpy, to_numpy
@@ -22,7 +23,7 @@ from calibrant.training.second_stages.records import EpochRecord, Progress, sile
 from calibrant.training.second_stages.scaling import READ_ROWS, FeatureScaling
 from calibrant.training.second_stages.sources import FeatureRows, FeatureSource, NetworkFeatures
 from calibrant.training.second_stages.storage import save_head
-from calibrant.training.second_stages.tensors import head_logits, row_parts, tensor_of
+from calibrant.training.second_stages.tensors import head_logits, row_parts, tensor_of, width_of
 
 # For an interval beside a fit; `calibrant head` draws more, on test rows.
 BESIDE_RESAMPLES = 200
@@ -113,7 +114,7 @@ class SecondStage(ABC):
         loader: Iterable[Any],
         validation: Iterable[Any] | None = None,
         *,
-        head: str | None = None,
+        layer: str | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Train a head on the features that a frozen network computes for a loader's batches.
@@ -123,19 +124,28 @@ class SecondStage(ABC):
 
         Args:
             network: a classifier whose last linear layer is its head.
-            loader: yields (inputs, labels) in batches, whose size is the loader's.
+            loader: yields batches of inputs and labels, in any form that
+                `calibrant.training.run.predict` takes; their size is the loader's.
             validation: the same for held-out rows, not augmented.
-            head: name of the linear layer that is the head, if it isn't the last one.
+            layer: name of the linear layer that is the head; None takes the last one, and warns
+                where several could be meant.
             progress: called with a line of text as each epoch begins.
 
         Raises:
-            InputError: unusable arguments, or no such layer.
+            InputError: unusable arguments or batches, or no such layer.
         """
         check_arguments(self)
-        source = NetworkFeatures(network, loader, head)
+        for given in (loader, validation):
+            if isinstance(given, Dataset) and not isinstance(given, IterableDataset):
+                raise InputError(
+                    f"give a DataLoader of the data set ({type(cast(Any, given)).__name__}), whose "
+                    "batch size is that of the head's training"
+                )
+        source = NetworkFeatures(network, loader, layer)
         held_out, reference = None, None
         if validation is not None:
-            held_out, reference = NetworkFeatures(network, validation, head).cached(self.seed)
+            validating = NetworkFeatures(network, validation, source.name)
+            held_out, reference = validating.cached(self.seed)
         self._begin(source.n_classes)
         self._fit(source, held_out, reference, progress or silent)
         self._set_beside(held_out, reference)
@@ -186,6 +196,11 @@ class SecondStage(ABC):
             raise NotFittedError(f"this {type(self).__name__} has not been fitted")
         features = as_array(features)
         check_features(features, int(features.shape[0]), "features")
+        width = width_of(self.head_)
+        if width not in (None, features.shape[1]):
+            raise InputError(
+                f"features: have {features.shape[1]} columns, but the head takes {width}"
+            )
         given = tensor_of(features) if is_numpy(features) else features
         parts = [head_logits(self.head_, part) for part in row_parts(given, READ_ROWS)]
         result = torch.cat(parts)

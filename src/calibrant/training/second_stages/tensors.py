@@ -37,6 +37,12 @@ def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     cast(Any, optimizer).step()
 
 
+def width_of(head: nn.Module) -> int | None:
+    """Return how many features a head takes, by its first linear layer; None if it has none."""
+    linear = (part.in_features for part in head.modules() if isinstance(part, nn.Linear))
+    return next(linear, None)
+
+
 def head_logits(head: nn.Module, features: Tensor) -> Tensor:
     """Return the logits of a head without gradients, computed in the dtype of its parameters."""
     reference = next(head.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from calibrant.sample import load_sample
 
 SMART = ["fit", "val.npz", "--method", "smart"]
 FEW = ["--resamples", "20"]
+ROOT = Path(__file__).parents[1]
 
 
 class Outcome(NamedTuple):
@@ -234,6 +236,7 @@ def test_fit_averages_methods_and_says_why(run, folder, tmp_path):
     assert ("Averages " if len(methods) > 1 else "Takes ") in words
     assert all(f"{method} " in words for method in methods)
     assert "weights by nll in" in words
+    assert "NLL of all, simplest first" in words
     assert "Left out svs: it may change the predicted class" in words
     assert plain(outcome.out)
     assert chosen.get_params()["candidates"] == "ets, top-rest,svs"
@@ -314,6 +317,10 @@ def test_demo(run, tmp_path):
     outcome = run("demo", "--out", out)
     assert (outcome.code, outcome.err) == (0, "")
     assert plain(outcome.out)
+    verdict = re.search(r"^Use .*?(?=\n\n)", outcome.out, flags=re.M | re.S)
+    assert verdict
+    for page in ("README.md", "docs/verdict.md"):
+        assert verdict.group() in (ROOT / page).read_text(encoding="utf-8"), page
     assert sorted(p.name for p in out.iterdir()) == [
         "comparison.json",
         "report.html",

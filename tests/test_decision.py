@@ -166,6 +166,13 @@ def test_the_reasons_name_what_was_kept_at_each_step():
     )
 
 
+def test_once_one_method_is_left_nothing_is_said_of_further_sets():
+    verdict = decide([of("far", nll=0.9, ece=0.01), of("sharp", nll=0.3, ece=0.2)], LEVEL)
+    assert verdict.why == (
+        "Only sharp may have the lowest NLL. It keeps every predicted class and has 1 parameter."
+    )
+
+
 def test_without_a_proper_score_the_calibration_error_decides():
     verdict = decide([of("a", ece=0.4), of("b", ece=0.1, parameters=7)], LEVEL)
     assert verdict.recommended == "b"

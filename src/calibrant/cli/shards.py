@@ -13,6 +13,7 @@ from calibrant.cli.options import read
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
+from calibrant.metrics.table import METRICS
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -205,8 +206,15 @@ def fitted_text(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str
         document["parts"] = parts
     for note in report.notes:
         if not note.partition(":")[0].endswith("Warning"):  # warnings go to stderr
-            text += f"\n\n{wrap(note[:1].upper() + note[1:])}"
+            text += f"\n\n{wrap(_sentence(note))}"
     return text, document
+
+
+def _sentence(note: str) -> str:
+    """Return a note as a sentence begins: a metric's name becomes its title, nll NLL."""
+    first = note.split(" ", 1)[0]
+    title = METRICS[first].title if first in METRICS else first[:1].upper() + first[1:]
+    return title + note[len(first) :]
 
 
 def sampled_or_read(path: Path, seed: int, options: dict[str, Any]) -> Predictions:

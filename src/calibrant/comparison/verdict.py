@@ -92,7 +92,7 @@ def decide(methods: Sequence[ComparedMethod], level: float) -> Verdict:
     said: list[str] = []
     score = next((name for name in PROPER_SCORES if name in sets), None)
     for metric in (score, CALIBRATION):
-        if metric is None or metric not in sets:
+        if metric is None or metric not in sets or (said and len(kept) == 1):
             continue
         # The set of those that are left: the best of all may have been left out before.
         among = _best_set(kept, metric, level)

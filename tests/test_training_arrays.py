@@ -41,3 +41,29 @@ def test_what_is_no_array_of_images_is_refused(tmp_path):
     file.write_bytes(b"no arrays")
     with pytest.raises(InputError, match=r"train\.npz: can't read the arrays"):
         read_data_set(tmp_path, n_classes=2)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_validation_rows_are_found_by_any_of_their_names(tmp_path, name):
+    for file in ("train", "test", name):
+        np.savez(tmp_path / f"{file}.npz", images=PIXELS, labels=np.arange(4) % 2)
+    found = read_data_set(tmp_path, n_classes=2).validation
+    assert found is not None
+    assert len(found) == 4
+    np.savez(tmp_path / "val.npz", images=PIXELS, labels=np.arange(4) % 2)
+    if name != "val":
+        with pytest.raises(InputError, match=f"holds val.npz and {name}.npz, .* keep one"):
+            read_data_set(tmp_path, n_classes=2)
+
+
+def test_what_lies_there_instead_is_said(tmp_path):
+    np.savez(tmp_path / "arrays.npz", images=PIXELS)
+    with pytest.raises(InputError, match=r"known layout; it holds arrays\.npz, where there should"):
+        read_data_set(tmp_path)
+    with pytest.raises(InputError, match="known layout, but a file; give the folder that it lies"):
+        read_data_set(tmp_path / "arrays.npz")
+    (tmp_path / "train.npz").write_text("images")
+    with pytest.raises(
+        InputError, match=r"train\.npz: .* is no npz file, or cut short; numpy\.savez"
+    ):
+        read_data_set(tmp_path, n_classes=2)

@@ -110,3 +110,11 @@ def test_a_network_is_trained_on_them(tmp_path):
     )
     train(settings, tmp_path / "run")
     assert np.load(tmp_path / "run/test.npz")["logits"].shape == (3, 2)
+
+
+def test_a_single_split_asks_for_both(tmp_path):
+    a_set(4).save_to_disk(tmp_path / "one")
+    with pytest.raises(InputError, match=r"but a single split; give the folder above .* or save"):
+        read_data_set(tmp_path / "one")
+    a_set(4).train_test_split(0.5).save_to_disk(tmp_path / "both")  # as the sentence says
+    assert len(read_data_set(tmp_path / "both").train) == 2

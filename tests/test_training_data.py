@@ -94,7 +94,7 @@ def test_hub_files_in_the_folder_of_their_configuration(tmp_path: Path) -> None:
         part = tmp_path / f"cropped_digits/{split}-00000-of-00001.parquet"
         write_hub(part, pixels(2), {"label": [0, 1]}, "image", names)
     assert len(read_data_set(tmp_path).train) == 2
-    with pytest.raises(InputError, match="only images in folders can be stretched"):
+    with pytest.raises(InputError, match="only images in folders and Arrow files can be stretched"):
         read_data_set(tmp_path, size=(8, 8))
     write_hub(tmp_path / "full_numbers/train-00000-of-00001.parquet", pixels(1), {}, "image")
     with pytest.raises(InputError, match=r"several .*: cropped_digits, full_numbers; name one"):

@@ -120,10 +120,12 @@ def read_data_set(
     read = _reader_into_memory(folder, None if cache is None else Path(cache))
     if read is not None:
         if size is not None:
-            raise InputError(f"{source}: only images in folders can be stretched to a size")
+            raise InputError(
+                f"{source}: only images in folders and Arrow files can be stretched to a size"
+            )
         return _data_set(*read(), n_classes, source)
     if not folder.is_dir():
-        raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
+        raise _unknown_layout(folder)
     return _read_folders(folder, n_classes, size, source)
 
 
@@ -174,7 +176,7 @@ def _read_folders(
         found = read_aircraft(folder, size or (448, 448))
         return _data_set(found.sets, found.class_names, n_classes, source)
     if not (folder / "train").is_dir():
-        raise InputError(f"{source}: is no data set of a known layout: {LAYOUTS}")
+        raise _unknown_layout(folder)
     train, names = read_class_folders(folder / "train", size)
     sets: dict[str, Any] = {"train": train}
     for split, words in (("validation", ("val", "valid", "validation")), ("test", ("test",))):
@@ -182,6 +184,25 @@ def _read_folders(
             if (folder / word).is_dir():
                 sets[split], _ = read_class_folders(folder / word, size, names)
     return _data_set(sets, names, n_classes, source)
+
+
+def _unknown_layout(path: Path) -> InputError:
+    """Return what to say of a path that holds no data set, by what it does hold."""
+    no_layout = f"{path}: is no data set of a known layout"
+    if path.is_file():
+        return InputError(
+            f"{no_layout}, but a file; give the folder that it lies in, or: {LAYOUTS}"
+        )
+    held = sorted(item.name for item in path.iterdir())
+    if any(name.startswith("data-") and name.endswith(".arrow") for name in held):
+        return InputError(
+            f"{no_layout}, but a single split; give the folder above if that has train and test, "
+            "or save both, as dataset.train_test_split(0.2).save_to_disk(...) does"
+        )
+    shown = ", ".join(held[:5]) + ", ..." * (len(held) > 5)
+    return InputError(
+        f"{no_layout}; it holds {shown or 'nothing'}, where there should be {LAYOUTS}"
+    )
 
 
 def _data_set(

@@ -17,6 +17,7 @@ from calibrant.core.errors import InputError, TrainingWarning
 from calibrant.files import read_predictions
 from calibrant.training import Mixup
 from calibrant.training.run import (
+    Examples,
     RunSettings,
     held_out,
     load_network,
@@ -203,6 +204,28 @@ def test_mixtures_between_the_stages_of_a_network_of_your_own(tmp_path):
     assert run(tmp_path, network=Staged(), mixing="mit-a") is not None
     with pytest.raises(InputError, match="`stages`, which Sequential lacks"):
         run(tmp_path / "other", mixing="mit-a")
+
+
+def test_a_run_goes_on_with_as_many_rows_as_it_began_with(tmp_path):
+    for rows, sentence in ((table(60), None), (table(48), "of a run on 60 training rows, not 48")):
+        data = own_data(rows, table(12, 1), table(12, 2), n_classes=CLASSES)
+        if sentence is None:
+            train(settings(), tmp_path / "run", data=data, network=mlp())
+            continue
+        with pytest.raises(InputError, match=sentence):
+            train(settings(), tmp_path / "run", data=data, network=mlp(), resume=True)
+
+
+def test_what_own_data_is_given_is_checked_at_once():
+    with pytest.raises(InputError, match="NoneType has no rows by number"):
+        own_data(table(), None, n_classes=CLASSES)
+    with pytest.raises(InputError, match="n_classes must be a whole number of at least 2, not '3'"):
+        own_data(table(), table(), n_classes=cast(Any, "3"))
+    labels = tensors()[1]
+    for known in (labels.tolist(), labels.numpy()):
+        assert torch.equal(Examples(table(), labels=known).labels, labels)
+    with pytest.raises(InputError, match=r"labels must be \(60,\), one for each row, not \(59,\)"):
+        Examples(table(), labels=labels[1:])
 
 
 # --- predictions -------------------------------------------------------------------------------

@@ -39,10 +39,15 @@ def parted(batch: Any) -> tuple[Any, Tensor]:
         inputs, labels = cast(Any, batch)
     else:
         raise InputError(f"a batch must be {PAIR}, not {kind_of(batch)}")
-    return inputs, _checked(labels)
+    return inputs, class_numbers(labels)
 
 
-def _checked(labels: Any) -> Tensor:
+def class_numbers(labels: Any) -> Tensor:
+    """Return (B,) whole numbers, whatever kind of sequence they come in.
+
+    Raises:
+        InputError: text, one-hot labels, fractions.
+    """
     try:
         found = torch.as_tensor(labels)
     # Text, None, lists of several lengths: torch has another word for each.

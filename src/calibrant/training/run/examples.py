@@ -13,7 +13,7 @@ from torch.utils.data import default_collate as collate_rows  # pyright: ignore[
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.training.data.dataset import DataSet
 from calibrant.training.data.images import Images, Normalisation
-from calibrant.training.nets.forms import LABELS, PAIR, kind_of, parted, tensors_of
+from calibrant.training.nets.forms import LABELS, PAIR, class_numbers, kind_of, parted, tensors_of
 
 _AT_ONCE = 256
 
@@ -47,7 +47,8 @@ class Examples:
     Args:
         source: a data set with a length and rows by number, or a `DataLoader` of one, whose
             `collate_fn` then makes the batches; its order and batch size aren't used.
-        labels: (N,) class numbers; None reads every row once to learn them.
+        labels: (N,) class numbers, as a tensor, array or list; None reads every row once to learn
+            them.
 
     Raises:
         InputError: a data set without a length, or rows of another form.
@@ -62,7 +63,7 @@ class Examples:
         tensor([[1., 1., 1., 1.]])
     """
 
-    def __init__(self, source: Any, labels: Tensor | None = None) -> None:
+    def __init__(self, source: Any, labels: Any = None) -> None:
         loader = cast(Any, source) if isinstance(source, DataLoader) else None
         self._rows: Any = source if loader is None else loader.dataset
         self._collate: Callable[[list[Any]], Any] = (
@@ -80,11 +81,12 @@ class Examples:
             _check_row(rows[0], type(rows).__name__)
         if labels is None:
             labels = torch.cat([self._read(part)[1] for part in self._parts()])
-        elif labels.shape != (len(rows),):
+        known = class_numbers(labels)
+        if len(known) != len(rows):
             raise InputError(
-                f"labels must be ({len(rows)},), one for each row, not {tuple(labels.shape)}"
+                f"labels must be ({len(rows)},), one for each row, not ({len(known)},)"
             )
-        self.labels = labels.long()
+        self.labels = known.long()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -191,10 +193,11 @@ def own_data(train: Any, test: Any, validation: Any = None, *, n_classes: int) -
         >>> len(own_data(rows, rows, n_classes=2).train)
         20
     """
-    sets = [
-        part if part is None or isinstance(part, Examples) else Examples(part)
-        for part in (train, test, validation)
-    ]
-    parts = cast(list[Images], sets)
-    held_out = None if validation is None else parts[2]
-    return DataSet(parts[0], parts[1], held_out, n_classes, source="your data")
+    if not isinstance(n_classes, int) or n_classes < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"n_classes must be a whole number of at least 2, not {n_classes!r}")
+    held_out = None if validation is None else _examples(validation)
+    return DataSet(_examples(train), _examples(test), held_out, n_classes, source="your data")
+
+
+def _examples(rows: Any) -> Images:
+    return cast(Images, rows if isinstance(rows, Examples) else Examples(rows))

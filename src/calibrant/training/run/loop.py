@@ -88,6 +88,13 @@ class Loop:
         if not file.is_file():
             return
         content = read_checkpoint(file)
+        # The settings name the data; that they are others shows in their number at least.
+        rows, before = len(self.batches.images), content.get("rows")
+        if before not in (None, rows):
+            raise InputError(
+                f"{file}: is of a run on {before} training rows, not {rows}; it can only go "
+                "on as it began"
+            )
         with loading(file):
             self.objective.load_state_dict(content["objective"])
             self._optimizer.load_state_dict(content["optimizer"])
@@ -245,6 +252,7 @@ class Loop:
                 self._optimizer.state_dict(),
                 self.fabric.strategy.precision.state_dict(),
                 self.batches.normalise,
+                len(self.batches.images),
             )
 
     def _tell(self, what: Callable[[Observer], None]) -> None:

@@ -51,6 +51,7 @@ def save_checkpoint(
     optimizer: dict[str, Any],
     precision: dict[str, Any],
     normalise: Normalisation,
+    rows: int,
 ) -> None:
     """Write a checkpoint, whole or not at all.
 
@@ -61,6 +62,7 @@ def save_checkpoint(
         optimizer: its state dict.
         precision: state of the loss scaling of 16-bit floats; empty without.
         normalise: what the network reads its images through.
+        rows: how many there are to train on.
     """
     content = {
         "format": FORMAT,
@@ -69,6 +71,7 @@ def save_checkpoint(
         "optimizer": optimizer,
         "precision": precision,
         "normalisation": (normalise.mean, normalise.std),
+        "rows": rows,
     }
     with replacing(path) as temporary:
         torch.save(content, temporary)

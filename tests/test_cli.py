@@ -27,6 +27,7 @@ from calibrant.sample import load_sample
 SMART = ["fit", "val.npz", "--method", "smart"]
 FEW = ["--resamples", "20"]
 ROOT = Path(__file__).parents[1]
+TWO_SETS = ["--fit", "val.npz", "--test", "test.npz"]
 
 
 class Outcome(NamedTuple):
@@ -438,6 +439,8 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
         (["apply", "saved.safetensors", "val.npz", "--out", "val.npz"], ["val.npz", "is read"]),
         (["measure", "val.npz", "--json", "val.npz"], ["val.npz", "is read"]),
         (["compare", "val.npz", "--fit-size", "1.5"], ["whole number"]),
+        (["compare", *TWO_SETS, "--fit-size", "100"], ["--fit-size", "split one file"]),
+        (["compare", *TWO_SETS, "--stratify"], ["--stratify", "split one file"]),
         (["apply", "saved.safetensors", "top.csv", "--out", "x.npz"], ["top.csv", "every class"]),
         (["apply", "saved.safetensors", "test.npz", "--out", "missing/x.npz"], ["folder"]),
         (["apply", "saved.safetensors", "test.npz", "--out", "x.pt"], ["'.pt' is unknown"]),

@@ -31,6 +31,9 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.predictions.predictions import Predictions
 
+# The share of a file's rows that is fitted to, unless told otherwise.
+FIT_SIZE = 0.5
+
 
 def compare(
     files: Annotated[
@@ -53,8 +56,12 @@ def compare(
         Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
     ] = None,
     fit_size: Annotated[
-        float, typer.Option(help="Of files that are split: rows to fit on, or a fraction below 1.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="Of files that are split: rows to fit on, or a fraction below 1. Default: 0.5.",
+            show_default=False,
+        ),
+    ] = None,
     stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
     methods: Annotated[
         str,
@@ -122,7 +129,7 @@ def compare(
             read_datasets(paths, **options),
             with_settings(_method_names(methods), settings or ()),
             seeds=[seed] if seeds is None else seeds_in(seeds),
-            fit_size=fit_size,
+            fit_size=FIT_SIZE if fit_size is None else fit_size,
             stratify=stratify,
             metrics=names_in(metrics) or None,
             rank_by=rank_by or "nll",
@@ -158,14 +165,19 @@ def _two_sets(
     file: Path | None,
     fit: Path | None,
     test: Path | None,
-    fit_size: float,
+    fit_size: float | None,
     seed: int,
     stratify: bool,
     options: dict[str, Any],
 ) -> tuple[Predictions, Predictions]:
     if file is not None and fit is None and test is None:
-        return read(file, **options).split(fit_size, seed, stratify=stratify)
+        size = FIT_SIZE if fit_size is None else fit_size
+        return read(file, **options).split(size, seed, stratify=stratify)
     if file is None and fit is not None and test is not None:
+        if fit_size is not None or stratify:
+            raise InputError(
+                "--fit-size and --stratify split one file; with --fit and --test leave them out"
+            )
         return sampled_or_read(fit, seed, options), sampled_or_read(test, seed, options)
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
 

@@ -38,7 +38,7 @@ NO_SCORES = RowScores(
     np.empty(0), np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0), np.empty(0)
 )
 # Rows that stand for all where a picture of their confidences is enough.
-STAND_INS = 10_000
+REPRESENTATIVES = 10_000
 KINDS = {
     "cells": "Intervals: resamples drawn from counts of rows in fine cells of confidence.",
     "clusters": "Intervals: resamples of whole clusters",
@@ -229,9 +229,9 @@ def evaluated(
         results,
         skipped,
         NO_SCORES,
-        stand_ins(rows),
+        representatives(rows),
         level,
-        positive=None if rows.positive is None else stand_ins(rows.of_positive()),
+        positive=None if rows.positive is None else representatives(rows.of_positive()),
         sums=rows,
         shards=sums.shards,
         broken=sums.broken,
@@ -265,10 +265,10 @@ def _measured(
     }
 
 
-def stand_ins(rows: RowSums) -> TopLabel:
+def representatives(rows: RowSums) -> TopLabel:
     """Return a few rows whose confidences are spread as those of all rows are."""
     cells = rows.cells.cells()
-    n = min(rows.n, STAND_INS)
+    n = min(rows.n, REPRESENTATIVES)
     ends = np.cumsum(cells.count.sum(axis=0))
     at = np.searchsorted(ends, (np.arange(n) + 0.5) / n * float(ends[-1]), side="right")
     index = np.minimum(at, len(ends) - 1)

@@ -20,7 +20,7 @@ from PIL import Image  # noqa: E402
 
 from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.training.data import ImageSet, Normalisation, read_data_set  # noqa: E402
-from calibrant.training.data.augment import centre_crop, random_crop, random_flip  # noqa: E402
+from calibrant.training.data.augment import random_crop, random_flip  # noqa: E402
 from calibrant.training.data.binary import read_cifar, read_cifar_c, read_idx  # noqa: E402
 from calibrant.training.data.folders import (  # noqa: E402
     read_aircraft,
@@ -396,11 +396,6 @@ def test_half_of_the_images_are_mirrored() -> None:
     mirrored = (flipped == images.flip(3)).all(dim=(1, 2, 3))
     assert ((flipped == images).all(dim=(1, 2, 3)) ^ mirrored).all()
     assert 440 <= mirrored.sum() <= 560
-
-
-def test_centre_crop() -> None:
-    images = torch.arange(36).reshape(1, 1, 6, 6)
-    assert centre_crop(images, 2).flatten().tolist() == [14, 15, 20, 21]
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real images are not beside this checkout")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.over_data_sets import t_interval
 
 
@@ -19,7 +20,7 @@ def quietly() -> Generator[None]:
         yield
 
 
-def mean_with_interval(values: Sequence[float]) -> dict[str, float]:
+def mean_with_interval(values: Sequence[float] | FloatArray) -> dict[str, float]:
     """Return the mean of independent numbers, with its 95 % t interval, as cells have it."""
     low, high = t_interval(np.asarray(values), 0.95)
     mean = float(np.mean(values))

@@ -15,6 +15,7 @@ from calibrant.predictions.scoring import score_top
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
+from calibrant.studies.measuring import mean_with_interval
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.plans import NONE
 from calibrant.studies.networks.trained import Network
@@ -81,8 +82,8 @@ class AlarmsOnImages(NetworkKind):
             top = score_top(speak(network.says_of(part)))
             parts.append((top.confidence, top.correct))
         values = {
-            f"gap-{severity}": _gap(*part)
-            for severity, part in zip(SEVERITIES, parts[1:], strict=True)
+            f"gap-{severity}": mean_with_interval(confidence - correct)
+            for severity, (confidence, correct) in zip(SEVERITIES, parts[1:], strict=True)
         }
         monitor = Monitor()
         monitor.update(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -93,14 +94,6 @@ class AlarmsOnImages(NetworkKind):
             since = change.since
             values["since"] = {"value": since.row, "low": since.low, "high": since.high}
         return {"values": values}
-
-
-def _gap(confidence: FloatArray, correct: BoolArray) -> dict[str, float]:
-    """Return confidence less accuracy with its normal 95 % interval."""
-    apart = confidence - correct
-    half = 1.96 * float(apart.std(ddof=1)) / np.sqrt(len(apart))
-    value = float(confidence.mean() - correct.mean())
-    return {"value": value, "low": value - half, "high": value + half}
 
 
 KIND = AlarmsOnImages()

@@ -11,6 +11,7 @@ from calibrant.core.errors import InputError
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
+from calibrant.studies.measuring import mean_with_interval
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.trained import Network
 
@@ -50,10 +51,7 @@ class FeatureNorm(NetworkKind):
         part = np.array_split(np.argsort(norms, kind="stable"), 10)[int(cell.at["tenth"]) - 1]
         values = {"correlation": {"value": float(np.corrcoef(norms, confidence)[0, 1])}}
         for name, of_all in (("confidence", confidence), ("accuracy", right), ("norm", norms)):
-            of_part = of_all[part]
-            half = 1.96 * float(of_part.std()) / np.sqrt(max(len(of_part), 1))
-            mean = float(of_part.mean())
-            values[name] = {"value": mean, "low": mean - half, "high": mean + half}
+            values[name] = mean_with_interval(of_all[part])
         return {"values": values}
 
 

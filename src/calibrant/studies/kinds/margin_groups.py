@@ -16,6 +16,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Measure
 from calibrant.studies.kinds.posthoc import PostHoc
+from calibrant.studies.measuring import mean_with_interval
 from calibrant.studies.smart.figures import draw_groups
 from calibrant.studies.smart.mismatch import slices_of
 
@@ -65,9 +66,7 @@ def grouped(test: Predictions, before: RowScores, now: RowScores) -> dict[str, A
     moved = now.confidence - before.confidence
     for name, group, rows in zip(GROUPS, found, slices_of(margin, len(GROUPS)), strict=False):
         values[f"gap_{name}"] = _gap(group)
-        error = 1.96 * float(moved[rows].std()) / np.sqrt(rows.sum())
-        mean = float(moved[rows].mean())
-        values[f"moved_{name}"] = {"value": mean, "low": mean - error, "high": mean + error}
+        values[f"moved_{name}"] = mean_with_interval(moved[rows])
     named = zip(("all", *GROUPS), (whole, *found), strict=False)
     return {"values": values, "groups": {name: _points(group) for name, group in named}}
 

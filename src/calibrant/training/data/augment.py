@@ -34,12 +34,6 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(mirrored.to(images.device)[:, None, None, None], images.flip(3), images)
 
 
-def centre_crop(images: Tensor, size: int) -> Tensor:
-    """Return the middle (B, C, size, size) of (B, C, H, W) images."""
-    top, left = (images.shape[2] - size) // 2, (images.shape[3] - size) // 2
-    return images[:, :, top : top + size, left : left + size]
-
-
 def _offsets(room: int, count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, room + 1, (count, 1), generator=generator)
 

@@ -29,6 +29,7 @@ from calibrant.training.run.state import (
     loading,
     read_checkpoint,
     save_checkpoint,
+    told_apart,
 )
 from calibrant.training.second_stages.progressive_freezing import (
     PAPER_CUTS,
@@ -88,11 +89,10 @@ class Loop:
         if not file.is_file():
             return
         content = read_checkpoint(file)
-        # The settings name the data; that they are others shows in their number at least.
-        rows, before = len(self.batches.images), content.get("rows")
-        if before not in (None, rows):
+        # The settings name the data; that they are others shows in their labels at least.
+        if content["data"] != told_apart(self.batches.images.labels):
             raise InputError(
-                f"{file}: is of a run on {before} training rows, not {rows}; it can only go "
+                f"{file}: is of a run on other training rows, {content['data']}; it can only go "
                 "on as it began"
             )
         with loading(file):
@@ -252,7 +252,7 @@ class Loop:
                 self._optimizer.state_dict(),
                 self.fabric.strategy.precision.state_dict(),
                 self.batches.normalise,
-                len(self.batches.images),
+                self.batches.images.labels,
             )
 
     def _tell(self, what: Callable[[Observer], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -16,9 +17,9 @@ from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
 from calibrant.training.data.images import Normalisation
 
-FORMAT = 1
+FORMAT = 2
 LAST, BEST = "last.ckpt", "best.ckpt"
-_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation")
+_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation", "data")
 
 
 @dataclass
@@ -51,7 +52,7 @@ def save_checkpoint(
     optimizer: dict[str, Any],
     precision: dict[str, Any],
     normalise: Normalisation,
-    rows: int,
+    labels: Tensor,
 ) -> None:
     """Write a checkpoint, whole or not at all.
 
@@ -62,7 +63,7 @@ def save_checkpoint(
         optimizer: its state dict.
         precision: state of the loss scaling of 16-bit floats; empty without.
         normalise: what the network reads its images through.
-        rows: how many there are to train on.
+        labels: (N,) of the rows to train on, in their order, by which data are told apart.
     """
     content = {
         "format": FORMAT,
@@ -71,10 +72,16 @@ def save_checkpoint(
         "optimizer": optimizer,
         "precision": precision,
         "normalisation": (normalise.mean, normalise.std),
-        "rows": rows,
+        "data": told_apart(labels),
     }
     with replacing(path) as temporary:
         torch.save(content, temporary)
+
+
+def told_apart(labels: Tensor) -> str:
+    """Return what the rows to train on are known by: their number and a digest of their labels."""
+    content = labels.cpu().long().contiguous().numpy().tobytes()
+    return f"{len(labels)} rows, {hashlib.blake2b(content, digest_size=8).hexdigest()}"
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -101,6 +108,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     for name in ("objective", "optimizer", "precision"):
         if not isinstance(parts[name], dict):
             raise InputError(f"{path}: '{name}' must be a dict, not {type(parts[name]).__name__}")
+    if not isinstance(parts["data"], str):
+        raise InputError(f"{path}: 'data' must say what rows the run is on")
     for name, values in parts["objective"].items():
         if not isinstance(values, Tensor):
             raise InputError(f"{path}: '{name}' of the objective is no tensor")

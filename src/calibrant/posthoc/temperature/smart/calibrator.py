@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
@@ -220,10 +219,6 @@ class SMART(SummaryTemperature):
         """Return the inverse temperatures that the network reads off the indicator."""
         indicator = indicator_of(self.indicator, xp, logits, masks)
         return _betas_at(xp, indicator * self._unit(learnt["reference_"]), learnt)
-
-    def inverse_temperatures_at(self, indicator: FloatArray) -> FloatArray:
-        """Return (N,) inverse temperatures for (N, d) indicators in units of T0."""
-        return _betas_at(xnp, indicator, self.map_arrays())
 
 
 def _betas_at(xp: Any, indicator: Array, learnt: Mapping[str, Array]) -> Array:

@@ -271,6 +271,20 @@ def test_the_full_tables_run_on_files_of_the_true_layouts(
     assert all(r["published"] is not None for r in found.records() if r["metric"] == "ece")
 
 
+def test_a_method_is_a_loss_unless_it_brings_a_mixture_or_a_stage_along():
+    study = cb.studies.study_named("heads-after-losses")
+    lines = {cell.method: plan_of(cell).line for cell in cells_of(study)}
+    mixed = {name: name.replace("-", " alpha=") for name in lines if name.startswith("mixup")}
+    assert lines == {name: name for name in lines} | mixed
+    # Whatever stands behind it, the first stage is the same.
+    stages = {(cell.method, plan_of(cell).line) for cell in cells_of(study)}
+    assert stages == set(lines.items())
+    table = cb.studies.study_named("maccal-table-1")
+    lines = {cell.method: plan_of(cell).line for cell in cells_of(table)}
+    assert lines["maccal"] == lines["retrain"] == "cross-entropy"
+    assert lines["focal"] == "focal"
+
+
 def test_a_head_is_trained_once_for_all_studies(tmp_path: Path) -> None:
     found = {
         name: cb.studies.run(

@@ -24,6 +24,7 @@ class Cell:
         seed: of everything random.
         settings: those of the study, with those of its values over them.
         metrics: what the study shows.
+        of_method: those of the settings that its method brings along.
     """
 
     study: str
@@ -32,6 +33,7 @@ class Cell:
     seed: int
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     metrics: tuple[str, ...] = ()
+    of_method: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def input(self) -> str:
@@ -56,8 +58,10 @@ def cells_of(study: Study) -> list[Cell]:
             continue
         over = [*(value.set for value in values), study.forced]
         settings = reduce(merged, over, dict(study.settings))
+        of_method: Mapping[str, Any] = study.value(METHOD, at[METHOD]).set if METHOD in at else {}
         found += [
-            Cell(study.name, study.kind, at, seed, settings, study.metrics) for seed in study.seeds
+            Cell(study.name, study.kind, at, seed, settings, study.metrics, of_method)
+            for seed in study.seeds
         ]
     return found
 

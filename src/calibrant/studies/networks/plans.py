@@ -136,8 +136,9 @@ def plan_of(cell: Cell) -> Plan:
     stage, mixing = settings["second_stage"], settings["mixing"]
     loss = settings["loss"]
     if not loss:
-        named = mixing == NONE and not stage
-        loss = cell.at.get("method", PLAIN_LOSS) if named else PLAIN_LOSS
+        # A method is the name of a loss, unless it brings a mixture or a second stage along.
+        other = {"mixing", "second_stage"} & cell.of_method.keys()
+        loss = PLAIN_LOSS if other else cell.at.get("method", PLAIN_LOSS)
     network = cell.at.get("network", settings["net"])
     run: dict[str, Any] = {name: settings[name] for name in RUN}
     run |= {"net": f"{settings['net'] or network}{settings['variant']}", "loss": loss}

@@ -69,6 +69,10 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
         (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),
         (["fit", "shards", "--out", "shards/0.npz"], "is read by this command"),
         (["measure", "shards", "--logits-key", "z"], "goes with one file"),
+        (
+            ["compare", "--fit", "shards", "--test", "shards", "--logits-key", "z"],
+            "goes with one file",
+        ),
     ],
 )
 def test_what_goes_with_one_file_only_is_refused(

@@ -155,6 +155,22 @@ def test_the_command_line_measures_fits_and_applies_many_labels(tmp_path: Path, 
     assert run("fit", path, "--method", "platt", "--out", fitted)["parameters"] == 2
 
 
+def test_the_command_line_fits_a_calibrator_for_each_label_if_asked_to(tmp_path: Path, labelled):
+    rows = many(labelled)
+    path, fitted = str(tmp_path / "m.npz"), str(tmp_path / "c.safetensors")
+    cb.write_predictions(rows, path)
+    words = ["fit", path, "--kind", "many-labels", "--method", "histogram", "--set", "n_bins=4"]
+    outcome = CliRunner().invoke(app, [*words, "--per-label", "--out", fitted, "--json", "-"])
+    assert outcome.exit_code == 0, outcome.output
+    assert set(json.loads(outcome.stdout)["parts"]) == set(rows.label_names)
+    own = cb.PerLabel.like(cb.make_calibrator("histogram", n_bins=4)).fit_predictions(rows)
+    np.testing.assert_array_equal(
+        cb.load(fitted).apply_predictions(rows).scores, own.apply_predictions(rows).scores
+    )
+    refused = CliRunner().invoke(app, ["fit", path, path, "--per-label", "--out", fitted])
+    assert "--per-label is for one file" in str(refused.exception)
+
+
 # --- tokens and pixels
 
 

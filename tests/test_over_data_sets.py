@@ -186,6 +186,18 @@ def test_the_command_compares_files_runs_and_folders(tmp_path: Path, datasets, r
     assert one_file["seeds"] == {"part-0": 2}
 
 
+def test_a_run_that_one_stands_in_is_called_as_its_folder_is(
+    tmp_path: Path, datasets, run, monkeypatch
+) -> None:
+    folder = tmp_path / "first-run"
+    folder.mkdir()
+    for name in ("val", "test"):
+        cb.write_predictions(datasets["part-0"], folder / f"{name}.npz")
+    monkeypatch.chdir(folder)
+    said = run("compare", ".", "--methods", "none", "--resamples", 5, "--json", "-")
+    assert json.loads(said.out)["datasets"] == ["first-run"]
+
+
 def test_wrong_words_are_one_sentence(tmp_path: Path, datasets, run) -> None:
     file = tmp_path / "a.npz"
     cb.write_predictions(datasets["part-0"], file)

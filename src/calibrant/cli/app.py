@@ -179,6 +179,7 @@ def fit(
     json: Json = None,
 ) -> None:
     """Fit a calibrator on held-out predictions and save it."""
+    from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
 
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
@@ -186,6 +187,8 @@ def fit(
         refuse_names("many files")
         if cluster is not None:
             raise InputError("of many files no clusters are held out together; leave out --cluster")
+        if per_label:
+            raise InputError("--per-label is for one file of many labels; leave it out")
         more: dict[str, Any] = {"sample": sample, "seed": seed, "json": json}
         fit_many(many, method=method, settings=settings or [], out=out, **more)
         return
@@ -199,6 +202,9 @@ def fit(
         "weight": weight,
     }
     calibrator = make_calibrator(method, **parse_arguments(method, settings or []))
+    if per_label:
+        calibrator = PerLabel.like(calibrator)
+        method = calibrator.method
     predictions = read(file, kind, labels, **where)
     with progress(None, f"fitting {method}"):
         calibrator.fit_predictions(predictions)

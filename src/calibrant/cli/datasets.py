@@ -51,7 +51,7 @@ def read_datasets(
     """
     found: dict[str, Any] = {}
     for path in [place for given in paths for place in _places(given)]:
-        name = path.name if path.is_dir() else path.stem
+        name = path.absolute().name if path.is_dir() else path.stem  # "." has no name of its own
         if name in found:
             raise InputError(f"{path}: two data sets are called {name}; rename one of them")
         if path.is_dir():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.cli.measuring import rows_like
 from calibrant.cli.options import read
 from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.cli.telling import refuse_names
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
 from calibrant.metrics.table import METRICS
@@ -232,6 +233,7 @@ def sampled_or_read(path: Path, seed: int, options: dict[str, Any]) -> Predictio
     from calibrant.scale.engines import Engine
     from calibrant.scale.sampling import sample
 
+    refuse_names("many files")
     if options.get("cluster") is not None:
         raise InputError("a sample of many files has no clusters; leave out --cluster")
     many = Many(

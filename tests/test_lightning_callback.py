@@ -16,7 +16,7 @@ pytest.importorskip("lightning")
 from lightning.pytorch import LightningModule, Trainer
 
 from calibrant.core.errors import InputError
-from calibrant.training import CalibrationCallback, PenultimateFeatures
+from calibrant.training import CalibrationCallback, NetworkWithLoss, PenultimateFeatures
 from calibrant.training.losses import CRL, AdaFocal, CalibrationLoss, FeDLaS, Focal
 
 # Lightning has much to say about few workers and few batches.
@@ -158,6 +158,13 @@ def test_schedules_and_counters_learn_of_epochs():
     module = TakesPositions(CRL(samples=48), tiny_cnn())
     trainer(CalibrationCallback(), epochs=3).fit(module, batches())
     assert module.loss.epochs == 3
+
+
+def test_a_loss_that_a_module_holds_twice_is_told_once():
+    module = TakesPositions(CRL(samples=48), tiny_cnn())
+    module.together = NetworkWithLoss(module.network, module.loss)
+    trainer(CalibrationCallback(), epochs=2).fit(module, batches())
+    assert module.loss.epochs == 2
 
 
 class Forgetful(Plain):

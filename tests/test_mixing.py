@@ -11,6 +11,7 @@ from calibrant.core.errors import InputError
 from calibrant.training import LOSSES, MIT, Mixup, PenultimateFeatures, RegMixup, make_loss
 from calibrant.training.decoupling import _chance_apart
 from calibrant.training.losses import BrierLoss, CrossEntropy, FeDLaS, LabelSmoothing
+from calibrant.training.mixing import MixedBatch
 
 CLASSES = 4
 
@@ -211,3 +212,17 @@ def test_how_often_shares_lie_so_far_apart_is_known(alpha, margin):
     u, v = np.random.default_rng(0).beta(alpha, alpha, (2, 200_000))
     drawn = (np.maximum(u, 1 - u) - np.minimum(v, 1 - v) >= margin).mean()
     assert _chance_apart(alpha, margin) == pytest.approx(drawn, abs=0.005)
+
+
+def test_a_mixture_with_a_row_that_is_left_out_is_of_all_classes_by_that_rows_share():
+    target = torch.tensor([0, 255, 2])
+    mixed = MixedBatch(torch.zeros(3, 1), target, target[[1, 2, 0]], share=0.75)
+    third = 1 / 3
+    wanted = torch.tensor(
+        [
+            [0.75 + 0.25 * third, 0.25 * third, 0.25 * third],
+            [0.75 * third, 0.75 * third, 0.75 * third + 0.25],
+            [0.25, 0.0, 0.75],
+        ]
+    )
+    torch.testing.assert_close(mixed.soft_target(3, ignore_index=255), wanted)

@@ -213,6 +213,17 @@ def test_what_a_loss_asks_for_is_handed_over():
     assert float(model(inputs, target)) == first
 
 
+@pytest.mark.parametrize("form", ["mrl", "m-ndcg"])
+def test_a_row_that_is_left_out_may_be_mixed_with_others(form):
+    inputs, target = images(8)
+    target[3] = 255
+    loss = make_loss("rankmixup", CLASSES, form=form, ignore_index=255)
+    value, logits = NetworkWithLoss(tiny_cnn(), loss).with_logits(inputs, target)
+    plain = nn.functional.cross_entropy(logits, target, ignore_index=255)
+    assert value.isfinite()
+    assert value > plain
+
+
 def test_positions_of_held_out_rows_are_not_those_of_training_rows():
     inputs, target = images(8)
     model = NetworkWithLoss(tiny_cnn(), loss_named("crl")).eval()

@@ -212,11 +212,12 @@ class CalibrationCallback(Callback):
 
 
 def _losses_of(module: nn.Module) -> list[CalibrationLoss]:
-    """Return the losses within a module, but for those that are a part of another."""
+    """Return the losses within a module, each once, but for those that are a part of another."""
     found: list[CalibrationLoss] = []
     for child in module.children():
         found += [child] if isinstance(child, CalibrationLoss) else _losses_of(child)
-    return found
+    # One may be an attribute of the module and of a `NetworkWithLoss` in it.
+    return list(dict.fromkeys(found))
 
 
 def _learns(loss: CalibrationLoss) -> str:

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.arguments import choice, number
-from calibrant.training.losses.base import CalibrationLoss, own_loss
+from calibrant.training.losses.base import DEFAULT_IGNORE_INDEX, CalibrationLoss, own_loss
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class MixedBatch:
             second = loss(logits, self.partner_target, features)
         return self.share * first + (1 - self.share) * second
 
-    def soft_target(self, n_classes: int) -> Tensor:
-        """Return (N, K) mixed one-hot labels."""
-        one = one_hot(self.target, n_classes)
-        other = one_hot(self.partner_target, n_classes)
+    def soft_target(self, n_classes: int, ignore_index: int = DEFAULT_IGNORE_INDEX) -> Tensor:
+        """Return (N, K) mixed one-hot labels, in which `ignore_index` is all classes alike."""
+        one = _one_hot(self.target, n_classes, ignore_index)
+        other = _one_hot(self.partner_target, n_classes, ignore_index)
         return self.share * one + (1 - self.share) * other
 
 
@@ -177,6 +177,12 @@ class RegMixup:
         with loss.frozen():
             value = value + self.weight * mixed.loss(loss, blended, features[1])
         return value / (1 + self.weight if self.total == "mean" else 1), raw
+
+
+def _one_hot(target: Tensor, n_classes: int, ignore_index: int) -> Tensor:
+    known = target != ignore_index
+    labels = one_hot(target.masked_fill(~known, 0), n_classes)
+    return labels.where(known[:, None], 1 / n_classes)
 
 
 def check_mixable(inputs: Any) -> None:

@@ -185,7 +185,7 @@ class TrainerCalibration(TrainerCallback):
                 seed = (*self._place, number)
                 mixture = Mixup(**self.loss.mixture_arguments, seed=seed)(inputs, labels)
                 said.append(logits_of(self._model(**self._with(name, mixture.inputs))))
-                shares.append(mixture.soft_target(logits.shape[1]))
+                shares.append(mixture.soft_target(logits.shape[1], self.loss.ignore_index))
         finally:
             self._mixing = False
         self._place = (self._place[0], self._place[1] + 1)

@@ -115,6 +115,6 @@ class NetworkWithLoss(nn.Module):
             seed = (epoch, batch, number)
             mixture = Mixup(**self.loss.mixture_arguments, seed=seed)(inputs, target)
             said.append(self._logits(mixture.inputs))
-            shares.append(mixture.soft_target(logits.shape[1]))
+            shares.append(mixture.soft_target(logits.shape[1], self.loss.ignore_index))
         self._place = (epoch, batch + 1)
         return {"mixed_logits": torch.stack(said), "mixed_target": torch.stack(shares)}

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number, whole
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction
 from calibrant.training.losses.collectives import world_size
 from calibrant.training.losses.focal import rest
+from calibrant.training.losses.rows import Rows
 
 
 class AdaFocal(CalibrationLoss):

@@ -11,11 +11,12 @@ from torch.nn.functional import one_hot
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, Reduction
 from calibrant.training.losses.collectives import gather_rows
 from calibrant.training.losses.focal import Focal
 from calibrant.training.losses.likelihood import LabelSmoothing
 from calibrant.training.losses.penalised import PenalisedLoss
+from calibrant.training.losses.rows import Rows
 
 Norm = Literal["published", "paper"]
 

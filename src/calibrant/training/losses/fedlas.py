@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction
 from calibrant.training.losses.collectives import moments_over_ranks
 from calibrant.training.losses.gate_recorder import GateRecorder
 from calibrant.training.losses.gate_state import GateState
 from calibrant.training.losses.margins import ClassReduction, margin_excess
+from calibrant.training.losses.rows import Rows
 from calibrant.training.losses.watch import GateWatch
 
 Indicator = Literal["feature-norm", "max-probability", "max-logit", "constant", "random"]

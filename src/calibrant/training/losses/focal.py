@@ -9,7 +9,8 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import number, whole
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction
+from calibrant.training.losses.rows import Rows
 
 # Below this 1 - p the derivative of (1 - p)^gamma with gamma < 1 would overflow.
 _SMALLEST_REST = 1e-12

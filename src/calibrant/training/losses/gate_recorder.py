@@ -96,7 +96,7 @@ class GateRecorder(Recorder):
 
     @torch.no_grad()
     def record(self, loss: Gated, index: Tensor, logits: Tensor, target: Tensor) -> None:
-        """Keep what `loss` decided in its last call.
+        """Keep what `loss` decided in its last call, of rows with finite values.
 
         Args:
             loss: just called with these logits and target.
@@ -120,10 +120,13 @@ class GateRecorder(Recorder):
         check_range("the positions in index", index, len(self.seen), advice)
         correct = (logits.argmax(1) == target).to(state.alpha.dtype)
         fresh = torch.stack([state.alpha, state.psi, state.indicator, correct])
-        # Ignored rows write back what was there.
-        kept = torch.where(state.valid, fresh.to(self._values.dtype), self._values[:, index])
+        # Neither does a step count that overflowed in half precision and that its scaler skipped:
+        # the values would stay until the next sight, and a checkpoint takes numbers only.
+        known = state.valid & fresh.isfinite().all(0)
+        # Rows that don't count write back what was there.
+        kept = torch.where(known, fresh.to(self._values.dtype), self._values[:, index])
         self._values[:, index] = kept
-        self.seen[index] = self.seen[index] | state.valid
+        self.seen[index] = self.seen[index] | known
 
     @torch.no_grad()
     def end_epoch(self) -> GateEpoch:

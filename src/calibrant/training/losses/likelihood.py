@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from calibrant.training.losses.arguments import number
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction
+from calibrant.training.losses.rows import Rows
 
 
 class CrossEntropy(CalibrationLoss):

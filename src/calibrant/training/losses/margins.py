@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from calibrant.training.losses.arguments import choice, number
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction
 from calibrant.training.losses.pairs import pair_sum_and_gradient, with_gradient
+from calibrant.training.losses.rows import Rows
 
 ClassReduction = Literal["mean", "sum"]
 

@@ -10,11 +10,11 @@ from calibrant.training.losses.base import (
     DEFAULT_IGNORE_INDEX,
     CalibrationLoss,
     Reduction,
-    Rows,
     own_loss,
 )
 from calibrant.training.losses.collectives import sum_over_ranks
 from calibrant.training.losses.likelihood import CrossEntropy
+from calibrant.training.losses.rows import Rows
 
 
 class PenalisedLoss(CalibrationLoss):
@@ -73,6 +73,10 @@ class PenalisedLoss(CalibrationLoss):
     def start_epoch(self, epoch: int) -> None:
         """Pass the epoch, counted from 0, on to the base loss."""
         self.base.start_epoch(epoch)
+
+    def end_epoch(self) -> None:
+        """Tell the base loss that an epoch of training is over."""
+        self.base.end_epoch()
 
     @property
     def spans_ranks(self) -> bool:

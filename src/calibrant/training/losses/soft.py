@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from calibrant.training.losses.arguments import choice, number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, Reduction
 from calibrant.training.losses.penalised import PenalisedLoss
+from calibrant.training.losses.rows import Rows
 
 _SMALLEST_MASS = 1e-5
 _UNDER_ROOT = 1e-10

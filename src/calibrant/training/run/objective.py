@@ -124,7 +124,8 @@ class Objective(nn.Module):
         # One pass over all, so that batch norm sees them together.
         logits = self.network(torch.cat([images, *(mixture.inputs for mixture in mixtures)]))
         raw, mixed = logits[: len(target)].float(), logits[len(target) :].float()
-        shares = torch.stack([mixture.soft_target(raw.shape[1]) for mixture in mixtures])
+        classes, left_out = raw.shape[1], self.loss.ignore_index
+        shares = torch.stack([mixture.soft_target(classes, left_out) for mixture in mixtures])
         mixed = mixed.unflatten(0, shares.shape[:2])
         loss = cast(Any, self.loss)(raw, target, mixed_logits=mixed, mixed_target=shares)
         return loss, _right(raw, target)

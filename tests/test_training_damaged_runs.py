@@ -65,7 +65,7 @@ def widen(content: dict[str, Any]) -> None:
         state["momentum_buffer"] = torch.zeros(2, 2)
 
 
-PARTS = ("format", "progress", "objective", "optimizer", "precision", "normalisation", "data")
+PARTS = ("format", "progress", "objective", "optimizer", "precision", "normalisation")
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{f"without {name}": lambda content, name=name: content.pop(name) for name in PARTS},
     **{f"{name} a list": lambda content, name=name: content.update({name: [1]}) for name in PARTS},
@@ -83,7 +83,8 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a weight that is text": lambda content: content["objective"].update({"loss.x": "text"}),
     "deviation of 0": lambda content: content.update(normalisation=((0, 0, 0), (0, 1, 1))),
     "two colours": lambda content: content.update(normalisation=((0, 0), (1, 1))),
-    "another format": lambda content: content.update(format=1),
+    "data a list": lambda content: content.update(data=[1]),
+    "another format": lambda content: content.update(format=2),
     "a tensor as format": lambda content: content.update(format=torch.ones(2)),
 }
 # Damage to what only a run that goes on reads.

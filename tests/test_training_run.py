@@ -401,7 +401,7 @@ def test_the_folder_of_a_run(finished: Path, data: DataSet) -> None:
         if truth is not None:
             np.testing.assert_array_equal(predictions.labels, truth.numpy())
     for name in ("last.ckpt", "best.ckpt"):
-        assert torch.load(finished / name, weights_only=True)["format"] == 2
+        assert torch.load(finished / name, weights_only=True)["format"] == 1
 
 
 def test_the_network_that_counts_is_that_of_the_best_epoch(finished: Path, data: DataSet) -> None:

@@ -17,9 +17,9 @@ from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
 from calibrant.training.data.images import Normalisation
 
-FORMAT = 2
+FORMAT = 1
 LAST, BEST = "last.ckpt", "best.ckpt"
-_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation", "data")
+_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation")
 
 
 @dataclass
@@ -108,7 +108,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     for name in ("objective", "optimizer", "precision"):
         if not isinstance(parts[name], dict):
             raise InputError(f"{path}: '{name}' must be a dict, not {type(parts[name]).__name__}")
-    if not isinstance(parts["data"], str):
+    # Runs from before it was written are read, too.
+    if not isinstance(parts.setdefault("data", ""), str):
         raise InputError(f"{path}: 'data' must say what rows the run is on")
     for name, values in parts["objective"].items():
         if not isinstance(values, Tensor):

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.core.errors import InputError, TrainingWarning
-from calibrant.training.second_stages import HeadRetraining, replace_head
+from calibrant.training.second_stages import (
+    HeadRetraining,
+    ProgressiveLayerPeeling,
+    TwoStageTraining,
+    load_head,
+    replace_head,
+)
 
 CLASSES = 3
 
@@ -79,3 +85,25 @@ def test_batches_that_no_head_could_learn_from_are_refused():
         stage.fit_network(network, three, layer="fc")
     with pytest.raises(InputError, match="its weights are float32, so let the data set give"):
         stage.fit_network(network, [(rows.tensors[0].double(), rows.tensors[1])], layer="fc")
+
+
+@pytest.mark.parametrize("stage", [HeadRetraining(epochs=2), TwoStageTraining(epochs=2)])
+def test_a_loader_that_runs_dry_is_refused_where_a_head_had_stayed_untrained(stage):
+    network, rows = TwoHeads(lambda first, other: first), torch.randn(9, 5)
+    batches = [(rows, torch.arange(9) % CLASSES)]
+    with pytest.raises(InputError, match="gives its batches only once, as a generator does"):
+        stage.fit_network(network, (batch for batch in batches), layer="fc")
+    with pytest.raises(InputError, match="the validation loader gives no batches"):
+        stage.fit_network(network, batches, [], layer="fc")
+    stage.fit_network(network, batches, (batch for batch in batches), layer="fc")
+    whole = nn.Sequential(nn.Linear(5, CLASSES))
+    with pytest.raises(InputError, match="the loader is empty"):
+        ProgressiveLayerPeeling(epochs=2).train(whole, (batch for batch in batches))
+
+
+def test_a_head_whose_arguments_are_numpys_numbers_can_be_saved(tmp_path):
+    features, labels = np.random.default_rng(0).normal(size=(30, 4)), np.arange(30) % CLASSES
+    stage = HeadRetraining(epochs=np.int64(1), learning_rate=np.float32(0.5), seed=np.uint8(1))
+    stage.fit(features, labels).save(tmp_path / "head.safetensors")
+    logits = load_head(tmp_path / "head.safetensors")(torch.tensor(features))
+    np.testing.assert_array_equal(logits.detach().numpy(), stage.logits(features))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 pytest.importorskip("lightning")
 
-from calibrant.core.errors import InputError, TrainingWarning
+from calibrant.core.errors import CalibrantError, InputError, TrainingWarning
 from calibrant.training.run import (
     Examples,
     RunSettings,
@@ -23,6 +23,7 @@ from calibrant.training.run import (
     train,
     write_outputs,
 )
+from calibrant.training.run.folder import is_first_process
 
 CLASSES = 3
 
@@ -216,3 +217,59 @@ def test_a_network_goes_on_learning_after_predictions_that_failed():
     with pytest.raises(InputError, match="a batch must be"):
         predict(network, DataLoader([torch.zeros(4)]))
     assert network.training
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": "fedlas"}, "no loss is called 'fedlas'"),
+        ({"loss": "crl", "mixing": "mixup"}, "compares the rows of a batch"),
+        ({"loss": "fedlas-ls", "mixing": "regmixup"}, "holds a run already"),
+        ({}, "holds a run already"),
+        ({}, "requires_grad is False"),
+        ({}, "lazy layers"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_nothing_on_the_network(tmp_path, given, message):
+    network = mlp()
+    if "lazy" in message:
+        network = nn.Sequential(nn.Linear(5, 8), nn.LazyLinear(CLASSES))
+    before = [len(part._forward_pre_hooks) for part in network.modules()]
+    if "requires_grad" in message:
+        network.requires_grad_(False)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CalibrantError, match=message):
+        train(
+            settings(**given),
+            tmp_path,
+            data=own_data(table(), table(), n_classes=CLASSES),
+            network=network,
+        )
+    assert [len(part._forward_pre_hooks) for part in network.modules()] == before
+    assert not any("forward" in vars(part) for part in network.modules())
+
+
+def test_a_run_leaves_nothing_on_the_network_that_it_trained(tmp_path):
+    network, data = mlp(), own_data(table(), table(), n_classes=CLASSES)
+    asked = settings(loss="fedlas-ls", mixing="regmixup")
+    train(asked, tmp_path / "run", data=data, network=network, accelerator="cpu")
+    assert not any(part._forward_pre_hooks for part in network.modules())
+    assert not any("forward" in vars(part) for part in network.modules())
+
+
+def test_a_first_process_that_torchrun_started_makes_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    data = own_data(table(), table(), n_classes=CLASSES)
+    train(settings(), tmp_path / "run", data=data, network=mlp(), accelerator="cpu")
+    assert (tmp_path / "run" / "config.json").is_file()
+    assert is_first_process()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert not is_first_process()
+
+
+def test_settings_may_be_numbers_of_numpys(tmp_path):
+    asked = RunSettings("mine", seed=np.int64(3), rate=np.float32(0.25), epochs=np.int16(2))
+    assert asked == RunSettings("mine", seed=3, rate=0.25, epochs=2)
+    file = tmp_path / "config.json"
+    file.write_text(asked.as_json())
+    assert RunSettings.read(file) == asked

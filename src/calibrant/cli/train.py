@@ -102,6 +102,8 @@ def train(
     """Train a network, and write its predictions for validation and test images to a folder."""
     check_outputs([data], [json])
     run = _run_functions()
+    from calibrant.training.run.folder import is_first_process
+
     chosen = run.RunSettings(
         data=str(data),
         net=net,
@@ -121,9 +123,8 @@ def train(
         precision=precision,
         training_rows=training_rows,
     )
-    # One process draws the bar; those that it starts for other devices share its terminal.
-    first = "LOCAL_RANK" not in os.environ
-    with progress(None, "training", remaining=True, shown=first) as say:
+    # One process draws the bar; those of other devices share its terminal.
+    with progress(None, "training", remaining=True, shown=is_first_process()) as say:
         say("\nreading and decoding the images")
         trained = run.train(
             chosen,

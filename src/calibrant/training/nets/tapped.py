@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from calibrant.core.errors import InputError
-from calibrant.training.features import PenultimateFeatures
+from calibrant.training.features import PenultimateFeatures, check_module
 from calibrant.training.nets.forms import answered
 
 
@@ -40,12 +40,13 @@ class TappedNetwork(nn.Module):
         self, network: nn.Module, layer: str | None = None, *, n_classes: int | None = None
     ) -> None:
         super().__init__()
-        self._tap = PenultimateFeatures(network, layer)
+        check_module(network)
         if any(is_lazy(parameter) for parameter in network.parameters()):
             raise InputError(
                 "the network has lazy layers, whose parameters have no shape yet; call it with a "
                 "batch once before"
             )
+        self._tap = PenultimateFeatures(network, layer)
         self.network, self._n_classes = network, n_classes
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,14 @@ from calibrant.training.run.settings import RunSettings
 from calibrant.training.run.state import LAST, Progress
 
 CONFIG = "config.json"
+
+
+def is_first_process() -> bool:
+    """Return whether this is the process that makes the folder and speaks, known before a launch.
+
+    What starts processes, be it Lightning or torchrun, numbers those of a machine in LOCAL_RANK.
+    """
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:

@@ -106,6 +106,11 @@ class Objective(nn.Module):
             network = network.network
         return mixer(network, images, target, self.loss), target.new_zeros(())
 
+    def close(self) -> None:
+        """Take away what it put on the network to hand out features."""
+        if self._tap is not None:
+            self._tap.close()
+
     @property
     def knows_accuracy(self) -> bool:
         """Whether the network answers to single images, so that right answers can be counted."""

@@ -9,6 +9,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrant.core.errors import InputError
 from calibrant.files.folders import read_configuration
 from calibrant.training.run.protocols import Protocol, protocol_named
@@ -84,6 +86,8 @@ class RunSettings:
             empty = value is None and name in _OPTIONAL
             if not empty and (not isinstance(value, kinds) or isinstance(value, bool)):
                 raise InputError(f"{name} must be {words}, not {value!r}")
+            if isinstance(value, np.generic):  # config.json can't hold NumPy's numbers
+                object.__setattr__(self, name, value.item())
         protocol_named(self.protocol)
         for name in ("epochs", "batch_size", "rate", "image_size", "training_rows"):
             value = getattr(self, name)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 import warnings
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,16 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation
-from calibrant.training.losses import LOSSES, make_loss
+from calibrant.training.losses import LOSSES, CalibrationLoss, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
 from calibrant.training.run.batches import TrainingBatches
 from calibrant.training.run.examples import AsItIs, Examples
-from calibrant.training.run.folder import open_folder, write_history, write_outputs
+from calibrant.training.run.folder import (
+    is_first_process,
+    open_folder,
+    write_history,
+    write_outputs,
+)
 from calibrant.training.run.images import held_out
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
@@ -101,28 +105,28 @@ def train(
     data.warn_of_empty_classes()
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
-    objective = _objective(settings, data.n_classes, len(training), network, layer)
-    fabric = _fabric(settings, devices, accelerator)
-    if settings.precision == "16" and fabric.device.type == "cpu":
-        warn_caller(TrainingWarning("on a CPU precision '16' is that of bfloat16"))
-    # A process that was started for another device finds what the first has made.
-    if "LOCAL_RANK" not in os.environ:
-        open_folder(folder, settings, resume=resume)
-    with _quiet():
-        fabric.launch()
-        batches = replace(batches, rank=fabric.global_rank)
-        loop = Loop(fabric, settings, objective, batches, validation, folder, checkpoint_every)
-        if resume:
-            loop.resume()
-        if fabric.is_global_zero:
-            loop.observers = (HistoryWriter(folder), *observers)
-        progress = loop.run()
-        if fabric.is_global_zero:
-            # A run that died between its last checkpoint and its history has no epoch to go.
-            write_history(folder, progress)
-        fabric.barrier()
-        loop.load_selected()
-        return _finish(fabric, loop, data, folder, progress)
+    with _objective(settings, data.n_classes, len(training), network, layer) as objective:
+        fabric = _fabric(settings, devices, accelerator)
+        if settings.precision == "16" and fabric.device.type == "cpu":
+            warn_caller(TrainingWarning("on a CPU precision '16' is that of bfloat16"))
+        # A process of another device finds what the first has made.
+        if is_first_process():
+            open_folder(folder, settings, resume=resume)
+        with _quiet():
+            fabric.launch()
+            batches = replace(batches, rank=fabric.global_rank)
+            loop = Loop(fabric, settings, objective, batches, validation, folder, checkpoint_every)
+            if resume:
+                loop.resume()
+            if fabric.is_global_zero:
+                loop.observers = (HistoryWriter(folder), *observers)
+            progress = loop.run()
+            if fabric.is_global_zero:
+                # A run that died between its last checkpoint and its history has no epoch to go.
+                write_history(folder, progress)
+            fabric.barrier()
+            loop.load_selected()
+            return _finish(fabric, loop, data, folder, progress)
 
 
 def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
@@ -148,26 +152,37 @@ def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:
         raise InputError(f"can't train on {devices} x '{accelerator}': {reason}") from error
 
 
+@contextmanager
 def _objective(
     settings: RunSettings, n_classes: int, samples: int, own: nn.Module | None, layer: str | None
-) -> Objective:
+) -> Generator[Objective]:
+    """Yield what is trained, and leave nothing on a network of one's own that listens to it."""
     seed_everything(settings.seed)
-    network = (
-        make_network(settings.net, n_classes) if own is None else _tapped(own, layer, n_classes)
-    )
+    with ExitStack() as closing:
+        if own is None:
+            network = make_network(settings.net, n_classes)
+        else:
+            network = TappedNetwork(own, layer, n_classes=n_classes)
+            closing.callback(network.close)
+            _check_can_learn(own)
+        loss = _loss(settings, n_classes, samples)
+        arguments = settings.mixing_arguments
+        objective = Objective(network, loss, settings.mixing, arguments, samples=samples)
+        closing.callback(objective.close)
+        yield objective
+
+
+def _loss(settings: RunSettings, n_classes: int, samples: int) -> CalibrationLoss:
     arguments = dict(settings.loss_arguments)
     known = inspect.signature(LOSSES[settings.loss]).parameters if settings.loss in LOSSES else ()
     if "samples" in known:
         arguments.setdefault("samples", samples)
-    loss = make_loss(settings.loss, n_classes, dataset=settings.loss_settings_for, **arguments)
-    return Objective(network, loss, settings.mixing, settings.mixing_arguments, samples=samples)
+    return make_loss(settings.loss, n_classes, dataset=settings.loss_settings_for, **arguments)
 
 
-def _tapped(own: nn.Module, layer: str | None, n_classes: int) -> TappedNetwork:
-    tapped = TappedNetwork(own, layer, n_classes=n_classes)
+def _check_can_learn(own: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in own.parameters()):
         raise InputError("no parameter of the network can learn: requires_grad is False for all")
-    return tapped
 
 
 def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingBatches:
@@ -220,10 +235,7 @@ def _finish(
 
 
 def _given(network: ImageClassifier | TappedNetwork) -> nn.Module:
-    if isinstance(network, ImageClassifier):
-        return network
-    network.close()
-    return network.network
+    return network if isinstance(network, ImageClassifier) else network.network
 
 
 @contextmanager

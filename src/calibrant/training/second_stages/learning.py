@@ -73,12 +73,20 @@ class Tally:
     @property
     def accuracy(self) -> FloatArray:
         """(R,) share of rows predicted right."""
-        return (self._correct / self.rows).numpy()
+        return self._mean(self._correct)
 
     @property
     def confidence(self) -> FloatArray:
         """(R,) mean probability of the predicted label."""
-        return (self._confidence / self.rows).numpy()
+        return self._mean(self._confidence)
+
+    def _mean(self, total: Tensor) -> FloatArray:
+        if not self.rows:
+            raise InputError(
+                "an epoch had no batches: the loader is empty, or gives its batches only once, as "
+                "a generator does; give a DataLoader or a list of batches"
+            )
+        return (total / self.rows).numpy()
 
 
 class MaskedLearner:

@@ -222,6 +222,8 @@ class NetworkFeatures:
         Exact for training only if the loader does not augment.
         """
         parts = list(self._run())
+        if not parts:
+            raise InputError("the validation loader gives no batches")
         features, labels, logits = (torch.cat(part) for part in zip(*parts, strict=True))
         return FeatureRows(features, labels, self.n_classes, seed), logits
 

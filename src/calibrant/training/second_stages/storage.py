@@ -41,7 +41,8 @@ def save_head(stage: SecondStage, path: StrPath) -> None:
         "method": stage.method,
         "architecture": json.dumps(describe(stage.head_)),
         "dtype": str(next(stage.head_.parameters()).dtype).removeprefix("torch."),
-        "arguments": json.dumps(stage.get_params()),
+        # NumPy's numbers are fine as arguments, and JSON doesn't know them.
+        "arguments": json.dumps(stage.get_params(), default=lambda number: number.item()),
         "chosen": json.dumps(stage.summary()),
         "history": json.dumps([record.as_dict() for record in stage.history_]),
         "notes": json.dumps(stage.notes_),

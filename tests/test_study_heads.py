@@ -153,6 +153,56 @@ def test_results_of_an_earlier_run_stand_in_for_what_is_gone(tmp_path: Path) -> 
     assert cb.studies.run(study, data=record, **asked).records() == []
 
 
+def test_what_was_kept_is_of_the_settings_that_are_asked_for(tmp_path: Path) -> None:
+    rows = cb.load_sample("validation").take(np.arange(600))
+    np.savez(tmp_path / "mine.npz", logits=rows.logits, labels=rows.labels)
+    (tmp_path / "mine.toml").write_text(
+        'title = "Mine"\nkind = "posthoc"\nmetrics = ["ece"]\nseeds = [0, 1]\n[axes]\n'
+        'input = ["mine"]\nmethod = ["none"]\n[settings]\nresamples = 20\n'
+    )
+    asked: dict[str, Any] = {"engine": ONE, "out": tmp_path / "out"}
+    study, record = str(tmp_path / "mine.toml"), tmp_path / "earlier.json"
+    few = cb.studies.run(
+        study, data=f"mine={tmp_path / 'mine.npz'}", settings={"fit_size": 100}, **asked
+    )
+    document = few.as_dict()
+    record.write_text(json.dumps(document))
+    assert len(cb.studies.run(study, data=record, settings={"fit_size": 100}, **asked).ran) == 2
+    other = cb.studies.run(study, data=record, **asked)
+    assert (other.records(), [missing.cells for missing in other.missing]) == ([], [2])
+    # A record from before settings were written is of those that the study declares.
+    for entry in document["kept"]:
+        del entry["settings"]
+    record.write_text(json.dumps(document))
+    assert len(cb.studies.run(study, data=record, **asked).ran) == 2
+    assert cb.studies.run(study, data=record, settings={"fit_size": 200}, **asked).ran == []
+
+
+def test_seeds_that_change_nothing_are_one_in_a_record_as_well(tmp_path: Path) -> None:
+    rows = cb.load_sample("validation")
+    for i, part in enumerate(("val", "test")):
+        some = rows.take(np.arange(i * 300, i * 300 + 300))
+        np.savez(tmp_path / f"mine-{part}.npz", logits=some.logits, labels=some.labels)
+    (tmp_path / "mine.toml").write_text(
+        'title = "Mine"\nkind = "posthoc"\nmetrics = ["ece"]\nseeds = [0, 1, 2]\n'
+        'published = """\nmethod | ece\nnone | 0.1\n"""\n[axes]\n'
+        'input = ["mine"]\nmethod = ["none"]\n[settings]\nresamples = 20\n'
+    )
+    asked: dict[str, Any] = {"engine": ONE, "out": tmp_path / "out"}
+    study, record = str(tmp_path / "mine.toml"), tmp_path / "earlier.json"
+    first = cb.studies.run(
+        study, data=f"mine={tmp_path / 'mine-val.npz'},{tmp_path / 'mine-test.npz'}", **asked
+    )
+    assert [(r["seeds"], r["spread"]) for r in first.records()] == [(1, None)]
+    record.write_text(json.dumps(first.as_dict()))
+    again = cb.studies.run(study, data=record, **asked)
+    assert [(r["seeds"], r["spread"]) for r in again.records()] == [(1, None)]
+    # And in the record of the record.
+    record.write_text(json.dumps(again.as_dict()))
+    again = cb.studies.run(study, data=record, **asked)
+    assert [r["seeds"] for r in again.records()] == [1]
+
+
 @pytest.mark.parametrize(
     ("study", "file", "cells"),
     [

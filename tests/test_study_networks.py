@@ -19,7 +19,7 @@ from calibrant.studies.cells import cells_of
 from calibrant.studies.differences import paired
 from calibrant.studies.inputs import Inputs, inputs_of
 from calibrant.studies.networks.heads import fitted, kept
-from calibrant.studies.networks.plans import plan_of
+from calibrant.studies.networks.plans import Plan, plan_of
 from calibrant.studies.networks.sources import source_of
 from calibrant.training.data import read_data_set
 
@@ -192,6 +192,29 @@ def test_a_run_under_a_wrong_name_is_refused(tmp_path: Path) -> None:
     only = {"input": ["cifar10"], "network": ["resnet8"], "method": ["focal"]}
     with pytest.raises(InputError, match="is a run with loss 'acls', not 'focal'"):
         cb.studies.run("fedlas-table-1", data=str(tmp_path), only=only, out=tmp_path / "out")
+
+
+def test_a_run_on_other_images_stands_in_for_nothing(tmp_path: Path) -> None:
+    study = cb.studies.study_named("fedlas-table-1")
+    cell = next(c for c in cells_of(study) if (c.input, c.at["network"]) == ("cifar10", "resnet8"))
+    plan = plan_of(cell)
+    folder = tmp_path / "some-run"
+    folder.mkdir()
+    for name in ("val.npz", "test.npz"):
+        np.savez(folder / name, logits=np.zeros((3, 2)), labels=np.zeros(3, int))
+
+    def found(data: str, asked: Plan = plan) -> bool:
+        (folder / "config.json").write_text(json.dumps({**plan.run, "data": data}))
+        return source_of(asked, inputs_of([str(folder)])[0]) is not None
+
+    assert found("/gone/cifar10")
+    assert found("/gone/cifar10.npz")
+    assert found("/gone/cifar10-python")
+    # Its name begins in the same way, and without the images nothing else tells them apart.
+    assert not found("/gone/cifar100")
+    assert not found("/gone/cifar100.npz")
+    # Nor is a network for images as they are one for those that are stretched.
+    assert not found("/gone/cifar10", replace(plan, run={**plan.run, "image_size": 16}))
 
 
 def test_unknown_images_are_a_data_set_and_no_row(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class Cell:
         settings: those of the study, with those of its values over them.
         metrics: what the study shows.
         of_method: those of the settings that its method brings along.
+        forced: those of the settings that whoever runs the study has chosen.
     """
 
     study: str
@@ -34,6 +35,7 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     metrics: tuple[str, ...] = ()
     of_method: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    forced: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def input(self) -> str:
@@ -60,7 +62,7 @@ def cells_of(study: Study) -> list[Cell]:
         settings = reduce(merged, over, dict(study.settings))
         of_method: Mapping[str, Any] = study.value(METHOD, at[METHOD]).set if METHOD in at else {}
         found += [
-            Cell(study.name, study.kind, at, seed, settings, study.metrics, of_method)
+            Cell(study.name, study.kind, at, seed, settings, study.metrics, of_method, study.forced)
             for seed in study.seeds
         ]
     return found

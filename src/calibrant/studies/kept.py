@@ -1,7 +1,8 @@
 """Results as an earlier run wrote them: they stand in for cells whose inputs are gone.
 
 ``calibrant study run NAME --json FILE`` writes every cell's result; given as ``--data FILE``, it
-has them for cells that lack what they need. What is there is computed.
+has them for cells that lack what they need. What is there is computed. Of other settings a result
+is none; records from before settings were written are of those that the study declares.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, cast
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
 
+# By what a cell is computed changes none of its numbers.
+_NO_MATTER = ("accelerator",)
 # Of a result, what is too long to be kept; without it there are no paired differences.
 _LONG = ("replicates",)
 
@@ -27,12 +30,16 @@ def as_kept(study: str, version: str, cells: Iterable[tuple[Cell, Mapping[str, A
         version: of their kind.
         cells: with results.
     """
+    first: dict[tuple[int, str], int] = {}
     return [
         {
             "study": study,
             "version": version,
             "at": dict(cell.at),
             "seed": cell.seed,
+            # Of seeds that change nothing there is one result, which mustn't count for several.
+            "one_with": first.setdefault((id(result), str(dict(cell.at))), cell.seed),
+            "settings": _settings(cell),
             "result": {key: of for key, of in result.items() if key not in _LONG},
         }
         for cell, result in cells
@@ -50,10 +57,29 @@ def kept_result(cell: Cell, version: str, inputs: Inputs) -> dict[str, Any] | No
     key = _key(cell.study, version, cell.at, cell.seed)
     for given in inputs.values():
         if len(given.paths) == 1 and given.path.suffix == ".json" and given.path.is_file():
-            found = _read(given.path, given.path.stat().st_mtime_ns).get(key)
-            if found is not None:
-                return found
+            entries = _read(given.path, given.path.stat().st_mtime_ns)
+            found = entries.get(key)
+            if found is not None and _is_of(found, cell):
+                return _of_seeds(found, entries)
     return None
+
+
+def _of_seeds(entry: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of an entry: one and the same for all seeds that change nothing."""
+    seed = entry.get("one_with", entry["seed"])
+    first = entries.get(_key(entry["study"], entry["version"], entry["at"], seed), entry)
+    return first["result"]
+
+
+def _settings(cell: Cell) -> dict[str, Any]:
+    """Return the settings of a cell as JSON gives them back."""
+    matter = {name: of for name, of in cell.settings.items() if name not in _NO_MATTER}
+    return json.loads(json.dumps(matter))
+
+
+def _is_of(entry: Mapping[str, Any], cell: Cell) -> bool:
+    said = entry.get("settings")
+    return not cell.forced.keys() - {*_NO_MATTER} if said is None else said == _settings(cell)
 
 
 def _key(study: str, version: str, at: Mapping[str, str], seed: int) -> str:
@@ -65,6 +91,6 @@ def _read(path: Path, state: int) -> dict[str, dict[str, Any]]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         entries = cast("list[dict[str, Any]]", document["kept"])
-        return {_key(e["study"], e["version"], e["at"], e["seed"]): e["result"] for e in entries}
+        return {_key(e["study"], e["version"], e["at"], e["seed"]): e for e in entries}
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # another kind of file

@@ -61,8 +61,10 @@ _MAY_BE_LEFT_OPEN = (
     "n_classes",
     "image_size",
 )
-# What tells one training run from another; the images and where they lie are told apart elsewhere.
-TELLING = tuple(name for name in RUN if name not in ("n_classes", "image_size"))
+# What tells one training run from another; the images and where they lie are told apart elsewhere,
+# and the size that they are stretched to only where a study says one.
+STRETCHED = "image_size"
+TELLING = tuple(name for name in RUN if name not in ("n_classes", STRETCHED))
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ class Plan:
         The seed isn't among them: runs of several go together.
         """
         said = _without_idle(configuration)
-        pairs = {name: (said.get(name), self.run.get(name)) for name in (*TELLING, *LATER)}
+        names = [*TELLING, *LATER, *([STRETCHED] if self.run.get(STRETCHED) else [])]
+        pairs = {name: (said.get(name), self.run.get(name)) for name in names}
         return {
             name: (own, wanted)
             for name, (own, wanted) in pairs.items()

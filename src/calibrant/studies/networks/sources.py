@@ -100,7 +100,12 @@ def made_by(given: Given, plan: Plan, images: Given | None) -> bool:
     data = str(configuration.get("data"))
     if images is not None:
         return Path(data).resolve() == images.path.resolve()
-    return given.name.startswith(f"{plan.input}-") or Path(data).name.startswith(plan.input)
+    return given.name.startswith(f"{plan.input}-") or _is_called(Path(data).name, plan.input)
+
+
+def _is_called(file: str, name: str) -> bool:
+    """Return whether a file or folder goes by a name, with an ending or not: CIFAR-100 isn't 10."""
+    return file.startswith(name) and not file[len(name) :][:1].isalnum()
 
 
 def _the_one(made: list[Given], plan: Plan) -> Given:

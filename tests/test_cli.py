@@ -530,3 +530,37 @@ def test_as_a_module_with_piped_output(folder):
     assert plain(done.stdout)
     done = in_a_process("measure", folder / "missing.npz")
     assert_refused(Outcome(done.returncode, done.stdout, done.stderr), "missing.npz")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("measure a.npz --report gone/a.html", "the folder {}/gone doesn't exist"),
+        ("measure a.npz --json gone/a.json", "the folder {}/gone doesn't exist"),
+        ("fit a.npz --out gone/a.safetensors", "the folder {}/gone doesn't exist"),
+        ("fit a.npz --out a.bin", "a calibrator is saved as .safetensors"),
+        ("fit shards/*.npz --out a.bin", "a calibrator is saved as .safetensors"),
+        ("apply a.safetensors a.npz --out gone/a.npz", "the folder {}/gone doesn't exist"),
+        ("compare a.npz --report gone/a.html", "the folder {}/gone doesn't exist"),
+        ("compare a.npz b.npz --table gone/a.md", "the folder {}/gone doesn't exist"),
+        ("export a.safetensors --out gone/a.onnx", "the folder {}/gone doesn't exist"),
+        ("head run --out gone/a.safetensors", "the folder {}/gone doesn't exist"),
+        ("head run --out a.bin", "a head is saved as .safetensors"),
+        ("monitor a.jsonl --state gone/a.json", "the folder {}/gone doesn't exist"),
+        ("study run fedlas --table gone/a.md", "the folder {}/gone doesn't exist"),
+        ("train --data a --out run --json gone/a.json", "the folder {}/gone doesn't exist"),
+    ],
+)
+def test_where_an_output_can_not_go_is_said_before_any_work(
+    run, tmp_path, monkeypatch, words, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    outcome = run(*words.split())  # none of the inputs is there, and none is asked for
+    assert (outcome.code, outcome.out) == (2, "")
+    assert sentence.format(tmp_path) in outcome.err
+
+
+def test_an_output_may_lie_in_the_folder_that_a_run_makes(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = run("train", "--data", "gone", "--out", "run", "--json", "run/all.json")
+    assert "gone: there is no such file or folder" in said.err

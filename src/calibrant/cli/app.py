@@ -181,7 +181,9 @@ def fit(
     """Fit a calibrator on held-out predictions and save it."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
+    from calibrant.posthoc.saving import FORMAT
 
+    FORMAT.check_extension(out)
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
     if many.wanted or sample is not None:
         refuse_names("many files")

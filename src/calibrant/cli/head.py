@@ -69,7 +69,11 @@ def head(
     MaC-Cal's head is linear; --set bottleneck=true gives it the two layers of its paper.
     """
     from calibrant.training.second_stages.outcome import run_second_stage
+    from calibrant.training.second_stages.storage import FORMAT
 
+    if out is not None:
+        FORMAT.check_extension(out)
+    check_outputs([], [out, json])  # the files of a run may have to be made first
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
     train_file, validation_file, test_file = _files(run, train, validation, test, data)
     check_outputs([train_file, validation_file, test_file], [out, json])

@@ -16,7 +16,7 @@ from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.core.strict_json import strict_json
 from calibrant.core.text import on_one_line
-from calibrant.files.atomic import replacing
+from calibrant.files.atomic import replacing, target_of
 
 
 def emit(text: str, document: dict[str, Any] | list[Any], json_path: str | None) -> None:
@@ -164,13 +164,26 @@ def _draw_nothing(step: str, done: int | None = None, of: int | None = None) -> 
     pass
 
 
-def check_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path | str | None]) -> None:
-    """Raise `InputError` if an output would replace an input or another output."""
+def check_outputs(
+    inputs: Sequence[Path | None], outputs: Sequence[Path | str | None], made: Path | None = None
+) -> None:
+    """Check, before any work is done, where a command will write.
+
+    Args:
+        inputs: what it reads.
+        outputs: what it writes.
+        made: a folder that it makes if need be.
+
+    Raises:
+        InputError: an output would replace an input or another output, or its folder isn't there.
+    """
     taken = {Path(path).resolve(): "is read by this command" for path in inputs if path is not None}
     for path in outputs:
         if path is None or path == "-":
             continue
         place = Path(path).resolve()
+        if made is None or made.resolve() not in place.parents:
+            target_of(path)
         if place in taken and (place.is_file() or not place.exists()):
             raise InputError(f"{path}: {taken[place]}; write to another file")
         taken[place] = "is another output of this command"

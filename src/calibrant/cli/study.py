@@ -151,7 +151,7 @@ def run(
     from calibrant.studies.running import prepared
     from calibrant.studies.store import Store
 
-    check_outputs([], [*(table or []), *(figure or []), None if json == "-" else json])
+    check_outputs([], [*(table or []), *(figure or []), json], made=out)
     for path in table or []:
         writing.check_ending(path)
     for path in figure or []:

@@ -100,7 +100,7 @@ def train(
     json: Json = None,
 ) -> None:
     """Train a network, and write its predictions for validation and test images to a folder."""
-    check_outputs([data], [json])
+    check_outputs([data], [json], made=out)
     run = _run_functions()
     from calibrant.training.run.folder import is_first_process
 

@@ -21,6 +21,18 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 PROBE_BYTES = 1 << 20
 
 
+def target_of(path: StrPath) -> Path:
+    """Return the file that is written for `path`: a link stays one, and its target is replaced.
+
+    Raises:
+        InputError: the folder doesn't exist.
+    """
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise InputError(f"{fspath(path)}: the folder {target.parent} doesn't exist")
+    return target
+
+
 @contextmanager
 def replacing(path: StrPath) -> Generator[Path]:
     """Yield a temporary path in the folder of `path` to write to; on leaving it becomes `path`.
@@ -32,10 +44,7 @@ def replacing(path: StrPath) -> Generator[Path]:
         InputError: the folder doesn't exist, `path` is there and no regular file, or there is no
             room or no permission to write it.
     """
-    # A symbolic link stays one, and what it points to is replaced.
-    target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
-        raise InputError(f"{fspath(path)}: the folder {target.parent} doesn't exist")
+    target = target_of(path)
     # Renaming over a device such as /dev/null would destroy it.
     if target.exists() and not target.is_file():
         raise InputError(f"{fspath(path)}: is there already and no regular file")

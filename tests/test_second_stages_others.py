@@ -320,3 +320,18 @@ def test_masks_at_inference_cost_confidence_and_accuracy(rows):
     for name, value in (("repeats", 0), ("batch_size", 0), ("seed", -1)):
         with pytest.raises(InputError, match=f"{name} must be a whole number of at least"):
             mask_at_inference(weight, bias, *test, **{name: value})
+
+
+def test_what_cannot_learn_before_peeling_never_does():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    network[0].requires_grad_(False)
+    before = [parameter.clone() for parameter in network.parameters()]
+    batches = [(torch.randn(9, 4), torch.arange(9) % 3)]
+    ProgressiveLayerPeeling(epochs=4).train(network, batches)
+    moved = [not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True)]
+    assert moved == [False, False, True, True, True, True]
+    assert [parameter.requires_grad for parameter in network.parameters()] == moved
+    network.requires_grad_(False)
+    with pytest.raises(InputError, match="no parameters that can learn"):
+        ProgressiveLayerPeeling(epochs=4).train(network, batches)

@@ -136,6 +136,10 @@ def test_what_is_missing_is_named(tmp_path):
         TrainerCalibration(nn.Linear(2, 3))
     with pytest.raises(InputError, match="eval_strategy='epoch'"):
         a_trainer(loss_named("adafocal"), tmp_path, eval_strategy="no").train()
+    trainer = a_trainer(loss_named("adafocal"), tmp_path, num_train_epochs=1)
+    trainer.eval_dataset = [{"input_ids": row["input_ids"]} for row in rows()]
+    with pytest.raises(InputError, match="eval_dataset have no labels"):
+        trainer.train()
     data = [{key: row[key] for key in ("input_ids", "labels")} for row in rows()]
     trainer = a_trainer(loss_named("rankmixup"), tmp_path, data)
     trainer.model.calibration_loss = loss_named("crl")

@@ -155,6 +155,11 @@ class TrainerCalibration(TrainerCallback):
             parts: list[Any] = [None] * world_size()
             cast(Any, torch.distributed).all_gather_object(parts, seen)
             seen = [pair for part in parts for pair in part]
+        if not seen:
+            raise InputError(
+                f"{type(self.loss).__name__} learns from validation rows, but those of the "
+                "Trainer's eval_dataset have no labels"
+            )
         device = next(self._model.parameters()).device
         logits, labels = (torch.cat(part).to(device) for part in zip(*seen, strict=True))
         self.loss.update_from_validation(logits, labels)

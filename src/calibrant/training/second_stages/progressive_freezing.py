@@ -26,19 +26,23 @@ MOST_STAGES = 11
 
 
 def parameter_cuts(network: nn.Module, stages: int = MOST_STAGES) -> tuple[int, ...]:
-    """Return evenly spread cuts for any network: numbers of parameter tensors, increasing.
+    """Return evenly spread cuts for any network: numbers of its tensors that can learn, increasing.
 
     A cut lies in front of a matrix or kernel, never between a layer and its bias or the norm that
     follows it. The last cut is all tensors.
     """
-    shapes = [parameter.ndim for parameter in network.parameters()]
+    shapes = [parameter.ndim for parameter in _learnable(network)]
     if not shapes:
-        raise InputError("the network has no parameters")
+        raise InputError("the network has no parameters that can learn")
     borders = [index for index, ndim in enumerate(shapes) if ndim > 1 and index > 0]
     borders.append(len(shapes))
     count = min(stages, len(borders))
     chosen = {borders[(len(borders) * (stage + 1)) // count - 1] for stage in range(count)}
     return tuple(sorted(chosen))
+
+
+def _learnable(network: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
 
 
 class ProgressiveFreezing:
@@ -50,7 +54,8 @@ class ProgressiveFreezing:
     norm above keeps moving its statistics in training mode.
 
     Args:
-        network: whose `parameters()` are frozen, in their order.
+        network: whose `parameters()` are frozen, in their order; those that can't learn when they
+            come never do, and count for nothing.
         epochs: E.
         cuts: numbers of tensors to train, increasing; None for `parameter_cuts`.
         gamma: exponent of the schedule.
@@ -63,7 +68,7 @@ class ProgressiveFreezing:
         cuts: Sequence[int] | None = None,
         gamma: float = 1.0,
     ) -> None:
-        self.parameters = list(network.parameters())
+        self.parameters = _learnable(network)
         self.cuts = tuple(cuts) if cuts is not None else parameter_cuts(network)
         total = len(self.parameters)
         increasing = all(a < b for a, b in zip(self.cuts, self.cuts[1:], strict=False))
@@ -98,7 +103,7 @@ class ProgressiveFreezing:
             parameter.grad = None
 
     def end(self) -> None:
-        """Let all parameters learn again."""
+        """Let all parameters learn again that could before."""
         for parameter in self.parameters:
             parameter.requires_grad_(True)
 
@@ -136,7 +141,7 @@ class ProgressiveLayerPeeling:
     ) -> nn.Module:
         """Train `network` in place on the (inputs, labels) of a loader and return it.
 
-        All parameters can learn again afterwards, and the network is in evaluation mode.
+        What could learn before can again afterwards, and the network is in evaluation mode.
         """
         check_arguments(self)
         device = next(network.parameters()).device

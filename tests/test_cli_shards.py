@@ -68,6 +68,7 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
         (["measure", "shards", "--engine", "spark"], "engine must be one of processes, dask"),
         (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),
         (["fit", "shards", "--out", "shards/0.npz"], "is read by this command"),
+        (["fit", "shards", "--out", "a.bin"], "a calibrator is saved as .safetensors"),
         (["measure", "shards", "--logits-key", "z"], "goes with one file"),
         (
             ["compare", "--fit", "shards", "--test", "shards", "--logits-key", "z"],

@@ -183,7 +183,6 @@ def fit(
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
     from calibrant.posthoc.saving import FORMAT
 
-    FORMAT.check_extension(out)
     many = Many(files, kind, labels, engine, scheduler, workers, skip_broken, positive, weight)
     if many.wanted or sample is not None:
         refuse_names("many files")
@@ -196,6 +195,7 @@ def fit(
         return
     file = Path(files[0])
     check_outputs([file, labels], [out, json])
+    FORMAT.check_extension(out)
     where: dict[str, Any] = {
         "cluster": cluster,
         "positive": positive,

@@ -71,12 +71,12 @@ def head(
     from calibrant.training.second_stages.outcome import run_second_stage
     from calibrant.training.second_stages.storage import FORMAT
 
-    if out is not None:
-        FORMAT.check_extension(out)
     check_outputs([], [out, json])  # the files of a run may have to be made first
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
     train_file, validation_file, test_file = _files(run, train, validation, test, data)
     check_outputs([train_file, validation_file, test_file], [out, json])
+    if out is not None:
+        FORMAT.check_extension(out)
     train_rows, test_rows = read(train_file), read(test_file)
     validation_rows = None if validation_file is None else read(validation_file)
     with progress(stage.epochs, f"training {method}") as step:

@@ -148,11 +148,13 @@ def fit_many(
 ) -> None:
     """Fit a calibrator to many files, as `calibrant fit` does to one."""
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
+    from calibrant.posthoc.saving import FORMAT
     from calibrant.scale.fitting import fit_shards
 
     calibrator = make_calibrator(method, **parse_arguments(method, settings))
     engine, shards = many.by(), many.shards()
     check_places(shards, [out, json])
+    FORMAT.check_extension(out)
     options: dict[str, Any] = {"engine": engine, "skip_broken": many.skip_broken}
     with watching(f"fitting {method}", shards) as watch:
         fit_shards(calibrator, shards, sample=sample, seed=seed, watch=watch, **options)

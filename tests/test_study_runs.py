@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ from calibrant.cli import study
 from calibrant.core.errors import InputError
 from calibrant.studies import computing
 from calibrant.studies.catalogue import names, needs_of, study_named
+from calibrant.studies.cells import cells_of
 from calibrant.studies.declaration import Study
+from calibrant.studies.figures import relative_to
 from calibrant.studies.inputs import Inputs, inputs_of
 from calibrant.studies.kinds import kind_named
 from calibrant.studies.kinds.base import Measure
@@ -26,7 +30,8 @@ from calibrant.studies.loading import read_study, study_from
 from calibrant.studies.marks import marked
 from calibrant.studies.needing import runnable_in_words
 from calibrant.studies.published import Published, parse_published
-from calibrant.studies.results import Estimate
+from calibrant.studies.results import Estimate, Ran, StudyResult
+from calibrant.studies.running import prepared
 
 DECLARED = """
 title = "Two methods on two networks"
@@ -279,6 +284,15 @@ def test_a_method_that_another_seed_would_favour_may_be_the_best() -> None:
         ("none / ece", "none / ace", "names none of the metrics ece, nll"),
         ("[axes]", "[axes", "is no TOML"),
         ('label = "TS"', 'label = "none"', "'none' is there twice"),
+        ("two   | 99*               | 2", "one | 9 | 9", "row 2: ece of this cell is there twice"),
+        ("[axes]", 'skip = [{ inptu = "one" }]\n[axes]', "skip: no axis is called 'inptu'"),
+        ("[axes]", 'skip = [{ input = "uno" }]\n[axes]', "'uno' is no value of the axis input"),
+        ("[axes]", "skip = [{}]\n[axes]", "skip must be a list of tables"),
+        (
+            "[settings]",
+            '[figure]\nx = "input"\nminus = "non"\n[settings]',
+            "minus: 'non' is no value of any axis",
+        ),
         ('method = ["none"', 'rank = [1]\nmethod = ["none"', "has no axis rank"),
     ],
 )
@@ -398,3 +412,106 @@ def test_few_seeds_know_their_noise_badly(published: float, within: bool) -> Non
         {}, Measure("ece", "ECE"), (0.0, 1.0, 2.0), None, None, None, None, (), (), number
     )
     assert estimate.within_noise is within
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "words"),
+    [
+        # All columns would be one thing under several names.
+        (
+            "fedlas-table-1",
+            {"settings": {"loss": "focal"}},
+            "cross-entropy and .* of the axis method",
+        ),
+        ("second-stages", {"settings": {"second_stage": "tst"}}, "of the axis stage are the same"),
+        ("losses-longer", {"settings": {"epochs": 5}}, "epochs is an axis of the study"),
+        ("calibration-size", {"settings": {"size": 300}}, "size is an axis of the study"),
+        ("calibration-size", {"settings": {"method": "smart"}}, "method is an axis"),
+        # Nobody would read them.
+        ("second-stages-masks", {"settings": {"level": 0.9}}, "doesn't read level"),
+        ("second-stages-kappa", {"settings": {"after": "smart"}}, "doesn't read after"),
+        ("smart-table-5", {"settings": {"resamples": 9}}, "doesn't read resamples"),
+        ("smart-table-1", {"settings": {"arguments": {"smrt": {}}}}, "called 'smrt'"),
+        ("smart-table-1", {"settings": {"arguments": "smart"}}, "must be arguments by method"),
+        ("calarena-binary", {"settings": {"arguments": {"smrt": {}}}}, "called 'smrt'"),
+        (
+            "smart-table-1",
+            {"methods": ["none"], "settings": {"arguments": {"smart": {"n_bins": 9}}}},
+            "no method here is called 'smart'",
+        ),
+        # The network's own head would stand under the name of another.
+        (
+            "heads-halves",
+            {"only": {"stage": ["macal"]}},
+            "no value of the axis stage is called .macal",
+        ),
+        ("heads-halves", {"only": {"trained": ["7"]}}, "no value of the axis trained is called .7"),
+    ],
+)
+def test_what_a_study_would_ignore_it_refuses(
+    name: str, asked: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        cb.studies.run(name, small="calarena" in name, out=tmp_path, engine=ONE, **asked)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("cells/*"))
+
+
+def test_a_setting_may_say_what_only_one_value_is() -> None:
+    asked = {"only": {"stage": ["maccal"]}, "settings": {"second_stage": "tst"}}
+    study, _ = prepared("second-stages", **asked)
+    assert {cell.settings["second_stage"] for cell in cells_of(study)} == {"tst"}
+    arguments = {"arguments": {"smart": {"n_bins": 20}}}
+    study, _ = prepared("smart-table-1", methods=["none", "smart"], settings=arguments)
+    assert study.forced == arguments
+
+
+def test_competitors_of_which_other_seeds_are_there_are_not_paired(place: Path) -> None:
+    whole = run(place, only={"input": ["one"]}, seeds=[0, 1, 2], methods=["none", "temperature"])
+
+    def of(kept: dict[str, set[int]]) -> StudyResult:
+        ran = [
+            # Each seed has numbers of its own, as of a network that is trained anew.
+            Ran(r.cell, json.loads(json.dumps(r.result)), reused=False)
+            for r in whole.ran
+            if r.cell.seed in kept[r.cell.method]
+        ]
+        return StudyResult(whole.study, ran, [], [])
+
+    both = of({"none": {0, 1}, "temperature": {0, 1}})
+    assert {e.may_be_best is None for e in both.estimates} == {False}
+    # As many, but of other seeds: 1 would stand beside 2.
+    apart = of({"none": {0, 1}, "temperature": {0, 2}})
+    assert {e.may_be_best for e in apart.estimates} == {None}
+    (relative, *_) = relative_to(
+        replace(apart, study=replace(apart.study, metrics=("ece",))), "none"
+    )
+    values = {
+        r.cell.method: r.result["values"]["ece"]["value"] for r in whole.ran if r.cell.seed == 0
+    }
+    assert relative.values == (values["temperature"] - values["none"],)
+
+
+def test_intervals_say_the_level_that_they_were_asked_for_at(place: Path) -> None:
+    asked = {"only": {"input": ["one"]}, "methods": ["temperature"], "seeds": [0]}
+    usual, narrow = run(place, **asked), run(place, settings={"level": 0.5}, **asked)
+    assert "95 % interval" in str(usual)
+    assert "50 % interval" in str(narrow)
+    assert "95 % interval" not in str(narrow)
+    # What a paper prints is held against 95 % intervals.
+    told = [[r["within_noise"] for r in f.records() if r["published"]] for f in (usual, narrow)]
+    assert told[0][0] is not None
+    assert told[1] == [None]
+
+
+def test_rows_that_differ_are_not_paired(place: Path) -> None:
+    def pairing(**options: Any) -> str:
+        (ran,) = run(place, seeds=[0], methods=["none"], **options).ran
+        return ran.result["pairing"]
+
+    two = {"only": {"input": ["two"]}}
+    assert pairing(**two) == pairing(**two, settings={"resamples": 20})
+    assert pairing(**two) == pairing(**two, settings={"size": 50})
+    assert pairing(**two) != pairing(**two, settings={"fit_size": 0.4})
+    drawn = {"only": {"input": ["synthetic"]}}
+    assert pairing(**drawn) != pairing(**drawn, settings={"size": 50})

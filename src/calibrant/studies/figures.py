@@ -79,7 +79,7 @@ def _lines(result: StudyResult, declared: Declared) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    study, found = result.study, _relative(result, declared.minus)
+    study, found = result.study, relative_to(result, declared.minus)
     panels = list(dict.fromkeys(layout_words(study, declared.panels, e.at) for e in found))
     lines = list(dict.fromkeys(layout_words(study, declared.lines, e.at) for e in found))
     there = {e.at[declared.x] for e in found}
@@ -126,27 +126,28 @@ def _lines(result: StudyResult, declared: Declared) -> Figure:
     return figure
 
 
-def _relative(result: StudyResult, rival: str) -> list[Estimate]:
+def relative_to(result: StudyResult, rival: str) -> list[Estimate]:
     """Return the numbers less those of one competitor, seed by seed; "" leaves them as they are."""
     axis = result.study.compare
     if not rival or axis is None:
         return result.estimates
     base = {
-        (e.measure.name, *_others(e.at, axis)): e.values
-        for e in result.estimates
-        if e.at[axis] == rival
+        (e.measure.name, *_others(e.at, axis)): e for e in result.estimates if e.at[axis] == rival
     }
     found: list[Estimate] = []
     for estimate in result.estimates:
         theirs = base.get((estimate.measure.name, *_others(estimate.at, axis)))
         if estimate.at[axis] == rival or theirs is None:
             continue
-        ours = estimate.values
-        # Where seeds change nothing there is one value for all of them.
-        size = max(len(ours), len(theirs))
-        pairs = zip(*(of * (size // len(of)) for of in (ours, theirs)), strict=False)
-        values = tuple(a - b for a, b in pairs)
-        found.append(replace(estimate, values=values, low=None, high=None, published=None))
+        # Where seeds change nothing there is one value for all of them, and one difference.
+        pairs = dict.fromkeys(
+            (place, theirs.of_seed[seed])
+            for seed, place in estimate.of_seed.items()
+            if seed in theirs.of_seed
+        )
+        values = tuple(estimate.values[a] - theirs.values[b] for a, b in pairs)
+        if values:
+            found.append(replace(estimate, values=values, low=None, high=None, published=None))
     return found
 
 

@@ -84,7 +84,7 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         columns,
         compare or None,
         against,
-        tuple(document.get("skip", ())),
+        _skip(document, names, where),
         _table(document, "settings", where),
         _small(document, axes, where),
         _figure(document, axes, metrics, known, where),
@@ -92,6 +92,26 @@ def study_from(document: Mapping[str, Any], name: str, where: str) -> Study:
         tuple(parse_published(published, names, metrics, where)),
         bool(document.get("intervals", False)),
     )
+
+
+def _skip(
+    document: Mapping[str, Any], axes: Mapping[str, Sequence[str]], where: str
+) -> tuple[Mapping[str, str], ...]:
+    """Return the parts that are left out; one that is none would leave out nothing, or all."""
+    parts = document.get("skip", [])
+    if not isinstance(parts, list) or not all(
+        isinstance(part, dict) and part for part in cast(list[Any], parts)
+    ):
+        raise InputError(f"{where}: skip must be a list of tables {{axis = value}}, not {parts!r}")
+    found: list[Mapping[str, str]] = []
+    for part in cast("list[dict[str, Any]]", parts):
+        for axis, name in part.items():
+            if axis not in axes:
+                raise InputError(f"{where}: skip: {unknown(axes, axis, 'axis')}")
+            if str(name) not in axes[axis]:
+                raise InputError(f"{where}: skip: '{name}' is no value of the axis {axis}")
+        found.append({axis: str(name) for axis, name in part.items()})
+    return tuple(found)
 
 
 def _small(document: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -134,6 +154,8 @@ def _figure(
             if word not in of:
                 raise InputError(f"{where}: {key}: {unknown(dict.fromkeys(of), word, 'axis')}")
     minus, label = (_text(table, key, where, "") for key in ("minus", "label"))
+    if minus and minus not in [value.name for values in axes.values() for value in values]:
+        raise InputError(f"{where}: minus: '{minus}' is no value of any axis")
     return Figure(x, y, lines, panels, bool(table.get("log", False)), minus, label)
 
 

@@ -50,8 +50,11 @@ def marked(estimates: list[Estimate], axis: str | None) -> list[Estimate]:
 def _together(group: Sequence[Estimate]) -> tuple[FloatArray, FloatArray] | None:
     """Return (M, S) values and (M, S, R) replicates, or None where they can't be paired.
 
-    What doesn't depend on the seed is the same for all of them.
+    What doesn't depend on the seed is the same for all of them. Where some seeds of some are
+    missing, what stands side by side would be of different seeds.
     """
+    if len({frozenset(e.of_seed) for e in group}) > 1:
+        return None
     seeds = max(len(e.replicates) for e in group)
     sizes = {len(each) for e in group for each in e.replicates}
     alike = all(len(e.replicates) in (1, seeds) for e in group) and len(sizes) == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from calibrant.report.figures import QUIET
 from calibrant.studies import looks
 from calibrant.studies.declaration import Study
-from calibrant.studies.rendering import layout_words
+from calibrant.studies.rendering import layout_words, levels_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,10 @@ def _split(study: Study, found: Sequence[Estimate]) -> tuple[Sequence[str], Sequ
 
 def _said(found: Sequence[Estimate], panels: int, lines: int) -> str:
     """Return what the marks are, those that there are, and what was left out for want of room."""
-    marks = ["dot: value" + " with its 95 % interval" * any(e.low is not None for e in found)]
+    marks = [
+        "dot: value"
+        + f" with its {levels_in_words(found)} interval" * any(e.low is not None for e in found)
+    ]
     marks += ["bar: floor"] * any(e.floor is not None for e in found)
     marks += ["diamond: published"] * any(e.published is not None for e in found)
     if panels > MOST_PANELS:

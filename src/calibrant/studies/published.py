@@ -80,6 +80,7 @@ def parse_published(
     others = head[len(leading) :]
     columns = [_column(name, axes, leading, metrics, f"{where}: published") for name in others]
     found: list[Published] = []
+    told: set[tuple[tuple[tuple[str, str], ...], str]] = set()
     for number, row in enumerate(rows, 1):
         place = f"{where}: published, row {number}"
         if len(row) != len(head):
@@ -94,6 +95,10 @@ def parse_published(
             match = _ENTRY.fullmatch(cell)
             if match is None:
                 raise InputError(f"{place}: '{cell}' is no number such as 1.38 or 1.38 +- 0.05")
+            here = (tuple(sorted((at | of_column).items())), metric)
+            if here in told:
+                raise InputError(f"{place}: {metric} of this cell is there twice")
+            told.add(here)
             spread = None if match[2] is None else float(match[2])
             half = _half_digit(match[1])
             found.append(
@@ -117,9 +122,11 @@ def _column(
         value, metric = name, metrics[0] if len(metrics) == 1 else ""
     if metric not in metrics:
         raise InputError(f"{where}: column '{name}' names none of the metrics {', '.join(metrics)}")
-    for axis, names in axes.items():
-        if axis not in leading and value in names:
-            return {axis: value}, metric
+    of = [axis for axis, names in axes.items() if axis not in leading and value in names]
+    if len(of) > 1:
+        raise InputError(f"{where}: column '{name}' may be of the axis {' or '.join(of)}")
+    if of:
+        return {of[0]: value}, metric
     raise InputError(f"{where}: column '{name}' is neither a metric nor a value of an axis")
 
 

@@ -161,7 +161,7 @@ def _legend(result: StudyResult, *, ranked: bool) -> str:
     if any(estimate.published is not None for estimate in found):
         said.append("In brackets what was published.")
     if result.study.intervals:
-        said.append("In brackets 95 % intervals.")
+        said.append(f"In brackets {levels_in_words(found)} intervals.")
     if any(estimate.may_be_best for estimate in found):
         said.append(
             f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "
@@ -179,7 +179,7 @@ def details(result: StudyResult) -> Table:
     several = len(study.metrics) > 1
     compared = any(estimate.published is not None for estimate in found)
     floored = any(estimate.floor is not None for estimate in found)
-    head = [*keys, *(["metric"] if several else []), "value", "95 % interval"]
+    head = [*keys, *(["metric"] if several else []), "value", f"{levels_in_words(found)} interval"]
     head += ["floor"] if floored else []
     head += ["published", "difference", "noise"] if compared else []
     rows: list[list[str]] = []
@@ -207,6 +207,12 @@ def details(result: StudyResult) -> Table:
             "spread over seeds, and what the paper prints behind +-."
         )
     return Table(head, rows, set(), notes.strip(), max(1, len(keys) + several))
+
+
+def levels_in_words(found: Sequence[Estimate]) -> str:
+    """Return the level of the intervals in words, or the levels."""
+    levels = dict.fromkeys(f"{100 * estimate.level:g} %" for estimate in found)
+    return " or ".join(levels) or "95 %"
 
 
 def _beside(estimate: Estimate) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -56,6 +56,8 @@ class Estimate:
         published: the paper's number, or None.
         best: whether it is the best of those that compete.
         may_be_best: whether it may be; None where that can't be said.
+        of_seed: seed to the place of its value in `values`; what seeds don't change has one.
+        level: of the interval.
     """
 
     at: Mapping[str, str]
@@ -70,6 +72,8 @@ class Estimate:
     published: Published | None
     best: bool = False
     may_be_best: bool | None = None
+    of_seed: Mapping[int, int] = field(default_factory=dict[int, int])
+    level: float = _LEVEL
 
     @property
     def value(self) -> float:
@@ -94,11 +98,13 @@ class Estimate:
     def within_noise(self) -> bool | None:
         """Whether the published value lies within the noise of both; None where neither is known.
 
+        Nor can it be said where the interval was asked for at another level than 95 %.
+
         Noise is the distance to the end of the interval on that side, half the t interval of the
         mean over seeds, and 1.96 times the spread that the paper prints, taken together as
         independent, and half a digit of rounding.
         """
-        if self.published is None or self.difference is None:
+        if self.published is None or self.difference is None or self.level != _LEVEL:
             return None
         end = self.low if self.difference > 0 else self.high
         parts = [] if end is None else [self.measure.scale * (self.value - end)]
@@ -240,6 +246,7 @@ def _estimate(
         return None if None in numbers else sum(numbers) / len(numbers)
 
     published = study.published_at(at, measure.name)
+    places = {id(result): place for place, (result, _) in enumerate(found)}
     drawn = [result.get("replicates", {}).get(measure.name, ()) for result, _ in found]
     same = len({len(each) for each in drawn}) == 1
     return Estimate(
@@ -253,4 +260,6 @@ def _estimate(
         tuple(tuple(each) for each in drawn) if same and drawn[0] else (),
         tuple(sorted({str(result.get("pairing")) for result, _ in found})),
         None if any(result.get("apart") for result, _ in found) else published,
+        of_seed={r.cell.seed: places[id(r.result)] for r in ran if id(r.result) in places},
+        level=kind_named(study.kind).level(ran[0].cell),
     )

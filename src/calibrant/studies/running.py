@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibrant.core.errors import InputError
 from calibrant.core.lookup import unknown
 from calibrant.scale.engines import Engine
 from calibrant.studies.catalogue import study_named
+from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.computing import Progress, run_cells
 from calibrant.studies.declaration import INPUT, METHOD, Study
 from calibrant.studies.inputs import Inputs, inputs_of
@@ -78,6 +80,29 @@ def run(
     return run_cells(chosen, inputs, Store(Path(out)), engine or Engine(), watch)
 
 
+def check_apart(study: Study) -> None:
+    """Refuse settings with which two values of an axis are one thing under two names.
+
+    Raises:
+        InputError: there are such values.
+    """
+    kind, one = kind_named(study.kind), replace(study, seeds=study.seeds[:1])
+    declared = [kind.subject(cell) for cell in cells_of(replace(one, forced={}))]
+    found: list[tuple[Cell, Any, Any]] = []
+    for cell, before in zip(cells_of(one), declared, strict=True):
+        now = kind.subject(cell)
+        for other, other_before, other_now in found:
+            if now == other_now and before != other_before:
+                apart = [axis for axis, name in cell.at.items() if other.at[axis] != name]
+                names = (", ".join(each.at[axis] for axis in apart) for each in (other, cell))
+                raise InputError(
+                    f"{study.name}: with --set {', '.join(study.forced)}, {' and '.join(names)} of "
+                    f"the axis {', '.join(apart)} are the same; leave that out, or ask for one of "
+                    "them with --only"
+                )
+        found.append((cell, before, now))
+
+
 def prepared(
     study: str | Study,
     data: Sequence[str] = (),
@@ -102,10 +127,18 @@ def prepared(
             for name in values:
                 if name not in known and name not in inputs:
                     raise unknown(known, name, "input")
+        # Their values bring settings, without which a name would stand for what it isn't.
+        elif axis in whole.axes and axis not in kind.axes:
+            known = [value.name for value in (*whole.axes[axis], *study.axes[axis])]
+            for name in values:
+                if name not in known:
+                    raise unknown(dict.fromkeys(known), name, f"value of the axis {axis}")
         study = study.with_values(axis, values, only=True, of=whole)
     if settings:
         study = replace(study, forced=dict(settings))
         kind.check(study)
     if methods is not None:
         study = study.with_values(METHOD, methods, only=True, of=whole)
+    if settings:
+        check_apart(study)
     return (study if seeds is None else replace(study, seeds=tuple(seeds))), inputs

@@ -36,6 +36,7 @@ class AlarmsOnImages(NetworkKind):
     """Let a monitor watch clean test images, then each severity of one corruption, none twice."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "corruption")
     defaults: ClassVar[Mapping[str, Any]] = {
         **NetworkKind.defaults,

@@ -13,7 +13,7 @@ from calibrant.core.lookup import unknown
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.shapes import Metric
 from calibrant.studies.cells import Cell
-from calibrant.studies.declaration import Study
+from calibrant.studies.declaration import METHOD, Study
 from calibrant.studies.inputs import Given, Inputs
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from calibrant.core.tables import Table
     from calibrant.studies.results import StudyResult
 
+LEVEL = 0.95  # of intervals, where nothing else is asked for
 Better = Literal["low", "high", "neither"]
 
 
@@ -108,11 +109,13 @@ class Kind(ABC):
         version: another one for whatever changes the numbers; it is part of every cell's address.
         axes: those that it knows; any other must bring settings with each of its values.
         defaults: what can be set, with the values that hold otherwise.
+        unread: of these, what its numbers don't hang on; to set it would do nothing, in silence.
     """
 
     version: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ("input", "method")
     defaults: ClassVar[Mapping[str, Any]] = {}
+    unread: ClassVar[tuple[str, ...]] = ()
 
     @property
     def measures(self) -> Mapping[str, Measure]:
@@ -134,18 +137,36 @@ class Kind(ABC):
             if name not in self.measures:
                 raise InputError(f"{where}: {unknown(self.measures, name, 'metric')}")
         values = [value for axis in study.axes.values() for value in axis]
-        known = [*self.defaults, "method"]
+        known = [name for name in (*self.defaults, METHOD) if name not in self.unread]
         for name in dict.fromkeys(
             [*study.settings, *study.forced, *(key for v in values for key in v.set)]
         ):
+            if name in self.unread:
+                raise InputError(f"{where}: doesn't read {name}; to set it would do nothing")
             if name not in known:
                 raise InputError(f"{where}: {unknown(known, name, 'setting')}")
+        for name in study.forced:
+            if name in study.axes:
+                raise InputError(
+                    f"{where}: {name} is an axis of the study, whose values say it: ask for "
+                    f"some of them with --only {name}=..., not with --set"
+                )
         for axis, of_axis in study.axes.items():
             if axis not in self.axes and not all(value.set for value in of_axis):
                 raise InputError(
                     f"{where}: has no axis {axis}; it has {', '.join(self.axes)}. Values of "
                     "another axis need settings of their own (set = {...})"
                 )
+
+    def level(self, cell: Cell) -> float:
+        """Return the level of the intervals of a cell's numbers."""
+        return LEVEL
+
+    def subject(self, cell: Cell) -> Any:
+        """Return what a cell is about, besides its seed and whatever it is called."""
+        own = {axis: name for axis, name in cell.at.items() if axis in self.axes}
+        own |= {METHOD: cell.method} if METHOD in cell.at else {}
+        return own, {key: of for key, of in cell.settings.items() if key != METHOD}
 
     def left_out(self, study: Study, inputs: Inputs) -> list[str]:
         """Return what was given and no cell takes, with reasons, where a kind looks for it."""
@@ -214,4 +235,5 @@ class Simulated(Kind):
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return where the cell stands, its seed and its settings."""
         settings = {name: self.setting(cell, name) for name in self.defaults}
-        return {**cell.at, "seed": cell.seed, **settings}
+        method = {METHOD: cell.method} if METHOD in cell.at else {}
+        return {**cell.at, **method, "seed": cell.seed, **settings}

@@ -36,7 +36,7 @@ from calibrant.studies.cells import Cell
 from calibrant.studies.declaration import Study
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import Kind, Measure, Need
-from calibrant.studies.kinds.posthoc import method_code
+from calibrant.studies.kinds.posthoc import check_arguments, method_code
 
 PUBLISHED = "published"
 _FILE = "the benchmark's HDF5 file of probabilities, as CalArena publishes it (--data PATH)"
@@ -57,6 +57,11 @@ class CalArena(Kind):
     def measures(self) -> Mapping[str, Measure]:
         """Improvements, win rates and ratings."""
         return MEASURES
+
+    def check(self, study: Study) -> None:
+        """Refuse, besides, arguments of methods that aren't there, which would be ignored."""
+        super().check(study)
+        check_arguments(study)
 
     def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:
         """Return the files; the tables are no row."""

@@ -27,6 +27,7 @@ class FeatureNorm(NetworkKind):
     """Sort the test images by the L1 norm of their features, and look at a tenth of them."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "tenth")
 
     @property

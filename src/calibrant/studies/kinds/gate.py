@@ -26,6 +26,14 @@ class Gate(NetworkKind):
     """Read the history of a training with FeDLaS at shares of its epochs."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = (
+        "resamples",
+        "level",
+        "after",
+        "second_stage",
+        "stage_arguments",
+        "stage_epochs",
+    )
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", PROGRESS)
     takes_recorded: ClassVar[bool] = True
 

@@ -47,7 +47,8 @@ class Heads(NetworkKind):
     """Train a head with a seed of its own, and measure it beside the network's on the test rows."""
 
     version: ClassVar[str] = "1"
-    axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "trained", "stage")
+    unread: ClassVar[tuple[str, ...]] = ("after",)
+    axes: ClassVar[tuple[str, ...]] = ("input", "network", "method")
     defaults: ClassVar[Mapping[str, Any]] = {
         **NetworkKind.defaults,
         "resamples": 1000,

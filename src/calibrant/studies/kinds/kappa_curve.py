@@ -29,6 +29,7 @@ class KappaCurve(NetworkKind):
     """Train MaC-Cal with a list of kappas (stage_arguments.kappas), and look at one of them."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level", "after")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "kappa")
 
     @property

@@ -32,6 +32,7 @@ class MarginGroups(PostHoc):
     """Rows by thirds of the margin: mean confidence less accuracy, and how far confidence moved."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
 
     @property
     def measures(self) -> Mapping[str, Measure]:

@@ -27,6 +27,7 @@ class MarginTemperature(PostHoc):
     """Fit, and look at the temperatures of the rows to measure on."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
 
     @property
     def measures(self) -> Mapping[str, Measure]:

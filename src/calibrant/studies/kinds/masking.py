@@ -29,6 +29,13 @@ class Masking(NetworkKind):
     """Mask a share of the last layer: at inference only, or while a new one is trained."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = (
+        "resamples",
+        "level",
+        "after",
+        "second_stage",
+        "stage_arguments",
+    )
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", RATE)
     defaults: ClassVar[Mapping[str, Any]] = {
         **NetworkKind.defaults,

@@ -36,6 +36,7 @@ class Mismatch(PostHoc):
     """Sharpen a margin slice after a fit, or a `population` of known truth, and measure again."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("level",)
     axes: ClassVar[tuple[str, ...]] = ("input", "method", "slice", "population")
     defaults: ClassVar[Mapping[str, Any]] = {
         **PostHoc.defaults,

@@ -5,24 +5,27 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from calibrant._version import __version__
+from calibrant.core.errors import InputError
+from calibrant.core.lookup import unknown
 from calibrant.evaluation.evaluate import Evaluation, evaluate
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions
 from calibrant.studies.averaged import averaged
-from calibrant.studies.cells import Cell
+from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.data import Draw
+from calibrant.studies.declaration import METHOD, Study
 from calibrant.studies.inputs import Drawn, Inputs
-from calibrant.studies.kinds.base import PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
+from calibrant.studies.kinds.base import LEVEL, PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
 from calibrant.studies.measuring import quietly
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 # Measured in any case, so that tables of different metrics share their cells.
 USUAL = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
+ARGUMENTS = "arguments"
 # Measured besides the metrics of the catalogue.
 OTHERS = {
     measure.name: measure
@@ -67,9 +71,18 @@ class PostHoc(Kind):
         """The catalogue of metrics, the time of a fit, and what is known of drawn rows."""
         return {**super().measures, **OTHERS}
 
+    def check(self, study: Study) -> None:
+        """Refuse, besides, arguments of methods that aren't there, which would be ignored."""
+        super().check(study)
+        check_arguments(study)
+
     def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
         """Return what `auto` averaged, where it took part."""
         return averaged(result)
+
+    def level(self, cell: Cell) -> float:
+        """Return the level that is asked for, where a kind reads it."""
+        return LEVEL if "level" in self.unread else float(self.setting(cell, "level"))
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return the predictions, with features where the method sees them."""
@@ -146,7 +159,12 @@ class PostHoc(Kind):
             seed=cell.seed if given.varies else 0,
         )
         split = f" split {cell.seed}" if given.varies else ""
-        split += f" {fit.n}" if self.setting(cell, "rest") else ""
+        # Rows to measure on that hang on how many there are to fit on.
+        drawn = isinstance(given, Drawn) and self.size(cell) is not None
+        split += f" {fit.n}" if self.setting(cell, "rest") or drawn else ""
+        fit_size = self.setting(cell, "fit_size")
+        halves = not given.is_split or fit_size == self.defaults["fit_size"]
+        split += "" if halves else f" of {fit_size}"
         result = measured(found)
         result["values"]["seconds"] = {"value": worked}
         if isinstance(given, Drawn):
@@ -194,6 +212,33 @@ def measured(found: Evaluation) -> dict[str, Any]:
 def method_code(method: str) -> str:
     """Return the version of the package, and the digest of the code of a method's steps."""
     return " ".join([__version__, *(code_of(METHODS.named(step)) for step in _steps(method))])
+
+
+def check_arguments(study: Study) -> None:
+    """Refuse arguments that no method of a study takes.
+
+    Those of the study itself may be of a method that only another run asks for.
+
+    Raises:
+        UnknownMethodError: there is no such method.
+        InputError: it is another one than the value of the axis that brings its arguments.
+    """
+    for name in study.settings.get(ARGUMENTS, {}):
+        _steps(name)
+    for value in study.axes.get(METHOD, ()):
+        method = str(value.set.get(METHOD, value.name))
+        _among(value.set, [method], f"{study.name}: arguments of '{value.name}'")
+    there = list(dict.fromkeys(cell.method for cell in cells_of(study) if METHOD in cell.at))
+    _among(study.forced, there, f"{study.name}: --set {ARGUMENTS}")
+
+
+def _among(settings: Mapping[str, Any], methods: Sequence[str], where: str) -> None:
+    given = settings.get(ARGUMENTS, {})
+    if not isinstance(given, Mapping):
+        raise InputError(f"{where}: must be arguments by method, {{method: {{name: value}}}}")
+    for name in cast("Mapping[str, Any]", given):
+        if name not in methods:
+            raise InputError(f"{where}: {unknown(methods, name, 'method here')}")
 
 
 def _steps(method: str) -> list[str]:

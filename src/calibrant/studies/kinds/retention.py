@@ -23,6 +23,7 @@ class Retention(NetworkKind):
     """Train a second stage and read its history at shares of its epochs."""
 
     version: ClassVar[str] = "1"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level", "after")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", PROGRESS)
 
     @property

@@ -32,6 +32,7 @@ class Runtime(PostHoc):
     """
 
     version: ClassVar[str] = "2"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
     defaults: ClassVar[Mapping[str, Any]] = {**PostHoc.defaults, "repeats": 5}
 
     @property

@@ -41,6 +41,7 @@ class TrainingTime(NetworkKind):
     """Add what the network took, in one go, and what its second stage takes."""
 
     version: ClassVar[str] = "2"
+    unread: ClassVar[tuple[str, ...]] = ("resamples", "level", "after")
 
     @property
     def measures(self) -> Mapping[str, Measure]:

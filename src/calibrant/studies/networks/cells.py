@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from calibrant._version import __version__
 from calibrant.studies.cells import Cell, cells_of
-from calibrant.studies.declaration import Study
+from calibrant.studies.declaration import METHOD, Study
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Kind, Need
+from calibrant.studies.kinds.base import LEVEL, Kind, Need
 from calibrant.studies.networks.left_out import left_out
 from calibrant.studies.networks.plans import DEFAULTS, Plan, plan_of
 from calibrant.studies.networks.sources import Source, is_trained, need_of, source_of
@@ -32,6 +32,10 @@ class NetworkKind(Kind):
     defaults: ClassVar[Mapping[str, Any]] = {**DEFAULTS, "resamples": 400, "level": 0.95}
     takes_recorded: ClassVar[bool] = False
 
+    def level(self, cell: Cell) -> float:
+        """Return the level that is asked for, where a kind reads it."""
+        return LEVEL if "level" in self.unread else float(self.setting(cell, "level"))
+
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return the network, as something to be found or as the images to train it on."""
         return (need_of(plan_of(cell), recorded=self.takes_recorded), *self.more_needs(cell))
@@ -47,6 +51,16 @@ class NetworkKind(Kind):
     def left_out(self, study: Study, inputs: Inputs) -> list[str]:
         """Return the runs that no cell is about."""
         return left_out((plan_of(cell) for cell in cells_of(study)), inputs)
+
+    def subject(self, cell: Cell) -> Any:
+        """Return the network with what stands behind it, and what else there is."""
+        own = {axis: name for axis, name in cell.at.items() if axis in self.axes}
+        own = {axis: name for axis, name in own.items() if axis not in ("network", METHOD)}
+        return (
+            own,
+            plan_of(cell).configuration(),
+            {key: of for key, of in cell.settings.items() if key not in (*DEFAULTS, METHOD)},
+        )
 
     def more_needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return what is needed besides the network."""

@@ -363,6 +363,10 @@ def test_replicas_are_shown_together(run, tmp_path):
     assert (ended.code, found["rows"]) == (3, ROWS)
     assert found["level"]["log_e"] == pytest.approx(whole.log_e)
     assert "leave out streams" in run("0.jsonl", "--merge", "0.state").err
+    for words in (("--tolerance", "0.1"), ("--of", "0"), ("--follow",), ("--on-alarm", "true")):
+        refused = run("--merge", "0.state", *words)
+        assert (refused.code, refused.out) == (2, "")
+        assert f"leave out {words[0]}" in refused.err
 
 
 def test_a_growing_file_is_followed_until_nothing_comes(run, tmp_path):

@@ -126,6 +126,8 @@ def monitor(
     if merge:
         if streams or state or outcomes:
             raise InputError("--merge only shows what states say; leave out streams and --state")
+        other = {"by": by, "of": of, "follow": follow or None, "idle": idle, "on_alarm": on_alarm}
+        _refuse_beside_merge(settings | other)
         watched = _merged(merge)
         Keeper(watched, None, metrics_out).save()
         _finish(watched, report, json, details=details)
@@ -159,6 +161,14 @@ def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:
                 "changed; begin a new state"
             )
     return watched
+
+
+def _refuse_beside_merge(options: dict[str, Any]) -> None:
+    """Raise `InputError` if an option is given that only rows to come could heed."""
+    for name, value in options.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise InputError(f"--merge only shows what states say; leave out --{option}")
 
 
 def _merged(states: list[Path]) -> Monitor:

@@ -8,6 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
+from memorised_features import memorised_features
 
 torch = pytest.importorskip("torch")
 
@@ -40,10 +41,9 @@ from calibrant.training.second_stages import (  # noqa: E402
     make_second_stage,
     replace_head,
 )
-from calibrant.training.second_stages.held_out import measure_head  # noqa: E402
+from calibrant.training.second_stages.held_out import logits_of, measure_logits  # noqa: E402
 from calibrant.training.second_stages.kappa import Candidate, KappaPoint, accuracy_lost, choose  # noqa: E402
 from calibrant.training.second_stages.scaling import FeatureScaling  # noqa: E402
-from calibrant.training.second_stages.simulation import memorised_features  # noqa: E402
 
 FEW = {"epochs": 3, "seed": 1}
 # After three epochs a head of two layers is far behind a linear one, which MaC-Cal warns of.
@@ -62,6 +62,10 @@ def rows():
 def memorised():
     """Rows of a network with nearly all right in training and 82 % on others."""
     return memorised_features(4000, 4000, spread=6.0, pull=3.0, seed=0)
+
+
+def measure_head(head: nn.Module, held: FeatureRows):
+    return measure_logits(logits_of(head, held), held)[0]
 
 
 def quick(method: str, **more):

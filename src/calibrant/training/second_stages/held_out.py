@@ -39,11 +39,6 @@ class Held:
         return asdict(self)
 
 
-def measure_head(head: nn.Module, rows: FeatureRows) -> Held:
-    """Measure a head that takes features as they come."""
-    return measure_logits(logits_of(head, rows), rows)[0]
-
-
 def logits_of(head: nn.Module, rows: FeatureRows) -> Tensor:
     """Return the (N, K) logits of a head that takes features as they come."""
     return torch.cat([head_logits(head, features) for features, _ in rows.passes(READ_ROWS)])

@@ -1,4 +1,4 @@
-"""Features of a network that knows its training rows by heart, for tests and studies."""
+"""Features of a network that knows its training rows by heart, for tests of second stages."""
 
 from __future__ import annotations
 

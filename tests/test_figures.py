@@ -155,3 +155,24 @@ def test_matplotlib_is_imported_only_to_draw() -> None:
         "assert not {'matplotlib', 'jinja2', 'plotly', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_rows_of_weight_0_are_in_no_figure(
+    labelled_logits: Callable[..., Any], tmp_path: Path
+) -> None:
+    logits, labels = labelled_logits(300, 4, seed=5)
+    weights = np.arange(300) % 3 != 0
+    weighted = cb.Predictions.from_logits(logits, labels, sample_weight=weights.astype(float))
+    left = cb.Predictions.from_logits(logits[weights], labels[weights])
+    drawn = []
+    for rows in (weighted, left):
+        found = cb.evaluate(rows, metrics=["ece"], resamples=5)
+        groups = figures.margin_groups(found, rows)
+        drawn.append([ax.collections[1].get_offsets() for ax in groups])
+        scaled = cb.TemperatureScaling().fit_predictions(rows)
+        drawn[-1].append(figures.margin_temperature(scaled, rows).lines[0].get_xydata())
+        files = save_figures(tmp_path, found, rows, formats=["png"], dpi=20)
+        assert "margin-groups.png" in [file.name for file in files]
+    for one, other in zip(*drawn, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    plt.close("all")

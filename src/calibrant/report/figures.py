@@ -167,7 +167,7 @@ def margin_groups(
         InputError: predictions in the top-label form, of other rows, or too few axes.
     """
     found = margins.margin_groups(
-        evaluation.scores, predictions.margins, groups, level=evaluation.level
+        evaluation.scores, predictions.counted.margins, groups, level=evaluation.level
     )
     if axes is None:
         import matplotlib.pyplot as plt
@@ -219,7 +219,8 @@ def margin_temperature(
     Raises:
         InputError: predictions in the top-label form.
     """
-    margin, ax = predictions.margins, _axes(ax)
+    predictions, ax = predictions.counted, _axes(ax)
+    margin = predictions.margins
     curve = margins.margin_temperature(calibrator, predictions.logits, margin)
     cloud: dict[str, Any] = {"linestyle": "", "marker": "o", "ms": 2.5}
     style: dict[str, Any] = {"linestyle": linestyle} if curve.is_function else cloud

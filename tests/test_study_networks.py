@@ -194,6 +194,31 @@ def test_a_run_under_a_wrong_name_is_refused(tmp_path: Path) -> None:
         cb.studies.run("fedlas-table-1", data=str(tmp_path), only=only, out=tmp_path / "out")
 
 
+def test_what_goes_by_the_name_of_two_networks_is_neither(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar10-resnet8-cross-entropy-0"
+    folder.mkdir()
+    only = {"input": ["cifar10"], "network": ["resnet8"], "method": ["cross-entropy"]}
+    asked: dict[str, Any] = {"only": only, "seeds": [0], "out": tmp_path / "out", "engine": ONE}
+    rng = np.random.default_rng(0)
+    for part in ("val", "test"):
+        rows = {"logits": rng.normal(size=(40, 3)), "labels": rng.integers(3, size=40)}
+        np.savez(folder / f"{part}.npz", **rows)
+        np.savez(tmp_path / f"{folder.name}-{part}.npz", **rows)
+    study = cb.studies.study_named("losses-longer")
+    short = next(plan_of(c) for c in cells_of(study) if c.at["epochs"] == "18")
+    (folder / "config.json").write_text(json.dumps({**short.run, "data": "/gone/pictures"}))
+    # A run of 18 epochs had stood in the row of 54 as well, by its name.
+    with pytest.raises(InputError, match="is a run with epochs None, not 54; what is called"):
+        cb.studies.run("losses-longer", data=f"{folder.name}={folder}", **asked)
+    # Predictions say nothing of that.
+    files = ",".join(str(tmp_path / f"{folder.name}-{part}.npz") for part in ("val", "test"))
+    with pytest.raises(InputError, match="called cifar10-resnet8-cross-entropy-0: epochs is None"):
+        cb.studies.run("losses-longer", data=f"{folder.name}={files}", **asked)
+    only["epochs"] = ["54"]
+    found = cb.studies.run("losses-longer", data=f"{folder.name}={files}", **asked)
+    assert {record["epochs"] for record in found.records()} == {"54"}
+
+
 def test_a_run_on_other_images_stands_in_for_nothing(tmp_path: Path) -> None:
     study = cb.studies.study_named("fedlas-table-1")
     cell = next(c for c in cells_of(study) if (c.input, c.at["network"]) == ("cifar10", "resnet8"))

@@ -61,6 +61,7 @@ def run_cells(
     """Compute the cells of a study that aren't kept yet, and return all that there are."""
     kind = kind_named(study.kind)
     kind.check(study)
+    kind.check_inputs(study, inputs)
     store.prepare()
     placed: list[tuple[Cell, str]] = []
     told: dict[int, Ran] = {}

@@ -99,12 +99,11 @@ def _skip(
 ) -> tuple[Mapping[str, str], ...]:
     """Return the parts that are left out; one that is none would leave out nothing, or all."""
     parts = document.get("skip", [])
-    if not isinstance(parts, list) or not all(
-        isinstance(part, dict) and part for part in cast(list[Any], parts)
-    ):
+    listed = cast("list[Any]", parts) if isinstance(parts, list) else [parts]
+    if any(part == {} or not isinstance(part, dict) for part in listed):
         raise InputError(f"{where}: skip must be a list of tables {{axis = value}}, not {parts!r}")
     found: list[Mapping[str, str]] = []
-    for part in cast("list[dict[str, Any]]", parts):
+    for part in cast("list[dict[str, Any]]", listed):
         for axis, name in part.items():
             if axis not in axes:
                 raise InputError(f"{where}: skip: {unknown(axes, axis, 'axis')}")

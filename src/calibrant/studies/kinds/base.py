@@ -158,6 +158,13 @@ class Kind(ABC):
                     "another axis need settings of their own (set = {...})"
                 )
 
+    def check_inputs(self, study: Study, inputs: Inputs) -> None:  # noqa: B027
+        """Refuse inputs that can't be what a study would take them for.
+
+        Raises:
+            InputError: there are such.
+        """
+
     def level(self, cell: Cell) -> float:
         """Return the level of the intervals of a cell's numbers."""
         return LEVEL

@@ -14,7 +14,7 @@ from calibrant.studies.inputs import Inputs
 from calibrant.studies.kinds.base import LEVEL, Kind, Need
 from calibrant.studies.networks.left_out import left_out
 from calibrant.studies.networks.plans import DEFAULTS, Plan, plan_of
-from calibrant.studies.networks.sources import Source, is_trained, need_of, source_of
+from calibrant.studies.networks.sources import Source, check_names, is_trained, need_of, source_of
 from calibrant.studies.networks.trained import Network, network_of
 
 # Of a training: how far it has come, in percent of its epochs.
@@ -47,6 +47,10 @@ class NetworkKind(Kind):
         beside |= {f"{cell.input}-c" for cell in cells}  # its corrupted images
         beside |= {need.input for cell in cells for need in self.more_needs(cell)}
         return [name for name in named if name not in beside and not is_trained(inputs[name])]
+
+    def check_inputs(self, study: Study, inputs: Inputs) -> None:
+        """Refuse predictions that would be those of two networks."""
+        check_names((plan_of(cell) for cell in cells_of(study)), inputs)
 
     def left_out(self, study: Study, inputs: Inputs) -> list[str]:
         """Return the runs that no cell is about."""

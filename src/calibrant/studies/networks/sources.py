@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -122,11 +123,34 @@ def _the_one(made: list[Given], plan: Plan) -> Given:
 
 def _check(given: Given, plan: Plan) -> None:
     configuration = given.configuration
-    for name in ("net", "loss", "mixing", "seed"):
-        if name in configuration and configuration[name] != plan.run[name]:
+    apart = {"seed": (configuration.get("seed"), plan.seed)} | plan.apart(configuration)
+    for name, (own, wanted) in apart.items():
+        if name in configuration and own != wanted:
             raise InputError(
-                f"{given.path}: is a run with {name} {configuration[name]!r}, not "
-                f"{plan.run[name]!r}; what is called {plan.name} must be one"
+                f"{given.path}: is a run with {name} {own!r}, not {wanted!r}; what is called "
+                f"{plan.name} must be one (files of predictions by that name are taken as they are)"
+            )
+
+
+def check_names(plans: Iterable[Plan], inputs: Inputs) -> None:
+    """Refuse predictions whose name is that of two networks, which would be one under two names.
+
+    Raises:
+        InputError: there are such.
+    """
+    known: dict[str, Plan] = {}
+    for plan in plans:
+        named = inputs.get(plan.name)
+        if named is None or is_trained(named):
+            continue
+        other = known.setdefault(plan.name, plan)
+        if other.run != plan.run:
+            (name, *_) = (key for key in plan.run if plan.run[key] != other.run.get(key))
+            raise InputError(
+                f"{named.path}: are the predictions of one network, and the study asks for two "
+                f"that are called {plan.name}: {name} is {other.run.get(name)!r} or "
+                f"{plan.run[name]!r}; give runs, whose settings say which they are, or ask for "
+                "one with --only"
             )
 
 

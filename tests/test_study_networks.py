@@ -194,6 +194,15 @@ def test_a_run_under_a_wrong_name_is_refused(tmp_path: Path) -> None:
         cb.studies.run("fedlas-table-1", data=str(tmp_path), only=only, out=tmp_path / "out")
 
 
+def test_a_network_may_see_no_images_as_they_are() -> None:
+    study = cb.studies.study_named("losses-longer")
+    cell = cells_of(study)[0]
+    for share, wanted in ((-1.0, None), (0.0, 0.0), (0.5, 0.5)):
+        asked = replace(cell, settings={**cell.settings, "plain_share": share})
+        # 0 had stood for the protocol's share, a sixth.
+        assert plan_of(asked).run["plain_share"] == wanted
+
+
 def test_what_goes_by_the_name_of_two_networks_is_neither(tmp_path: Path) -> None:
     folder = tmp_path / "cifar10-resnet8-cross-entropy-0"
     folder.mkdir()

@@ -16,7 +16,8 @@ NONE = "none"
 PLAIN_LOSS = "cross-entropy"
 # Behind the name of a protocol: layers are frozen from the top.
 PEELED = "+plp"
-# Settings of the training run, as `calibrant train` has them; 0 and "" stand for its defaults.
+# Settings of the training run, as `calibrant train` has them; 0 and "" stand for its defaults, and
+# -1 where 0 says something.
 RUN: Mapping[str, Any] = {
     "net": "",
     "loss": "",
@@ -57,7 +58,6 @@ _MAY_BE_LEFT_OPEN = (
     "epochs",
     "batch_size",
     "rate",
-    "plain_share",
     "n_classes",
     "image_size",
 )

@@ -203,6 +203,13 @@ def test_a_network_may_see_no_images_as_they_are() -> None:
         assert plan_of(asked).run["plain_share"] == wanted
 
 
+def test_a_method_that_is_called_otherwise_is_what_its_settings_say() -> None:
+    cell = cells_of(cb.studies.study_named("losses-longer"))[0]
+    named = replace(cell, settings={**cell.settings, "method": "acls"})
+    assert (cell.method, plan_of(cell).line) == ("cross-entropy", "cross-entropy")
+    assert plan_of(named).line == "acls"
+
+
 def test_what_goes_by_the_name_of_two_networks_is_neither(tmp_path: Path) -> None:
     folder = tmp_path / "cifar10-resnet8-cross-entropy-0"
     folder.mkdir()

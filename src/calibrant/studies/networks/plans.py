@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.studies.cells import Cell
+from calibrant.studies.declaration import METHOD
 
 # Made here, so that a study runs in seconds without any data.
 SYNTHETIC = "synthetic-images"
@@ -141,7 +142,7 @@ def plan_of(cell: Cell) -> Plan:
     if not loss:
         # A method is the name of a loss, unless it brings a mixture or a second stage along.
         other = {"mixing", "second_stage"} & cell.of_method.keys()
-        loss = PLAIN_LOSS if other else cell.at.get("method", PLAIN_LOSS)
+        loss = PLAIN_LOSS if other or METHOD not in cell.at else cell.method
     network = cell.at.get("network", settings["net"])
     run: dict[str, Any] = {name: settings[name] for name in RUN}
     run |= {"net": f"{settings['net'] or network}{settings['variant']}", "loss": loss}

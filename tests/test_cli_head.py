@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from memorised_features import memorised_features
 
 torch = pytest.importorskip("torch")
 
@@ -19,8 +20,7 @@ from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E40
 from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.second_stages import FeatureRows, HeadRetraining, load_head  # noqa: E402
-from calibrant.training.second_stages.held_out import measure_head  # noqa: E402
-from calibrant.training.second_stages.simulation import memorised_features  # noqa: E402
+from calibrant.training.second_stages.held_out import logits_of, measure_logits  # noqa: E402
 
 QUICK = ["--epochs", "2", "--resamples", "20"]
 
@@ -235,7 +235,7 @@ def test_sample_head_retrained_on_rows_that_the_network_never_saw_is_calibrated(
     fit, test = load_sample("validation"), load_sample("test")
     stage = HeadRetraining(epochs=10).fit(fit.features, fit.labels)
     rows = FeatureRows.checked(test.features, test.labels, 10)
-    found = measure_head(stage.head_, rows)
+    found = measure_logits(logits_of(stage.head_, rows), rows)[0]
     raw = (test.logits.argmax(axis=1) == test.labels).mean()
     assert found.accuracy > raw - 0.01
     assert found.ece < 0.03

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from memorised_features import memorised_features
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +27,6 @@ from calibrant.training.second_stages import (  # noqa: E402
     simplex_frame,
 )
 from calibrant.training.second_stages.balanced_head import class_factors, find_balance  # noqa: E402
-from calibrant.training.second_stages.simulation import memorised_features  # noqa: E402
 from calibrant.training.second_stages.variational_head import (  # noqa: E402
     divergence_from_standard_normal,
 )

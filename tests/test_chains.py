@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -118,4 +120,18 @@ def test_probit_top_rest_is_a_chain_whose_first_step_is_chosen():
     logits = rows.logits[:500]
     np.testing.assert_allclose(
         fitted.predict_proba(logits), named.predict_proba(logits), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("method", ["temperature+svs-top-rest", "svs-top-rest", "probit-top-rest"])
+def test_a_chain_goes_to_other_processes_and_comes_back_the_same(method):
+    rows = load_sample("validation").take(slice(300))
+    chain = make_calibrator(method)
+    again = pickle.loads(pickle.dumps(chain))
+    assert type(again) is type(chain)
+    assert again.get_params() == chain.get_params()
+    chain.fit_predictions(rows)
+    again = pickle.loads(pickle.dumps(chain))
+    np.testing.assert_array_equal(
+        again.predict_proba(rows.logits), chain.predict_proba(rows.logits)
     )

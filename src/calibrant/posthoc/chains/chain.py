@@ -147,6 +147,10 @@ class Chain(Calibrator):
                 raise InputError(f"its step '{name}' is a '{parts[name].method}' calibrator")
         super().restore_parts(parts)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A class that `chain_of` made can't be found by its name, as copies to other processes do.
+        return _unfilled, (_recipe(type(self)),), self.__dict__
+
     @classmethod
     def may_be(cls, place: int, method: str) -> bool:
         """Return whether a step of this method can stand at a place, counted from 0."""
@@ -181,6 +185,24 @@ def joined(steps: Sequence[Calibrator]) -> Calibrator:
     return chain
 
 
+def _recipe(kind: type[Calibrator]) -> Any:
+    """Return what `_class_of` makes the class of: itself, or the name and steps of a chain."""
+    if issubclass(kind, Chain) and vars(kind).get("put_together"):
+        return kind.method, tuple(_recipe(step) for step in kind.kinds)
+    return kind
+
+
+def _class_of(recipe: Any) -> type[Calibrator]:
+    if isinstance(recipe, type):
+        return recipe
+    name, steps = recipe
+    return chain_of(*map(_class_of, steps), name=name)
+
+
+def _unfilled(recipe: Any) -> Calibrator:
+    return object.__new__(_class_of(recipe))
+
+
 def learnt_by(part: str, learnt: Mapping[str, Array]) -> dict[str, Array]:
     """Return what one part has learnt, by its own names; see `Calibrator.map_arrays`."""
     start = f"{part}/"
@@ -203,7 +225,6 @@ def labels(kinds: Sequence[type[Calibrator]]) -> list[str]:
     return found
 
 
-@cache
 def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
     """Return the class of chains whose steps are of these kinds.
 
@@ -220,6 +241,12 @@ def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
         >>> chain.n_parameters  # 1 + 10
         11
     """
+    return _made_class(kinds, name or "+".join(kind.method for kind in kinds))
+
+
+# One class for each name and steps: what comes out of a copy is of the class that went in.
+@cache
+def _made_class(kinds: tuple[type[Calibrator], ...], name: str) -> type[Chain]:
     arguments: list[tuple[str, Any, Any]] = []
     for label, kind in zip(labels(kinds), kinds, strict=True):
         for item in fields(kind):
@@ -230,8 +257,9 @@ def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
     attributes = {
         "__doc__": Chain.__doc__,
         "__module__": __name__,
-        "method": name or "+".join(kind.method for kind in kinds),
+        "method": name,
         "kinds": kinds,
+        "put_together": True,
         "needs": tuple(dict.fromkeys(need for kind in kinds for need in kind.needs)),
         "keeps_prediction": all(kind.keeps_prediction for kind in kinds),
         "fits_masked": all(kind.fits_masked for kind in kinds),

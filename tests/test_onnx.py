@@ -80,6 +80,17 @@ def test_every_graph_passes_the_checker_with_a_free_batch_axis(fitted, method):
         assert (names[3:] == ["low", "high"]) == (calibrator.interval_arrays(0.95) is not None)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_graph_takes_no_rows_and_gives_none(fitted, method):
+    calibrator = fitted(method, **({"partitions": 2} if method == "group" else {}))
+    feed = {"logits": LOGITS[:0]}
+    if "features" in calibrator.needs:
+        feed["features"] = FEATURES[:0]
+    found = run(calibrator.to_onnx(), **feed)
+    assert found["probs"].shape == (0, LOGITS.shape[1])
+    assert found["confidence"].shape == (0,)
+
+
 def test_the_metadata_say_what_the_graph_is(fitted):
     said = props(fitted("top-rest").to_onnx(level=0.9, class_names=[f"c{k}" for k in range(10)]))
     assert said["method"] == "top-rest"

@@ -234,6 +234,9 @@ def product(left: Any, right: Any) -> Traced:
     graph, met = graph_of((left, right)), common_type((left, right))
     ready = [traced(graph, operand, met).whole() for operand in (left, right)]
     first, second = ready[0].shape, ready[1].shape
+    if len(first) == 2 and len(second) == 1:
+        # ONNX Runtime refuses a vector behind a matrix of no rows, and takes a column.
+        return product(ready[0], expanded(ready[1], 1))[:, 0]
     before = broadcast([first[:-2], second[:-2]]) if len(first) > 2 or len(second) > 2 else ()
     shape = (*before, *first[-2:-1], *(second[-1:] if len(second) > 1 else ()))
     return Traced(graph, graph.node("MatMul", [part.name for part in ready]), met, shape)

@@ -226,3 +226,24 @@ def test_pages_weigh_their_pictures(call, folder: Path):
     np.testing.assert_allclose(table.accuracy, class_table(repeated.scores, labels).accuracy)
     smooth, of_repeated = (smoothed_reliability(e.top, points=21) for e in (evaluation, repeated))
     np.testing.assert_allclose(smooth.accuracy, of_repeated.accuracy)
+
+
+def test_clusters_with_numbers_for_names_are_the_same_in_files_of_text(call, tmp_path: Path):
+    pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(ROWS, 3))
+    labels, patients = rng.integers(0, 3, size=ROWS), rng.integers(0, 40, size=ROWS)
+    np.savez(tmp_path / "a.npz", logits=logits, labels=labels, patient=patients)
+    table = pandas.DataFrame({"label": labels, "patient": patients})
+    table[[f"logit_{k}" for k in range(3)]] = logits
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_parquet(tmp_path / "a.parquet")
+    found = []
+    for name in ("a.npz", "a.csv", "a.parquet"):
+        options = ["--cluster", "patient", "--metrics", "ece,nll", *FEW, "--json", "-"]
+        code, out, err = call("measure", tmp_path / name, *options)
+        assert code == 0, err
+        metrics = json.loads(out)["metrics"]
+        found.append([metrics[of][end] for of in ("ece", "nll") for end in ("low", "high")])
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, atol=1e-9)

@@ -55,7 +55,10 @@ def check_each_weight(weights: Array, rows: int, source: str, key: str = "weight
 
 
 def check_clusters(clusters: Array, rows: int, source: str, key: str = "cluster") -> IntArray:
-    """Return for each row the number of its cluster, (rows,) int64 from 0.
+    """Return for each row the number of its cluster, (rows,) int64 from 0, in the order of names.
+
+    Draws and folds go by these numbers. Files of text hold 17 as "17", so names that are all whole
+    numbers are put in the order of numbers, wherever they came from.
 
     Args:
         clusters: (rows,) names of clusters: whole numbers or text.
@@ -83,12 +86,24 @@ def check_clusters(clusters: Array, rows: int, source: str, key: str = "cluster"
         if blank.any():
             row = int(blank.argmax())
             raise PredictionsError(f"{source}: '{key}' names no cluster in row {row}")
+        values = _numbers_of(values)
     elif values.dtype.kind not in "iub":
         raise PredictionsError(
             f"{source}: '{key}' must hold whole numbers or text, not {values.dtype}"
         )
     _, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64)
+
+
+def _numbers_of(names: NDArray[Any]) -> NDArray[Any]:
+    """Return names as whole numbers if each is how one is written, and as they are otherwise."""
+    distinct, codes = np.unique(names, return_inverse=True)
+    try:
+        numbers = distinct.astype(np.int64)
+    except (ValueError, OverflowError):
+        return names
+    # "07" and "7" may be two clusters.
+    return numbers[codes] if (numbers.astype(distinct.dtype) == distinct).all() else names
 
 
 def _column(values: Array, rows: int, source: str, key: str) -> NDArray[Any]:

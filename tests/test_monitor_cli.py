@@ -154,6 +154,27 @@ def test_one_class_against_the_others_is_watched_too(run, tmp_path):
     assert "there is no class 2 among 2" in run("rows.npz", "--of", "2").err
 
 
+def test_json_rows_of_one_score_heed_the_class_to_watch_or_refuse(run, tmp_path):
+    said, right = drifting()
+    labels = right.astype(int).tolist()
+    rows = [{"prob": p, "label": y} for p, y in zip(said.tolist(), labels, strict=True)]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    both = [{"probs": [1 - row["prob"], row["prob"]], "label": row["label"]} for row in rows]
+    (tmp_path / "two.jsonl").write_text("".join(json.dumps(row) + "\n" for row in both))
+    for of in "01":
+        one, two = (
+            json.loads(run(f"{name}.jsonl", "--of", of, "--json", "-").out)
+            for name in ("one", "two")
+        )
+        assert one["level"]["log_e"] == pytest.approx(two["level"]["log_e"], rel=1e-9)
+        assert one["windows"][0]["confidence"] == pytest.approx(two["windows"][0]["confidence"])
+    assert "there is no class 2 among 2" in run("one.jsonl", "--of", "2").err
+    (tmp_path / "top.jsonl").write_text(lines(said, right))
+    ended = run("top.jsonl", "--of", "1")
+    assert ended.code == 2
+    assert "holds the confidence of the predicted class only, not that of class 1" in ended.err
+
+
 def test_what_was_counted_is_not_counted_again(run, tmp_path):
     said, right = drifting()
     file, csv = tmp_path / "rows.jsonl", tmp_path / "rows.csv"

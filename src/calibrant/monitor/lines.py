@@ -78,7 +78,7 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
 
 def plain(rows: Sequence[Row], reading: Reading) -> tuple[FloatArray, BoolArray] | None:
     """Return confidences and outcomes of rows that hold just these, and well; or else None."""
-    if reading.by is not None or any(reading.key in row for row in rows):
+    if reading.by is not None or reading.of is not None or any(reading.key in row for row in rows):
         return None
     try:
         said = [row["confidence"] for row in rows]
@@ -184,8 +184,19 @@ def _score_form(
                 )
             confidence[i] = value
             key = next((key for key in PREDICTED if key in rows[i]), None)
+            if reading.of is not None and form == "confidence":
+                raise PredictionsError(
+                    f"{source}: line {numbers[i]}: holds the confidence of the predicted class "
+                    f"only, not that of class {reading.of}; give 'probs' or 'logits', or leave out "
+                    "--of"
+                )
             if form == "prob":
-                predicted[i] = 1
+                predicted[i] = 1 if reading.of is None else reading.of
+                if predicted[i] > 1 or predicted[i] < 0:
+                    raise PredictionsError(
+                        f"{source}: line {numbers[i]}: there is no class {reading.of} among 2"
+                    )
+                confidence[i] = value if predicted[i] == 1 else 1 - value
             elif key is not None:
                 predicted[i] = _whole(rows[i][key], key, numbers[i], source)
         return

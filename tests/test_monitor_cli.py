@@ -447,6 +447,10 @@ def test_a_signal_ends_following_in_good_order(tmp_path):
         ('{"probs": [0.9, 0.1], "label": 2}', "line 3: there is no class 2 among 2"),
         ('{"prob": 0.9, "label": 2}', "line 3: there is no class 2 among 2"),
         ('{"prob": 0.9, "label": -1}', "line 3: 'label' must be a whole number from 0"),
+        (
+            '{"confidence": 0.9, "predicted": "cat", "label": "dog"}',
+            "not 'dog'; give the class by its place among the classes, or 'correct' as true",
+        ),
         ('{"score": 0.9}', "line 3: expected confidence, prob, probs, logits, or 'id'"),
         ('{"label": 1}', "line 3: expected confidence"),
     ],

@@ -154,7 +154,8 @@ def _outcome(row: Row, number: int, source: str) -> Outcome | None:
 def _whole(value: Any, key: str, number: int, source: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 or value < 0:
         raise PredictionsError(
-            f"{source}: line {number}: '{key}' must be a whole number from 0, not {value!r}"
+            f"{source}: line {number}: '{key}' must be a whole number from 0, not {value!r}; "
+            "give the class by its place among the classes, or 'correct' as true or false"
         )
     return int(value)
 

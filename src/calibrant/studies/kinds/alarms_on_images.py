@@ -14,7 +14,7 @@ from calibrant.monitor.monitor import Monitor
 from calibrant.predictions.scoring import score_top
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.measuring import mean_with_interval
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.plans import NONE
@@ -36,7 +36,7 @@ class AlarmsOnImages(NetworkKind):
     """Let a monitor watch clean test images, then each severity of one corruption, none twice."""
 
     version: ClassVar[str] = "1"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
+    unread: ClassVar[tuple[str, ...]] = RESAMPLED
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "corruption")
     defaults: ClassVar[Mapping[str, Any]] = {
         **NetworkKind.defaults,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from calibrant.studies.results import StudyResult
 
 LEVEL = 0.95  # of intervals, where nothing else is asked for
+# Settings of the intervals of a cell's numbers, where these come from resamples.
+RESAMPLED = ("resamples", "level")
 Better = Literal["low", "high", "neither"]
 
 
@@ -166,8 +168,13 @@ class Kind(ABC):
         """
 
     def level(self, cell: Cell) -> float:
-        """Return the level of the intervals of a cell's numbers."""
-        return LEVEL
+        """Return the level of the intervals of a cell's numbers.
+
+        It is a setting where they come from resamples; another kind may call a level what it
+        measures.
+        """
+        settable = self.defaults.keys() - {*self.unread}
+        return float(self.setting(cell, "level")) if settable.issuperset(RESAMPLED) else LEVEL
 
     def subject(self, cell: Cell) -> Any:
         """Return what a cell is about, besides its seed and whatever it is called."""

@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.measuring import mean_with_interval
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.trained import Network
@@ -27,7 +27,7 @@ class FeatureNorm(NetworkKind):
     """Sort the test images by the L1 norm of their features, and look at a tenth of them."""
 
     version: ClassVar[str] = "1"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
+    unread: ClassVar[tuple[str, ...]] = RESAMPLED
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "tenth")
 
     @property

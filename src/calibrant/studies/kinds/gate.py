@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from calibrant.core.errors import InputError
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.networks.cells import PROGRESS, NetworkKind, at_progress
 from calibrant.studies.networks.sources import Source
 from calibrant.studies.networks.trained import Network
@@ -27,8 +27,7 @@ class Gate(NetworkKind):
 
     version: ClassVar[str] = "1"
     unread: ClassVar[tuple[str, ...]] = (
-        "resamples",
-        "level",
+        *RESAMPLED,
         "after",
         "second_stage",
         "stage_arguments",

@@ -11,7 +11,7 @@ from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.trained import Network, locked
 
@@ -29,7 +29,7 @@ class KappaCurve(NetworkKind):
     """Train MaC-Cal with a list of kappas (stage_arguments.kappas), and look at one of them."""
 
     version: ClassVar[str] = "1"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level", "after")
+    unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "kappa")
 
     @property

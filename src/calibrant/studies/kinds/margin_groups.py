@@ -14,7 +14,7 @@ from calibrant.predictions.scoring import RowScores, score_rows
 from calibrant.report.margins import MarginGroup, margin_groups
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.kinds.posthoc import PostHoc
 from calibrant.studies.measuring import mean_with_interval
 from calibrant.studies.smart.figures import draw_groups
@@ -32,7 +32,7 @@ class MarginGroups(PostHoc):
     """Rows by thirds of the margin: mean confidence less accuracy, and how far confidence moved."""
 
     version: ClassVar[str] = "1"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
+    unread: ClassVar[tuple[str, ...]] = RESAMPLED
 
     @property
     def measures(self) -> Mapping[str, Measure]:

@@ -13,7 +13,7 @@ from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.report.margins import margin_temperature
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.kinds.posthoc import PostHoc
 from calibrant.studies.smart.figures import draw_temperatures
 
@@ -27,7 +27,7 @@ class MarginTemperature(PostHoc):
     """Fit, and look at the temperatures of the rows to measure on."""
 
     version: ClassVar[str] = "1"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
+    unread: ClassVar[tuple[str, ...]] = RESAMPLED
 
     @property
     def measures(self) -> Mapping[str, Measure]:

@@ -12,7 +12,7 @@ from calibrant.metrics.binned import expected_calibration_error
 from calibrant.predictions.rows import softmax
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.measuring import quietly
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.trained import Network
@@ -30,8 +30,7 @@ class Masking(NetworkKind):
 
     version: ClassVar[str] = "1"
     unread: ClassVar[tuple[str, ...]] = (
-        "resamples",
-        "level",
+        *RESAMPLED,
         "after",
         "second_stage",
         "stage_arguments",

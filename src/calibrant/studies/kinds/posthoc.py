@@ -25,7 +25,7 @@ from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.data import Draw
 from calibrant.studies.declaration import METHOD, Study
 from calibrant.studies.inputs import Drawn, Inputs
-from calibrant.studies.kinds.base import LEVEL, PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
+from calibrant.studies.kinds.base import PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
 from calibrant.studies.measuring import quietly
 
 if TYPE_CHECKING:
@@ -79,10 +79,6 @@ class PostHoc(Kind):
     def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
         """Return what `auto` averaged, where it took part."""
         return averaged(result)
-
-    def level(self, cell: Cell) -> float:
-        """Return the level that is asked for, where a kind reads it."""
-        return LEVEL if "level" in self.unread else float(self.setting(cell, "level"))
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return the predictions, with features where the method sees them."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from calibrant.core.errors import InputError
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.networks.cells import PROGRESS, NetworkKind, at_progress
 from calibrant.studies.networks.trained import Network
 
@@ -23,7 +23,7 @@ class Retention(NetworkKind):
     """Train a second stage and read its history at shares of its epochs."""
 
     version: ClassVar[str] = "1"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level", "after")
+    unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", PROGRESS)
 
     @property

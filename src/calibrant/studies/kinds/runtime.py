@@ -15,7 +15,7 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.kinds.posthoc import PostHoc
 from calibrant.studies.measuring import quietly
 
@@ -32,7 +32,7 @@ class Runtime(PostHoc):
     """
 
     version: ClassVar[str] = "2"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level")
+    unread: ClassVar[tuple[str, ...]] = RESAMPLED
     defaults: ClassVar[Mapping[str, Any]] = {**PostHoc.defaults, "repeats": 5}
 
     @property

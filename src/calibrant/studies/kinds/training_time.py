@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from calibrant.core.errors import InputError
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import Measure
+from calibrant.studies.kinds.base import RESAMPLED, Measure
 from calibrant.studies.networks.cells import NetworkKind
 from calibrant.studies.networks.plans import NONE, PEELED, PLAIN_LOSS, plan_of
 from calibrant.studies.networks.spent import Spent, measured
@@ -41,7 +41,7 @@ class TrainingTime(NetworkKind):
     """Add what the network took, in one go, and what its second stage takes."""
 
     version: ClassVar[str] = "2"
-    unread: ClassVar[tuple[str, ...]] = ("resamples", "level", "after")
+    unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after")
 
     @property
     def measures(self) -> Mapping[str, Measure]:

@@ -11,7 +11,7 @@ from calibrant._version import __version__
 from calibrant.studies.cells import Cell, cells_of
 from calibrant.studies.declaration import METHOD, Study
 from calibrant.studies.inputs import Inputs
-from calibrant.studies.kinds.base import LEVEL, Kind, Need
+from calibrant.studies.kinds.base import Kind, Need
 from calibrant.studies.networks.left_out import left_out
 from calibrant.studies.networks.plans import DEFAULTS, Plan, plan_of
 from calibrant.studies.networks.sources import Source, check_names, is_trained, need_of, source_of
@@ -31,10 +31,6 @@ class NetworkKind(Kind):
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method")
     defaults: ClassVar[Mapping[str, Any]] = {**DEFAULTS, "resamples": 400, "level": 0.95}
     takes_recorded: ClassVar[bool] = False
-
-    def level(self, cell: Cell) -> float:
-        """Return the level that is asked for, where a kind reads it."""
-        return LEVEL if "level" in self.unread else float(self.setting(cell, "level"))
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         """Return the network, as something to be found or as the images to train it on."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import InputError
-from calibrant.core.settings import parse_settings
 
 
 def test_values_are_literals_words_or_text() -> None:

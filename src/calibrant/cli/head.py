@@ -9,8 +9,8 @@ import typer
 
 from calibrant.cli.options import Json, Resamples, Seed, Settings, read
 from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import InputError
-from calibrant.core.settings import parse_settings
 
 if TYPE_CHECKING:
     from calibrant.training.second_stages.stage import SecondStage

@@ -14,8 +14,7 @@ from typing import Any
 from calibrant.cli.colours import painted, painted_sentence
 from calibrant.cli.stdout import finish_output
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
-from calibrant.core.strict_json import strict_json
-from calibrant.core.text import on_one_line
+from calibrant.core.text import on_one_line, strict_json
 from calibrant.files.atomic import replacing, target_of
 
 

@@ -210,7 +210,7 @@ def _only(texts: list[str]) -> dict[str, list[str]]:
 
 def _settings(name: str, texts: list[str]) -> dict[str, Any]:
     """Return settings, of the types that the kind of the study's cells has."""
-    from calibrant.core.settings import parse_settings
+    from calibrant.core.arguments import parse_settings
     from calibrant.studies.catalogue import study_named
     from calibrant.studies.kinds import kind_named
 

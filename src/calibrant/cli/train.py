@@ -11,8 +11,8 @@ import typer
 
 from calibrant.cli.options import Json
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
+from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import MissingDependencyError
-from calibrant.core.settings import parse_settings
 
 _OF_PROTOCOL = "Default: that of the protocol."
 

@@ -1,16 +1,26 @@
-"""Arguments of a constructor that know their own limits, so that each is checked in one way."""
+"""What callers hand over: arguments with limits, settings as ``key=value``, names of entries.
+
+Each is checked in one way, and refused in one sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from math import inf, isfinite
 from numbers import Integral, Real
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, UnknownMethodError
+
+T = TypeVar("T")
 
 _LIMITS = "limits"
+# What JSON, YAML and shells call them; Python's own spellings are literals already.
+_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None, "null": None}
+_OF_TYPE = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -78,3 +88,95 @@ def check_arguments(instance: Any) -> None:
         value = getattr(instance, item.name, None)
         if limits is not None and not limits.allow(value):
             raise InputError(f"{item.name} must be {limits.expectation()}, not {value!r}")
+
+
+def parse_settings(
+    texts: Iterable[str], defaults: Mapping[str, Any] | None = None, owner: str = ""
+) -> dict[str, Any]:
+    """Return settings as values.
+
+    A value is a Python literal, true, false, none or null in any case, or else text. A sequence is
+    a literal, such as ``["a", "b"]``, or words between commas, such as ``a,b``. With `defaults`, a
+    value has the type of the default: what is text stays text, unless it is a literal sequence.
+
+    Args:
+        texts: of the form ``key=value``; a later one replaces an earlier one.
+        defaults: what there is to set, with the value that each has otherwise; None: anything.
+        owner: whose settings they are, for errors, such as ``"method 'smart'"``.
+
+    Raises:
+        InputError: a text of another form; with `defaults`, also an unknown key, or a value of
+            another type.
+    """
+    found: dict[str, Any] = {}
+    for key, text in _split(texts):
+        if defaults is None:
+            found[key] = _value(text)
+        elif key not in defaults:
+            known = ", ".join(defaults) or "none"
+            raise InputError(f"{owner} has no argument '{key}'; it has: {known}")
+        else:
+            try:
+                found[key] = _like(text, defaults[key])
+            except ValueError:
+                wanted = _OF_TYPE[type(defaults[key])]
+                raise InputError(
+                    f"argument '{key}' of {owner} must be {wanted}, not '{text}'"
+                ) from None
+    return found
+
+
+def _split(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise InputError(f"'{text}' is not of the form key=value")
+        yield key.strip(), value.strip()
+
+
+def _value(text: str) -> Any:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return [_value(part.strip()) for part in text.split(",")] if "," in text else text
+
+
+def _like(text: str, default: Any) -> Any:
+    """Return a value of the default's type; `ValueError` if the text can't be one."""
+    if isinstance(default, bool):  # bool("false") is True
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return _WORDS[text.lower()]
+    if isinstance(default, (int, float)):
+        return type(default)(text)
+    value = _value(text)
+    if isinstance(default, str):
+        return value if text[:1] in "[(" and not isinstance(value, str) else text
+    return value
+
+
+def named(table: Mapping[str, T], name: str, what: str) -> T:
+    """Return the entry of `table` that goes by `name`.
+
+    Args:
+        table: entries by name.
+        name: the name.
+        what: what they are, in one word or two, such as ``"metric"``.
+
+    Raises:
+        UnknownMethodError: there is none; the message has the nearest name and all names.
+    """
+    if name not in table:
+        raise unknown(table, name, what)
+    return table[name]
+
+
+def unknown(names: Iterable[str], name: str, what: str) -> UnknownMethodError:
+    """Return the error about a name that there isn't; see `named`."""
+    known = list(names)
+    spelt = {other.lower().replace("_", "-"): other for other in known}
+    close = get_close_matches(name.lower().replace("_", "-"), spelt, n=1)
+    hint = f" did you mean '{spelt[close[0]]}'?" if close else ""
+    return UnknownMethodError(f"no {what} is called '{name}';{hint} there are: {', '.join(known)}")

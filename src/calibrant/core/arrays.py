@@ -1,7 +1,9 @@
 """The few array-API helpers that let row-wise code run on NumPy, torch, CuPy or JAX alike.
 
 Rows stay where they are: a function that takes a torch tensor on a GPU computes there and returns
-a tensor there. Everything per-row and small (a confidence, a margin) becomes float64 NumPy.
+a tensor there. Everything per-row and small (a confidence, a margin) becomes float64 NumPy. Tables
+of pandas, polars and pyarrow become NumPy arrays. Classes that a row's logits mask with minus
+infinity are left out of means.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from array_api_compat import array_namespace, is_torch_array
 from numpy.typing import NDArray
 
-from calibrant.core.frames import frame_array, is_frame
+from calibrant.core.errors import PredictionsError
 from calibrant.core.threads import one_blas_thread, worker_count
 
 Array = Any
@@ -37,6 +39,10 @@ THREADED_ELEMENTS = 1 << 20
 CHUNK_ELEMENTS_ACCELERATOR = 1 << 26
 # Terms that a sum may run over before float32 loses too many digits.
 SUMMED_AT_ONCE = 512
+# Libraries of tables, and what they call tables and columns. None is imported for it.
+_LIBRARIES = ("pandas", "polars", "pyarrow")
+_TABLES = ("DataFrame", "Table", "RecordBatch")
+_COLUMNS = ("Series", "ChunkedArray", "Index")
 
 
 def as_array(values: Any) -> Array:
@@ -206,3 +212,129 @@ def sigmoid(x: FloatArray) -> FloatArray:
     """Return 1 / (1 + exp(-x)), to the last digits on both sides."""
     small = np.exp(-np.abs(x))
     return np.where(x < 0, small, 1.0) / (1 + small)
+
+
+def library_of(values: Any) -> str | None:
+    """Return which of `_LIBRARIES` a value is of, or None."""
+    name = type(values).__module__.partition(".")[0]
+    return name if name in _LIBRARIES else None
+
+
+def is_table(values: Any) -> bool:
+    """Return whether a value is a table with named columns, rather than a single column."""
+    return library_of(values) is not None and type(values).__name__ in _TABLES
+
+
+def is_frame(values: Any) -> bool:
+    """Return whether a value is a table or a column of one of `_LIBRARIES`."""
+    library = library_of(values)
+    if library is None:
+        return False
+    # Every pyarrow array is a column: Int64Array, StringArray, ...
+    return type(values).__name__ in (*_TABLES, *_COLUMNS) or library == "pyarrow"
+
+
+def column_names(table: Any) -> list[Any]:
+    """Return the names of the columns of a table, as it has them."""
+    names: Any = table.schema.names if library_of(table) == "pyarrow" else table.columns
+    return list(names)
+
+
+def frame_array(values: Any) -> NDArray[Any]:
+    """Return a table as an (N, K) array, a column as (N,).
+
+    Missing values of columns of numbers are NaN. A column of lists of equal length is (N, K).
+
+    Raises:
+        PredictionsError: columns of a table that aren't numbers.
+    """
+    if not is_table(values):
+        return _column(values)
+    names = column_names(values)
+    if not names:
+        return np.empty((len(values), 0))
+    columns: list[NDArray[Any]] = []
+    for place, name in enumerate(names):
+        column = _column(_column_of(values, place))
+        if column.dtype.kind not in "fiub" or column.ndim != 1:
+            raise PredictionsError(
+                f"the column '{name}' of a {library_of(values)} table holds no numbers, one a row; "
+                "pass the columns of the scores only"
+            )
+        columns.append(column)
+    return np.stack(columns, axis=1)
+
+
+def _column_of(table: Any, place: int) -> Any:
+    library = library_of(table)
+    if library == "pandas":
+        return table.iloc[:, place]
+    return table.to_series(place) if library == "polars" else table.column(place)
+
+
+def _column(values: Any) -> NDArray[Any]:
+    library = library_of(values)
+    if library == "pandas":
+        found: Any = values.to_numpy()
+        if found.dtype == object and _is_number(values.dtype):
+            found = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    elif library == "polars":
+        found = values.to_numpy()
+    else:
+        found = values.to_numpy(zero_copy_only=False)
+    array = np.asarray(found)
+    if array.dtype == object:
+        array = _unpacked(array)
+    return array
+
+
+def _is_number(dtype: Any) -> bool:
+    # Of pandas' nullable types, such as Int64 and double[pyarrow].
+    return getattr(dtype, "kind", "O") in "iufb"
+
+
+def _unpacked(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a column of objects as text, or as (N, K) where each is a list of K numbers."""
+    items = cast(list[Any], array.tolist())
+    if items and all(isinstance(item, str) for item in items):
+        return np.array(items)
+    if items and all(isinstance(item, list | tuple | np.ndarray) for item in items):
+        lengths = {len(item) for item in items}
+        if len(lengths) == 1:
+            rows = np.array([np.asarray(item) for item in items])
+            if rows.dtype.kind in "fiu":
+                return rows
+    return array
+
+
+def masked_classes(chunk: Array) -> Array | None:
+    """Return where (n, K) logits mask a class with minus infinity, or None if nowhere."""
+    xp = namespace(chunk)
+    masked = chunk == -xp.inf
+    return masked if bool(xp.any(masked)) else None
+
+
+def unmasked_mean(chunk: Array) -> tuple[Array, Array | None]:
+    """Return the (n, 1) means of the unmasked logits of each row, and `masked_classes`."""
+    xp = namespace(chunk)
+    mean = row_sums(chunk)[:, None] / int(chunk.shape[1])
+    if bool(xp.all(xp.isfinite(mean))):
+        return mean, None
+    masked = chunk == -xp.inf
+    kept = xp.sum(xp.astype(~masked, chunk.dtype), axis=1, keepdims=True)
+    return xp.sum(xp.where(masked, 0.0, chunk), axis=1, keepdims=True) / kept, masked
+
+
+def centred(chunk: Array) -> tuple[Array, Array | None]:
+    """Return (n, K) logits less their unmasked mean, 0 where masked, and `masked_classes`."""
+    xp = namespace(chunk)
+    mean, masked = unmasked_mean(chunk)
+    return chunk - mean if masked is None else xp.where(masked, 0.0, chunk - mean), masked
+
+
+def centred_copy(logits: Array) -> FloatArray:
+    """Return (N, K) logits less their unmasked means, 0 where masked, as float64 NumPy."""
+    rows = to_numpy(logits).astype(np.float64)
+    for part in row_chunks(rows):
+        rows[part] = centred(rows[part])[0]
+    return rows

@@ -1,10 +1,16 @@
 """Checks of the arrays that a caller hands over: one sentence for whatever is unusable.
 
 Each raises `PredictionsError` that begins with the source of the rows and names the offending one.
+
+Rows of a file that is read in batches go by their numbers in the file: whoever reads a batch says
+where it begins (`rows_from`), and checks of the batch needn't know that there is one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -26,7 +32,6 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.errors import LooksLikeProbabilitiesWarning, PredictionsError, warn_caller
-from calibrant.core.row_numbers import row_number
 
 # Rounding may leave the sum of a row of K probabilities this far from 1.
 ROW_SUM_TOLERANCE = {"float16": 2e-2, "bfloat16": 5e-2, "float32": 1e-4, "float64": 1e-4}
@@ -293,3 +298,21 @@ def check_confidence(confidence: Array, source: str) -> FloatArray:
             f"{values[row]}"
         )
     return values.astype(np.float64)
+
+
+_first_row: ContextVar[int] = ContextVar("first row", default=0)
+
+
+@contextmanager
+def rows_from(first: int) -> Generator[None]:
+    """Within the body, row 0 of whatever is checked is called row `first`."""
+    token = _first_row.set(first)
+    try:
+        yield
+    finally:
+        _first_row.reset(token)
+
+
+def row_number(row: int) -> int:
+    """Return what to call a row of the arrays at hand."""
+    return _first_row.get() + row

@@ -1,9 +1,12 @@
-"""Plain text for terminals, pipes and notebooks: tables that align, lines of 80 columns."""
+"""Plain text for terminals, pipes and notebooks, and documents as strict JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 TERMINAL_WIDTH = 80
 
@@ -63,3 +66,29 @@ def shortened(words: Sequence[str], most: int = 5) -> str:
 def listed(words: Sequence[str]) -> str:
     """Return "a, b and c"."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def strict_json(document: Any, **form: Any) -> str:
+    """Return a document as JSON.
+
+    Args:
+        document: mappings, lists, tuples, text and numbers; what isn't finite is null, and keys are
+            written as text.
+        form: how `json.dumps` is to write it, as ``indent=2``.
+
+    Examples:
+        >>> from calibrant.core.text import strict_json
+        >>> strict_json({"gaps": (0.5, float("nan"))})
+        '{"gaps": [0.5, null]}'
+    """
+    return json.dumps(_finite(document), allow_nan=False, **form)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in cast(Any, value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in cast(Any, value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

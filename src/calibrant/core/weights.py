@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
-from calibrant.core.checks import as_numbers
+from calibrant.core.checks import as_numbers, row_number
 from calibrant.core.errors import PredictionsError
-from calibrant.core.row_numbers import row_number
 
 # Weights that differ by no more than this, after division by their mean, differ by rounding.
 SAME_WEIGHT = 1e-12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibrant.core.lookup import unknown
+from calibrant.core.arguments import unknown
 from calibrant.metrics.positive import POSITIVE_METRICS
 from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.table import METRICS

@@ -23,6 +23,7 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     as_array,
+    masked_classes,
     namespace,
     row_chunks,
     to_numpy,
@@ -30,7 +31,6 @@ from calibrant.core.arrays import (
 from calibrant.core.checks import check_features
 from calibrant.core.errors import NotApplicableError, NotFittedError, PredictionsError
 from calibrant.core.fit_report import FitReport
-from calibrant.core.masks import masked_classes
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import apply_map, refuse_tracing

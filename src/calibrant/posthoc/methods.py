@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from calibrant.core.arguments import unknown
 from calibrant.core.errors import UnknownMethodError
-from calibrant.core.lookup import unknown
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chains.chain import chain_of
 from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, as_array, to_numpy
+from calibrant.core.arrays import Array, as_array, column_names, is_table, to_numpy
 from calibrant.core.errors import NoCommonNamesWarning, PredictionsError, warn_caller
-from calibrant.core.frames import column_names, is_table
 
 ClassNames = tuple[str, ...]
 # What a column of scores may be called beside the class, as in "logit_3" and "prob_cat".

@@ -27,11 +27,11 @@ from calibrant.core.arrays import (
     row_chunks,
     row_sums,
     to_numpy,
+    unmasked_mean,
     working_dtype,
 )
 from calibrant.core.checks import check_labels, refuse_infinite
 from calibrant.core.errors import InputError
-from calibrant.core.masks import unmasked_mean
 from calibrant.core.weights import check_weights
 from calibrant.predictions.curves import (
     OCTAVES_ABOVE,

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.core.strict_json import strict_json
+from calibrant.core.text import strict_json
 from calibrant.files import StrPath, replacing
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
+from calibrant.core.checks import rows_from
 from calibrant.core.errors import PredictionsError
-from calibrant.core.row_numbers import rows_from
 from calibrant.core.weights import check_each_weight
 from calibrant.files.batched import of_rows, open_rows
 from calibrant.files.keys import ONE_SCORE, FileKind, Keys, Wanted, assemble, readable

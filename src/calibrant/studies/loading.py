@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.studies.axes import axis_values
 from calibrant.studies.declaration import METHOD, Figure, Study
 from calibrant.studies.published import parse_published

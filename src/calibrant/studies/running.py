@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.scale.engines import Engine
 from calibrant.studies.catalogue import study_named
 from calibrant.studies.cells import Cell, cells_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from calibrant.core.errors import InputError
-from calibrant.core.strict_json import strict_json
+from calibrant.core.text import strict_json
 from calibrant.files.atomic import replacing
 
 DEFAULT_FOLDER = Path("calibrant-study")

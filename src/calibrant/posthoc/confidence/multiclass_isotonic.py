@@ -13,12 +13,12 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import (
     Array,
     FloatArray,
+    masked_classes,
     namespace,
     row_chunks,
     to_numpy,
     working_dtype,
 )
-from calibrant.core.masks import masked_classes
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.confidence.base import SEPARATION
 from calibrant.posthoc.confidence.shrinkage import PRIOR_STRENGTH, shrunk_steps

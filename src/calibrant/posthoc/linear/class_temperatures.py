@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.arrays import Array, FloatArray, centred_copy, to_numpy
 from calibrant.core.errors import NotIdentifiedWarning
-from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.learnt import learnt

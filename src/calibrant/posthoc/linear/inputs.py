@@ -15,8 +15,7 @@ import array_api_compat.numpy as xnp
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, for_row_chunks
-from calibrant.core.masks import unmasked_mean
+from calibrant.core.arrays import Array, FloatArray, for_row_chunks, unmasked_mean
 from calibrant.posthoc.pieces import (
     below_top,
     centred,

@@ -15,8 +15,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import BoolArray, FloatArray, IntArray, for_row_chunks, pick, row_sums
-from calibrant.core.masks import masked_classes
+from calibrant.core.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    for_row_chunks,
+    masked_classes,
+    pick,
+    row_sums,
+)
 from calibrant.core.weights import times, total
 from calibrant.posthoc.linear.inputs import Inputs, origins
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks
+from calibrant.core.arrays import Array, FloatArray, IntArray, centred_copy, row_chunks
 from calibrant.core.errors import NotIdentifiedWarning, warn_caller
-from calibrant.core.masks import centred_copy
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers

@@ -6,7 +6,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
-from calibrant.core.lookup import unknown
+from calibrant.core.arguments import unknown
 from calibrant.studies.kinds.base import Kind
 
 _HELPERS = ("base",)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant._version import __version__
+from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.monitor.monitor import Monitor
 from calibrant.studies.cells import Cell
 from calibrant.studies.inputs import Inputs

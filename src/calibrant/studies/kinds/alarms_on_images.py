@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from calibrant.core.arguments import unknown
 from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.monitor.monitor import Monitor
 from calibrant.predictions.scoring import score_top
 from calibrant.studies.cells import Cell

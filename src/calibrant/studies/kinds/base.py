@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.shapes import Metric
 from calibrant.studies.cells import Cell

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.studies.inputs import Inputs
 from calibrant.studies.networks.plans import SYNTHETIC
 

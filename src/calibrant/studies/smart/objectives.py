@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arguments import argument
+from calibrant.core.arguments import argument, unknown
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import unknown
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
 from calibrant.posthoc.temperature.single import TemperatureScaling

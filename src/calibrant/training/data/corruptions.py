@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arguments import named
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import named
 from calibrant.training.data.binary import SEVERITIES
 from calibrant.training.data.images import ImageSet, open_image, tensor
 

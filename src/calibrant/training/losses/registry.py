@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from calibrant.core.arguments import named, unknown
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import named, unknown
 from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.batch import MDCA, MMCE

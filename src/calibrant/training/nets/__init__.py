@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from calibrant.core.arguments import named
 from calibrant.core.errors import InputError
-from calibrant.core.lookup import named
 from calibrant.training.nets.base import ImageClassifier
 from calibrant.training.nets.densenet import densenet121
 from calibrant.training.nets.resnet import (

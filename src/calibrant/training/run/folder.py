@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, PredictionsError, TrainingWarning, warn_caller
-from calibrant.core.strict_json import strict_json
+from calibrant.core.text import strict_json
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.last_layer import Head, check_head_makes
 from calibrant.training.nets import ImageClassifier, TappedNetwork

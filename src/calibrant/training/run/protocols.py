@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
-from calibrant.core.lookup import named
+from calibrant.core.arguments import named
 
 MOMENTUM = 0.9
 WARM_UP = 0.2  # of a cycle

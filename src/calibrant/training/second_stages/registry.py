@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from calibrant.core.arguments import named
 from calibrant.core.errors import InputError, UnknownMethodError
-from calibrant.core.lookup import named
 from calibrant.training.second_stages.balcal import BalCAL
 from calibrant.training.second_stages.maccal import MaCCal
 from calibrant.training.second_stages.retraining import HeadRetraining

@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# A second package in this checkout; the demonstration does without it.
+STUDIES := packages/calibrant-studies
 
 .PHONY: demo test tests other-processor lint types bench clean
 
@@ -40,8 +42,8 @@ $(VENV)/.ready-user: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-$(VENV)/.ready-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+$(VENV)/.ready-dev: pyproject.toml $(STUDIES)/pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable $(STUDIES)
 	touch $@ $(VENV)/.ready-user
 
 clean:

@@ -19,6 +19,7 @@ import calibrant as cb
 from calibrant.core.lazy import stub_names
 
 ROOT = Path(__file__).parents[1]
+SOURCES = (ROOT / "src", ROOT / "packages/calibrant-studies/src")
 PACKAGES = ("calibrant", "calibrant.training", "calibrant.report", "calibrant.sklearn")
 # Tables and texts, which have no docstring.
 VALUES = {"__version__", "METRICS", "CORE_METRICS", "LOSSES"}
@@ -43,15 +44,16 @@ PUBLIC.append("calibrant.synthetic.KnownTruth")
 
 
 def _examples() -> dict[str, str]:
-    """Return every docstring of the package that holds an example, by its dotted name."""
+    """Return every docstring of both packages that holds an example, by its dotted name."""
     found: dict[str, str] = {}
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if ">>>" not in source:
-            continue
-        parts = path.relative_to(ROOT / "src").with_suffix("").parts
-        module = ".".join(part for part in parts if part != "__init__")
-        _collect(ast.parse(source), module, found)
+    for folder in SOURCES:
+        for path in sorted(folder.rglob("*.py")):
+            source = path.read_text(encoding="utf-8")
+            if ">>>" not in source:
+                continue
+            parts = path.relative_to(folder).with_suffix("").parts
+            module = ".".join(part for part in parts if part != "__init__")
+            _collect(ast.parse(source), module, found)
     return found
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from house import House, circles
 
 PACKAGE = "calibrant"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
@@ -34,7 +34,6 @@ ROOMS = (
     "sklearn",
     "monitor",
     "scale",
-    "studies",
     "cli",
     "__main__",
 )
@@ -46,70 +45,11 @@ LIGHT_ROOMS = ("core", "predictions", "metrics")
 HEAVY = {"torch", "matplotlib", "scipy"}
 
 
-def name_of(file: Path) -> str:
-    parts = file.relative_to(SOURCE).with_suffix("").parts
-    return ".".join([PACKAGE, *(part for part in parts if part != "__init__")])
-
-
-FILES = {name_of(file): file for file in sorted(SOURCE.rglob("*.py"))}
-
-
-def import_statements(node: ast.AST, *, inside_functions: bool) -> Iterator[ast.stmt]:
-    """Yield the imports within a piece of code, however deep, but for those of type checkers."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        yield node
-    elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        parts = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            parts = node.orelse
-        for part in parts:
-            yield from import_statements(part, inside_functions=inside_functions)
-
-
-def imported(tree: ast.Module, *, inside_functions: bool = True) -> Iterator[str]:
-    """Yield the dotted names that a module imports; names of the package as its modules."""
-    for node in import_statements(tree, inside_functions=inside_functions):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports are not used here"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield full if full in FILES else str(node.module)
-
-
-TREES = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in FILES.items()}
-ARROWS = {
-    name: sorted({target for target in imported(tree) if target in FILES} - {name})
-    for name, tree in TREES.items()
-}
-
-
-def circles(arrows: dict[str, list[str]]) -> list[list[str]]:
-    """Return one circle for each module that can reach itself first, as a path that comes back."""
-    found: list[list[str]] = []
-    done: set[str] = set()
-
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            found.append([*path[path.index(name) :], name])
-        elif name not in done:
-            for target in arrows[name]:
-                visit(target, [*path, name])
-            done.add(name)
-
-    for name in arrows:
-        visit(name, [])
-    return found
-
-
-def room_of(name: str) -> str:
-    """Return the room of a module; the package's own `__init__` stands above all of them."""
-    return name.split(".")[1] if "." in name else PACKAGE
+HOUSE = House(SOURCE)
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
-    assert [" -> ".join(circle) for circle in circles(ARROWS)] == []
+    assert [" -> ".join(circle) for circle in circles(HOUSE.arrows)] == []
 
 
 def test_a_circle_would_be_found() -> None:
@@ -118,28 +58,21 @@ def test_a_circle_would_be_found() -> None:
 
 
 def test_no_module_imports_upwards() -> None:
-    heights = {room: height for height, room in enumerate((*ROOMS, PACKAGE))}
-    upwards = [
-        f"{name} -> {target}"
-        for name, targets in ARROWS.items()
-        for target in targets
-        if heights[room_of(name)] < heights[room_of(target)]
-    ]
-    assert upwards == []
+    assert HOUSE.upwards(ROOMS) == []
 
 
 def test_training_needs_no_calibrator() -> None:
     wanted = [
         f"{name} -> {target}"
-        for name, targets in ARROWS.items()
+        for name, targets in HOUSE.arrows.items()
         for target in targets
-        if (room_of(name), room_of(target)) == ("training", "posthoc")
+        if (HOUSE.room_of(name), HOUSE.room_of(target)) == ("training", "posthoc")
     ]
     assert wanted == []
 
 
 def test_every_room_stands_in_the_list_and_every_name_in_it_is_a_room() -> None:
-    assert {room_of(name) for name in FILES} - {PACKAGE} == set(ROOMS)
+    assert {HOUSE.room_of(name) for name in HOUSE.files} - {PACKAGE} == set(ROOMS)
 
 
 def test_the_map_for_contributors_shows_the_rooms_in_their_order() -> None:
@@ -157,20 +90,17 @@ def test_few_modules_lie_loose_at_the_top() -> None:
 
 
 def test_modules_are_short_enough_to_read_at_once() -> None:
-    lines = {
-        file.relative_to(SOURCE).as_posix(): len(file.read_text(encoding="utf-8").splitlines())
-        for file in FILES.values()
-    }
-    assert {name for name, length in lines.items() if length > MOST_LINES} == set()
+    long = {name for name, length in HOUSE.lengths().items() if length > MOST_LINES}
+    assert long == set()
 
 
 @pytest.mark.parametrize("room", LIGHT_ROOMS)
 def test_rooms_that_others_stand_on_load_no_heavy_library(room: str) -> None:
     heavy = [
         f"{name} -> {target}"
-        for name, tree in TREES.items()
-        if room_of(name) == room
-        for target in imported(tree, inside_functions=False)
+        for name, tree in HOUSE.trees.items()
+        if HOUSE.room_of(name) == room
+        for target in HOUSE.imported(tree, inside_functions=False)
         if target.partition(".")[0] in HEAVY
     ]
     assert heavy == []
@@ -179,7 +109,7 @@ def test_rooms_that_others_stand_on_load_no_heavy_library(room: str) -> None:
 def test_training_loops_know_no_loss_by_name() -> None:
     losses = {
         node.name
-        for name, tree in TREES.items()
+        for name, tree in HOUSE.trees.items()
         if name.startswith(f"{PACKAGE}.training.losses.")
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
@@ -189,7 +119,7 @@ def test_training_loops_know_no_loss_by_name() -> None:
     places = ("training.run", "training.adapters", "training.callback")
     named = [
         f"{name}: {node.id}"
-        for name, tree in TREES.items()
+        for name, tree in HOUSE.trees.items()
         if name.startswith(tuple(f"{PACKAGE}.{place}" for place in places))
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id in losses

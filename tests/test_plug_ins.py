@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import CalibratorFileError, PlugInWarning, UnknownMethodError
+from calibrant.core.plug_ins import forget_plug_ins
 from calibrant.files import write_predictions
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.methods import BUILT_IN
-from calibrant.posthoc.plug_ins import GROUP, plugged_in
+from calibrant.posthoc.plug_ins import GROUP
 from calibrant.posthoc.registry import METHODS, make_calibrator, parse_arguments
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
@@ -26,37 +27,10 @@ EXAMPLE = Path(__file__).parent / "plug_in_example"
 Install = Callable[..., None]
 
 
-ROWS = """
-title = "A method of one's own"
-kind = "posthoc"
-metrics = ["nll"]
-[axes]
-input = ["sample"]
-method = ["none"]
-"""
-
-
 @pytest.fixture
-def install(tmp_path, monkeypatch) -> Iterator[Install]:
+def install(install_plug_ins) -> Install:
     """Return a function that installs the example under entry points of one's choice."""
-    site = tmp_path / "site"
-
-    def installed(**points: str) -> None:
-        shutil.copytree(EXAMPLE, site, dirs_exist_ok=True)
-        info = site / "shrink_towards_uniform-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shrinking\nVersion: 1.0\n")
-        lines = [f"{name.replace('_', '-')} = {value}" for name, value in points.items()]
-        (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines, ""]))
-        monkeypatch.syspath_prepend(site)
-        plugged_in.cache_clear()
-
-    before = set(sys.modules)
-    yield installed
-    plugged_in.cache_clear()
-    for name in set(sys.modules) - before:
-        if name.startswith("shrink"):
-            del sys.modules[name]
+    return partial(install_plug_ins, EXAMPLE, GROUP)
 
 
 GOOD = "shrink_towards_uniform:ShrinkTowardsUniform"
@@ -98,7 +72,7 @@ def test_without_the_package_its_file_is_refused(install, tmp_path, overconfiden
     install(shrink_uniform=GOOD)
     make_calibrator("shrink-uniform").fit(*overconfident).save(tmp_path / "a.safetensors")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.startswith(str(tmp_path))])
-    plugged_in.cache_clear()
+    forget_plug_ins()
     with pytest.raises(CalibratorFileError, match="unknown method 'shrink-uniform'"):
         load(tmp_path / "a.safetensors")
 
@@ -144,7 +118,7 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     assert names == [*BUILT_IN, "auto", "shrink-uniform"]
     (warning,) = [w for w in caught if issubclass(w.category, PlugInWarning)]
     text = str(warning.message)
-    assert text.startswith(f"left out plug-in '{name}' of package 'shrinking' ({value}): ")
+    assert text.startswith(f"left out plug-in '{name}' of package 'plug_in_example' ({value}): ")
     assert reason in text
     # Said once, not at every look.
     with warnings.catch_warnings():
@@ -160,7 +134,7 @@ def test_on_the_command_line_it_is_said_in_one_line(install, monkeypatch, capsys
     with pytest.raises(SystemExit):
         main()
     first, second = capsys.readouterr().err.strip().splitlines()
-    assert first.startswith("warning: left out plug-in 'gone' of package 'shrinking'")
+    assert first.startswith("warning: left out plug-in 'gone' of package 'plug_in_example'")
     assert second.startswith("error: no method is called 'magic'")
 
 
@@ -180,16 +154,84 @@ def test_the_documentation_shows_the_example():
     assert source in page
 
 
-def test_a_plug_in_enters_a_study_by_name(install, tmp_path):
-    install(shrink_uniform=GOOD)
-    (tmp_path / "mine.toml").write_text(ROWS, encoding="utf-8")
-    found = cb.studies.run(
-        str(tmp_path / "mine.toml"),
-        methods=["none", "shrink-uniform"],
-        settings={"resamples": 10},
-        out=tmp_path / "out",
-        engine=cb.Engine(workers=1),
+@pytest.fixture
+def run(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process; gives code, output and errors."""
+
+    def called(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["calibrant", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code, *capsys.readouterr())
+
+    return called
+
+
+COMMANDS = """
+import typer
+
+app = typer.Typer(help="Say things.")
+
+
+@app.command()
+def hello(name: str) -> None:
+    print(f"hello {name}")
+
+
+@app.command()
+def bye() -> None:
+    print("bye")
+
+
+def count(upto: int = 2) -> None:
+    \"\"\"Count up.\"\"\"
+    print(list(range(upto)))
+"""
+
+
+def test_commands_of_other_packages_are_called_and_listed(install_plug_ins, tmp_path, run):
+    folder = tmp_path / "talking"
+    folder.mkdir()
+    (folder / "talking.py").write_text(COMMANDS)
+    points = {"talk": "talking:app", "count": "talking:count", "measure": "talking:app"}
+    install_plug_ins(folder, "calibrant.commands", **points)
+    code, out, err = run("count", "--upto", "3")
+    assert (code, out) == (0, "[0, 1, 2]\n")
+    assert "another command is called 'measure' already" in err
+    code, out, _ = run()
+    assert code == 0
+    assert "Say things." in out
+    assert "Count up." in out
+    assert run("talk", "hello", "you")[:2] == (0, "hello you\n")
+
+
+def test_what_is_no_command_is_left_out(install_plug_ins, run):
+    install_plug_ins(EXAMPLE, "calibrant.commands", odd="shrink_towards_uniform:__name__")
+    code, _, err = run("odd")
+    assert code == 2
+    assert "'odd'" in err
+    assert "neither a function nor a typer.Typer" in err
+    assert "No such command 'odd'" in err
+
+
+def test_studies_say_in_which_package_they_are(monkeypatch, run):
+    monkeypatch.setattr("calibrant.core.plug_ins.entry_points", lambda group: [])
+    forget_plug_ins()
+    code, out, err = run("study", "list")
+    forget_plug_ins()
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: 'study' is a command of the package calibrant-studies: "
+        "pip install calibrant-studies\n"
     )
-    assert not found.failed
-    values = {record["method"]: record["value"] for record in found.records()}
-    assert values["shrink-uniform"] != values["none"]
+
+
+def test_built_in_commands_look_for_no_plug_in():
+    program = (
+        "import sys; sys.argv = ['calibrant', 'metrics']\n"
+        "from calibrant.core import plug_ins\n"
+        "def fail(group): raise AssertionError(group)\n"
+        "plug_ins.entry_points = fail\n"
+        "from calibrant.cli import main\nmain()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

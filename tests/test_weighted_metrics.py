@@ -17,7 +17,6 @@ from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
-from calibrant.studies.kinds.dependence import clustered, means_over_effects
 
 # It compares rows in pairs, and refuses weights.
 REFUSES = {"skce"}
@@ -213,21 +212,3 @@ def test_groups_weigh_their_rows():
     repeated = evaluate_by(rows.repeated(), np.repeat(site, weights), metrics=["ece"], resamples=20)
     for name in ("0", "1"):
         assert weighed[name]["ece"].value == pytest.approx(repeated[name]["ece"].value)
-
-
-def test_intervals_and_floors_of_clusters_hold_where_plain_ones_fail():
-    """20 clusters of 50 rows that share an effect on their log odds, 60 honest data sets."""
-    means, rng, sets = means_over_effects(), np.random.default_rng(0), 60
-    drawn = [clustered((20, 50), 0.0, means, rng) for _ in range(sets)]
-    truth = np.mean([rows.scores.mean() for rows in drawn])  # honest, so also the accuracy
-    inside, alarms = np.zeros(2), np.zeros(2)
-    for i, rows in enumerate(drawn):
-        for j, seen in enumerate((rows.with_clusters(None), rows)):
-            found = evaluate(seen, metrics=["accuracy", "ks"], resamples=100, seed=i)
-            accuracy = found["accuracy"]
-            inside[j] += accuracy.low <= truth <= accuracy.high
-            alarms[j] += not found["ks"].at_floor
-    plain, whole = inside / sets
-    assert plain < 0.8 < 0.88 < whole
-    plain, whole = alarms / sets
-    assert whole < 0.17 < 0.25 < plain

@@ -4,7 +4,6 @@ Type checkers and editors read it as a stub.
 """
 
 from calibrant import sklearn as sklearn
-from calibrant import studies as studies
 from calibrant import synthetic as synthetic
 from calibrant import training as training
 from calibrant._version import __version__ as __version__

@@ -40,8 +40,8 @@ from calibrant.cli.options import (
     read,
 )
 from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.cli.plug_ins import CommandsWithPlugIns
 from calibrant.cli.shards import Many, apply_many, fit_many, fitted_text, measure_many
-from calibrant.cli.study import study
 from calibrant.cli.telling import refuse_names, tells_names
 from calibrant.cli.train import train
 from calibrant.core.errors import InputError
@@ -51,6 +51,7 @@ from calibrant.predictions.predictions import Predictions
 
 app = typer.Typer(
     name="calibrant",
+    cls=CommandsWithPlugIns,
     help="Honest confidence for classifiers: measure it, recalibrate it, compare methods, train.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -296,4 +297,3 @@ def apply(
 app.command(cls=NamesMethods)(tells_names(compare))
 for command in (export, monitor, train, head, tells_names(inspect), methods, metrics, demo):
     app.command()(command)
-app.add_typer(study, name="study")

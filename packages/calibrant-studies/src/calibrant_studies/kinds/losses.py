@@ -1,0 +1,146 @@
+"""Losses for training compared: networks as trained and rescaled, and what FeDLaS rests on."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from calibrant.core.tables import Table
+from calibrant_studies.cells import Cell
+from calibrant_studies.inputs import Inputs
+from calibrant_studies.kinds.training import Training
+from calibrant_studies.losses.feature_norm import NORM_COLUMNS, key_of, norm_estimates
+from calibrant_studies.losses.gate import gate_on_test_images
+from calibrant_studies.losses.paper import all_tables
+from calibrant_studies.losses.record import as_document, kept_of, runs_of
+from calibrant_studies.losses.runs import SMART_FIT, Run
+from calibrant_studies.losses.statistics import same
+from calibrant_studies.networks.plans import NONE, SELDOM, Plan, plan_of
+from calibrant_studies.networks.recorded import Recorded, recorded_of
+from calibrant_studies.networks.sources import Source
+from calibrant_studies.networks.trained import Network
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from calibrant_studies.results import StudyResult
+
+# What tells one line from another, and what all have.
+SETTINGS = (
+    *("net", "protocol", "epochs", "batch_size", "rate", "precision"),
+    *("loss", "loss_arguments", "loss_settings_for", "mixing", "mixing_arguments"),
+)
+
+
+class Losses(Training):
+    """Measure a network as `training` does; as trained also its feature norms and its gate.
+
+    A record that an earlier run of the study wrote as JSON stands in for networks that are gone.
+    """
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return what a record knows of the network, too."""
+        earlier = _earlier(plan_of(cell), inputs)
+        known = None if earlier is None else [earlier.smart_fit, _points(earlier.values)]
+        return super().configuration(cell, inputs) | {"earlier": known}
+
+    def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
+        """Return the numbers that were kept."""
+        kept = source.recorded
+        assert kept is not None
+        plan = plan_of(cell)
+        more = kept_of(kept.document, kept.line, plan.seed) if plan.after == NONE else {}
+        return {
+            **super().from_recorded(cell, source),
+            **_about(plan),
+            "smart_fit": kept.smart_fit,
+            "more": more,
+        }
+
+    def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
+        """Return metrics of the test rows, with intervals and floors, and what FeDLaS rests on."""
+        plan, more = network.plan, dict[str, Any]()
+        result = super().measure(cell, network, inputs)
+        if plan.after == NONE:
+            more = _more(network)
+        earlier, again = _earlier(plan, inputs), None
+        if earlier is not None and (plan.after != "smart" or earlier.smart_fit == SMART_FIT):
+            found = _points(result["values"])
+            again = all(same(found[name], of) for name, of in _points(earlier.values).items())
+        about = {**_about(plan), "smart_fit": SMART_FIT, "more": more, "again": again}
+        return result | about
+
+    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
+        """Return the tables of the page of losses, for each data set and network."""
+        found: list[tuple[str, Table]] = []
+        of_places = runs_of(result.ran)
+        for place, runs in of_places.items():
+            ending = f": {place}" if len(of_places) > 1 else ""
+            found += [(f"{heading}{ending}", table) for heading, table in all_tables(runs)]
+            trained_again = _trained_again(runs)
+            found += [(f"Trained again{ending}", trained_again)] if trained_again.rows else []
+        return found
+
+    def document(self, result: StudyResult) -> dict[str, Any]:
+        """Return the record of the first data set and network, see `losses.record`."""
+        runs = next(iter(runs_of(result.ran).values()), list[Run]())
+        found: dict[str, Any] = {"kept": []}  # it stands in for cells by itself
+        return found | as_document(runs)
+
+    def draw(self, result: StudyResult) -> Figure | None:
+        """Return the ECE of every line, and the gates of FeDLaS by epoch."""
+        from calibrant_studies.losses.figures import drawn
+
+        runs = next(iter(runs_of(result.ran).values()), list[Run]())
+        return drawn(runs) if runs else None
+
+
+def _about(plan: Plan) -> dict[str, Any]:
+    settings = {name: plan.run[name] for name in SETTINGS}
+    settings |= {name: plan.run[name] for name in SELDOM if plan.run.get(name) is not None}
+    return {"line": plan.line, "after": plan.after, "settings": settings}
+
+
+def _more(network: Network) -> dict[str, Any]:
+    """Return what is found in a network besides its metrics."""
+    found: dict[str, Any] = {}
+    settings = network.plan.run
+    if network.test.features is not None:
+        estimates = norm_estimates(network.test)
+        found["feature_norm"] = {
+            key_of(name): estimate._asdict()
+            for name, estimate in zip(NORM_COLUMNS, estimates, strict=True)
+        }
+        gate = (
+            None
+            if network.folder is None
+            else gate_on_test_images(network.folder, settings, network.test)
+        )
+        if gate is not None:
+            found["gate_on_test_images"] = {
+                name: None if math.isnan(value) else value for name, value in gate._asdict().items()
+            }
+    if network.folder is not None and (network.folder / "history.json").is_file():
+        history = network.epochs()
+        if "gate_positive" in history[0]:
+            found["gate_by_epoch"] = history
+    return found
+
+
+def _earlier(plan: Plan, inputs: Inputs) -> Recorded | None:
+    """Return what a record knows of a network, whether it is there or gone."""
+    return next((r for given in inputs.values() if (r := recorded_of(given, plan))), None)
+
+
+def _points(values: dict[str, Any]) -> dict[str, float]:
+    return {name: found["value"] for name, found in values.items()}
+
+
+def _trained_again(runs: list[Run]) -> Table:
+    """Return which networks a record knows that are there again, and whether they are the same."""
+    words = {True: "the same results as before", False: "other results than before"}
+    rows = [[f"{r.line}, seed {r.seed}", words[r.again]] for r in runs if r.again is not None]
+    return Table(["network", "has"], rows, labels=2)
+
+
+KIND = Losses()

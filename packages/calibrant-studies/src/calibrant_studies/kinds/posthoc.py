@@ -1,0 +1,257 @@
+"""A method fitted to held-out predictions and measured on others."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+
+from calibrant._version import __version__
+from calibrant.core.arguments import unknown
+from calibrant.core.errors import InputError
+from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.posthoc.auto import AutoCalibrator
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.registry import METHODS, make_calibrator
+from calibrant.predictions.predictions import Predictions
+from calibrant_studies.averaged import averaged
+from calibrant_studies.cells import Cell, cells_of
+from calibrant_studies.data import Draw
+from calibrant_studies.declaration import METHOD, Study
+from calibrant_studies.inputs import Drawn, Inputs
+from calibrant_studies.kinds.base import PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
+from calibrant_studies.measuring import quietly
+
+if TYPE_CHECKING:
+    from calibrant.core.tables import Table
+    from calibrant_studies.results import StudyResult
+
+# Measured in any case, so that tables of different metrics share their cells.
+USUAL = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
+ARGUMENTS = "arguments"
+# Measured besides the metrics of the catalogue.
+OTHERS = {
+    measure.name: measure
+    for measure in (
+        Measure("seconds", "fit s", 1.0, 3, "low", "processor seconds of a fit"),
+        Measure(
+            "off-truth",
+            "off truth",
+            100.0,
+            2,
+            "low",
+            "mean distance of the confidence from the known probability that it is right",
+        ),
+    )
+}
+
+
+class PostHoc(Kind):
+    """Fit on the rows to fit on (with `size`, so many of them), measure on the others."""
+
+    version: ClassVar[str] = "1"
+    axes: ClassVar[tuple[str, ...]] = ("input", "method", "size")
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "arguments": {},  # of methods, by name
+        "fit_size": 0.5,  # of one file that is split
+        "size": None,
+        "rest": False,  # of one file, with a size: measure on all other rows
+        "resamples": 400,
+        "level": 0.95,
+    }
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """The catalogue of metrics, the time of a fit, and what is known of drawn rows."""
+        return {**super().measures, **OTHERS}
+
+    def check(self, study: Study) -> None:
+        """Refuse, besides, arguments of methods that aren't there, which would be ignored."""
+        super().check(study)
+        check_arguments(study)
+
+    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
+        """Return what `auto` averaged, where it took part."""
+        return averaged(result)
+
+    def needs(self, cell: Cell) -> tuple[Need, ...]:
+        """Return the predictions, with features where the method sees them."""
+        features = any("features" in METHODS.named(part).needs for part in _steps(cell.method))
+        return (Need(cell.input, WITH_FEATURES if features else PREDICTIONS, features),)
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return method, arguments and rows; the seed only if it changes anything."""
+        calibrator, size = self.calibrator(cell), self.size(cell)
+        given = inputs[cell.input]
+        split = given.is_split
+        drawn = size is not None and not given.varies and size < given.predictions()[0].n
+        seeded = given.varies or drawn or "seed" in calibrator.get_params()
+        rest = {"rest": True} if split and size is not None and self.setting(cell, "rest") else {}
+        return rest | {
+            "method": cell.method,
+            "arguments": calibrator.get_params(),
+            "size": size,
+            "fit_size": self.setting(cell, "fit_size") if split else None,
+            "seed": cell.seed if seeded else None,
+            "resamples": self.setting(cell, "resamples"),
+            "level": self.setting(cell, "level"),
+            "metrics": sorted(set(cell.metrics) - {*USUAL, *OTHERS}),
+        }
+
+    def method_version(self, cell: Cell) -> str:
+        """Return the version of the package, and the digest of the method's own code."""
+        return method_code(cell.method)
+
+    def size(self, cell: Cell) -> int | None:
+        """Return how many rows to fit on, or None for all."""
+        size = cell.at.get("size", self.setting(cell, "size"))
+        return None if size in (None, "all") else int(size)
+
+    def calibrator(self, cell: Cell) -> Calibrator:
+        """Return the unfitted method of a cell."""
+        arguments = dict(self.setting(cell, "arguments").get(cell.method, {}))
+        calibrator = make_calibrator(cell.method, **arguments)
+        if "seed" in calibrator.get_params() and "seed" not in arguments:
+            calibrator.set_params(seed=cell.seed)
+        return calibrator
+
+    def fitted(self, cell: Cell, fit: Predictions) -> Calibrator:
+        """Return the method of a cell, fitted."""
+        with quietly():
+            return self.calibrator(cell).fit_predictions(fit)
+
+    def rows(self, cell: Cell, inputs: Inputs) -> tuple[Predictions, Predictions]:
+        """Return the rows to fit on and those to measure on."""
+        return inputs[cell.input].rows(
+            cell.seed,
+            size=self.size(cell),
+            fit_size=self.setting(cell, "fit_size"),
+            rest=self.setting(cell, "rest"),
+        )
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return metrics with intervals and floors."""
+        given = inputs[cell.input]
+        fit, test = self.rows(cell, inputs)
+        test = test.counted
+        calibrator = self.calibrator(cell)
+        with quietly():
+            started, worked = time.perf_counter(), time.process_time()
+            calibrator.fit_predictions(fit)
+            fitted, worked = time.perf_counter(), time.process_time() - worked
+            after = calibrator.apply_predictions(test)
+            applied = time.perf_counter()
+        found = evaluate(
+            after,
+            metrics=[n for n in dict.fromkeys([*USUAL, *cell.metrics]) if n not in OTHERS],
+            resamples=self.setting(cell, "resamples"),
+            level=self.setting(cell, "level"),
+            seed=cell.seed if given.varies else 0,
+        )
+        split = f" split {cell.seed}" if given.varies else ""
+        # Rows to measure on that hang on how many there are to fit on.
+        drawn = isinstance(given, Drawn) and self.size(cell) is not None
+        split += f" {fit.n}" if self.setting(cell, "rest") or drawn else ""
+        fit_size = self.setting(cell, "fit_size")
+        halves = not given.is_split or fit_size == self.defaults["fit_size"]
+        split += "" if halves else f" of {fit_size}"
+        result = measured(found)
+        result["values"]["seconds"] = {"value": worked}
+        if isinstance(given, Drawn):
+            add_distance(result, given.draw(cell.seed, self.size(cell)), after, cell.seed)
+        if isinstance(calibrator, AutoCalibrator):
+            result["averaged"] = calibrator.averaged_
+        return result | {
+            "pairing": f"{given.digest}{split}",
+            "fit_rows": fit.n,
+            "test_rows": test.n,
+            "fit_seconds": fitted - started,
+            "apply_seconds": applied - fitted,
+            "parameters": calibrator.n_parameters,
+            "notes": list(calibrator.fit_report_.notes),
+        }
+
+
+def add_distance(result: dict[str, Any], draw: Draw, after: Predictions, seed: int) -> None:
+    """Add how far confidences are from the true probability that the predicted class is right."""
+    assert draw.truth is not None
+    said = after.probs
+    right = np.take_along_axis(draw.truth, said.argmax(axis=1)[:, None], axis=1)[:, 0]
+    away = np.abs(said.max(axis=1) - right)
+    resamples = len(result["replicates"]["ece"])
+    rows = np.random.default_rng(seed).integers(len(away), size=(resamples, len(away)))
+    replicates = away[rows].mean(axis=1)
+    low, high = np.quantile(replicates, [0.025, 0.975]).tolist()
+    result["values"]["off-truth"] = {"value": float(away.mean()), "low": low, "high": high}
+    result["replicates"]["off-truth"] = [float(f"{value:.7g}") for value in replicates]
+
+
+def measured(found: Evaluation) -> dict[str, Any]:
+    """Return the values and the replicates of an evaluation, as results of cells have them."""
+    return {
+        "values": {name: result.as_dict() for name, result in found.results.items()},
+        # Seven digits tell resamples apart, and take half the room.
+        "replicates": {
+            name: [float(f"{value:.7g}") for value in result.replicates]
+            for name, result in found.results.items()
+        },
+        "skipped": found.skipped,
+    }
+
+
+def method_code(method: str) -> str:
+    """Return the version of the package, and the digest of the code of a method's steps."""
+    return " ".join([__version__, *(code_of(METHODS.named(step)) for step in _steps(method))])
+
+
+def check_arguments(study: Study) -> None:
+    """Refuse arguments that no method of a study takes.
+
+    Those of the study itself may be of a method that only another run asks for.
+
+    Raises:
+        UnknownMethodError: there is no such method.
+        InputError: it is another one than the value of the axis that brings its arguments.
+    """
+    for name in study.settings.get(ARGUMENTS, {}):
+        _steps(name)
+    for value in study.axes.get(METHOD, ()):
+        method = str(value.set.get(METHOD, value.name))
+        _among(value.set, [method], f"{study.name}: arguments of '{value.name}'")
+    there = list(dict.fromkeys(cell.method for cell in cells_of(study) if METHOD in cell.at))
+    _among(study.forced, there, f"{study.name}: --set {ARGUMENTS}")
+
+
+def _among(settings: Mapping[str, Any], methods: Sequence[str], where: str) -> None:
+    given = settings.get(ARGUMENTS, {})
+    if not isinstance(given, Mapping):
+        raise InputError(f"{where}: must be arguments by method, {{method: {{name: value}}}}")
+    for name in cast("Mapping[str, Any]", given):
+        if name not in methods:
+            raise InputError(f"{where}: {unknown(methods, name, 'method here')}")
+
+
+def _steps(method: str) -> list[str]:
+    """Return the methods that a chain is made of, or the only one."""
+    METHODS.named(method)  # a chain is refused by its own name
+    return method.split("+")
+
+
+@lru_cache
+def code_of(method: type[Calibrator]) -> str:
+    """Return the digest of the modules that a method and its bases stand in."""
+    digest = hashlib.sha256()
+    for base in method.__mro__:
+        file = getattr(sys.modules.get(base.__module__), "__file__", None)
+        if base not in (object, Calibrator) and file is not None and Path(file).is_file():
+            digest.update(Path(file).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+KIND = PostHoc()

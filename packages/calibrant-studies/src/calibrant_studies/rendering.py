@@ -1,0 +1,254 @@
+"""A study's result as tables: in the paper's layout, and number by number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from calibrant.core.tables import Table
+from calibrant.core.text import wrap
+from calibrant.evaluation.numbers import in_percent_are
+from calibrant_studies.cells import cells_of
+from calibrant_studies.declaration import Study
+from calibrant_studies.kinds import kind_named
+from calibrant_studies.needing import told
+
+if TYPE_CHECKING:
+    from calibrant_studies.published import Published
+    from calibrant_studies.results import Estimate, StudyResult
+
+MAY_BE_BEST = "+"
+RANK = "mean rank"
+LEFT_OUT = "Given, and left out, since no cell is about it:"
+Words = tuple[str, ...]
+Slot = list["Estimate"]
+
+
+def layout(result: StudyResult) -> Table:
+    """Return the table in the layout that the study declares; bold is the best of each group.
+
+    Rows without any number of one's own are left out. What stands in brackets was published.
+    """
+    study = result.study
+    slots: dict[tuple[Words, Words], Slot] = {}
+    for estimate in result.estimates:
+        place = _place(study, estimate.at, estimate.measure.title)
+        slots.setdefault(place, []).append(estimate)
+    rows = list(dict.fromkeys(down for down, _ in slots))
+    published = _published(result, rows)
+    places = dict.fromkeys(across for _, across in [*slots, *published])
+    columns = sorted(places, key=_order_of(study))
+    cells: list[list[str]] = []
+    bold: set[tuple[int, int]] = set()
+    for i, down in enumerate(rows):
+        line = list(down)
+        for across in columns:
+            slot = slots.get((down, across), [])
+            if slot and all(estimate.best for estimate in slot):
+                bold.add((i, len(line)))
+            line.append(_cell(slot, published.get((down, across)), ends=study.intervals))
+        cells.append(line)
+    head = [*study.rows, *(" ".join(across) for across in columns)]
+    labels = max(1, len(study.rows))
+    ranked = _with_ranks(result, head, cells, columns, slots)
+    legend = _legend(result, ranked=len(ranked[1]) > len(rows))
+    return Table(ranked[0], ranked[1], bold, legend, labels)
+
+
+def _place(study: Study, at: Mapping[str, str], title: str) -> tuple[Words, Words]:
+    """Return the row and the column of a number."""
+    down = tuple(study.word(key, at) for key in study.rows) or ("",)
+    across = tuple(study.word(key, at) for key in study.columns)
+    return down, (*across, title) if len(study.metrics) > 1 or not across else across
+
+
+def layout_words(study: Study, keys: Sequence[str], at: Mapping[str, str]) -> str:
+    """Return what a point is called by several axes or attributes."""
+    return ", ".join(filter(None, (study.word(key, at) for key in keys)))
+
+
+def _published(result: StudyResult, rows: Sequence[Words]) -> dict[tuple[Words, Words], Published]:
+    """Return what was published, by place; where several numbers share one there is no one."""
+    study, measures = result.study, result.measures
+    found: dict[tuple[Words, Words], dict[int, Published]] = {}
+    points = {tuple(cell.at.items()): dict(cell.at) for cell in cells_of(study)}
+    # Numbers of one's own that what was published isn't about.
+    apart = {
+        (tuple(estimate.at.items()), estimate.measure.name)
+        for estimate in result.estimates
+        if estimate.published is None
+    }
+    for point, at in points.items():
+        for metric in study.metrics:
+            number = study.published_at(at, metric)
+            if number is None or (point, metric) in apart:
+                continue
+            place = _place(study, at, measures[metric].title)
+            if place[0] in rows:
+                found.setdefault(place, {})[id(number)] = number
+    return {place: next(iter(of.values())) for place, of in found.items() if len(of) == 1}
+
+
+def _order_of(study: Study) -> Callable[[Words], tuple[int, ...]]:
+    """Return what sorts columns as the study declares them."""
+    orders: list[dict[str, int]] = []
+    for key in study.columns:
+        if key in study.axes:
+            words = [value.label for value in study.axes[key]]
+        else:
+            values = [value for axis in study.axes.values() for value in axis]
+            words = [value.attributes[key] for value in values if key in value.attributes]
+        orders.append({word: i for i, word in reversed(list(enumerate(words)))})
+
+    def place(across: Words) -> tuple[int, ...]:
+        return tuple(order.get(word, -1) for order, word in zip(orders, across, strict=False))
+
+    return place
+
+
+def _cell(slot: Slot, published: Published | None, *, ends: bool) -> str:
+    """Return the value, its spread, its mark and what was published; the mean of several values.
+
+    With `ends` its interval, too.
+    """
+    text = ""
+    if slot:
+        measure = slot[0].measure
+        text = measure.show(sum(e.value for e in slot) / len(slot))
+    if len(slot) == 1:
+        if slot[0].spread is not None:
+            text += f" +- {slot[0].measure.show(slot[0].spread)}"
+        text += MAY_BE_BEST if slot[0].may_be_best else ""
+        if ends and slot[0].low is not None and slot[0].high is not None:
+            low, high = (slot[0].measure.show(end) for end in (slot[0].low, slot[0].high))
+            text += f" ({low} to {high})"
+    if published is not None:
+        text += f" ({published.text})"
+    return text.strip()
+
+
+def _with_ranks(
+    result: StudyResult,
+    head: list[str],
+    cells: list[list[str]],
+    columns: Sequence[Words],
+    slots: dict[tuple[Words, Words], Slot],
+) -> tuple[list[str], list[list[str]]]:
+    """Return the table with mean ranks: below it, if the competitors stand across."""
+    study = result.study
+    if study.compare is None or study.columns != (study.compare,) or len(cells) < 2:
+        return head, cells
+    line = [RANK, *[""] * (len(study.rows) - 1)]
+    for across in columns:
+        slot = next((s for (_, place), s in slots.items() if place == across), None)
+        ranks = {} if slot is None else result.ranks(slot[0].measure.name)
+        rank = None if slot is None else ranks.get(slot[0].at[study.compare])
+        line.append("" if rank is None else f"{rank:.2f}")
+    return head, [*cells, line] if any(line[len(study.rows) :]) else cells
+
+
+def _legend(result: StudyResult, *, ranked: bool) -> str:
+    """Return what the marks of the table mean, those that it has."""
+    found, said = result.estimates, list[str]()
+    percent, others = (
+        list(dict.fromkeys(e.measure.title for e in found if (e.measure.scale == 100) == wanted))
+        for wanted in (True, False)
+    )
+    if percent:
+        said.append(in_percent_are(percent, others))
+    if any(estimate.spread is not None for estimate in found):
+        said.append("+- is the standard deviation over seeds.")
+    if any(estimate.published is not None for estimate in found):
+        said.append("In brackets what was published.")
+    if result.study.intervals:
+        said.append(f"In brackets {levels_in_words(found)} intervals.")
+    if any(estimate.may_be_best for estimate in found):
+        said.append(
+            f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "
+            "these is marked in 95 % of cases."
+        )
+    if ranked:
+        said.append("Mean rank: over rows that have all of them, 1 is best.")
+    return "\n\n".join([" ".join(said), *result.study.footnotes]).strip()
+
+
+def details(result: StudyResult) -> Table:
+    """Return a row for each number: interval, floor, published value, difference and noise."""
+    study, found = result.study, result.estimates
+    keys = [*study.rows, *study.columns]
+    several = len(study.metrics) > 1
+    compared = any(estimate.published is not None for estimate in found)
+    floored = any(estimate.floor is not None for estimate in found)
+    head = [*keys, *(["metric"] if several else []), "value", f"{levels_in_words(found)} interval"]
+    head += ["floor"] if floored else []
+    head += ["published", "difference", "noise"] if compared else []
+    rows: list[list[str]] = []
+    for estimate in found:
+        measure = estimate.measure
+        line = [study.word(key, estimate.at) for key in keys]
+        line += [measure.title] if several else []
+        value = measure.show(estimate.value)
+        if estimate.spread is not None:
+            value += f" +- {measure.show(estimate.spread)}"
+        value += MAY_BE_BEST if estimate.may_be_best else ""
+        both = estimate.low is not None and estimate.high is not None
+        ends = f"{measure.show(estimate.low)} .. {measure.show(estimate.high)}" if both else ""
+        line += [value, ends]
+        line += [measure.show(estimate.floor)] if floored else []
+        if compared:
+            line += _beside(estimate)
+        rows.append(line)
+    marked = any(estimate.may_be_best for estimate in found)
+    notes = f"{MAY_BE_BEST} may be the best of those that it competes with. " if marked else ""
+    notes += "Floor: what honest confidences would show on average. " if floored else ""
+    if compared:
+        notes += (
+            "Noise: whether the published value lies within that of both: the interval, the "
+            "spread over seeds, and what the paper prints behind +-."
+        )
+    return Table(head, rows, set(), notes.strip(), max(1, len(keys) + several))
+
+
+def levels_in_words(found: Sequence[Estimate]) -> str:
+    """Return the level of the intervals in words, or the levels."""
+    levels = dict.fromkeys(f"{100 * estimate.level:g} %" for estimate in found)
+    return " or ".join(levels) or "95 %"
+
+
+def _beside(estimate: Estimate) -> list[str]:
+    """Return the published value, the difference, and whether it lies within noise."""
+    if estimate.published is None or estimate.difference is None:
+        return ["", "", ""]
+    noise = {True: "within", False: "beyond", None: "unknown"}[estimate.within_noise]
+    difference = f"{estimate.difference:+.{estimate.measure.digits}f}"
+    return [estimate.published.text, difference, noise]
+
+
+def tables(result: StudyResult) -> list[tuple[str, Table]]:
+    """Return all tables that have rows, each with a heading."""
+    from calibrant_studies.differences import differences
+
+    if not result.estimates:
+        return []
+    found = [("", layout(result)), ("Number by number", details(result))]
+    against = differences(result)
+    found += [("Paired differences", against)] if against.rows else []
+    return [*found, *kind_named(result.study.kind).tables(result)]
+
+
+def as_text(result: StudyResult) -> str:
+    """Return what a terminal shows."""
+    study = result.study
+    parts = [f"{study.name}: {study.title}"]
+    if result.missing:
+        parts.append(f"Not there, and left out (--data gives it):\n{told(result.missing)}")
+    if result.left_out:
+        parts.append("\n".join([LEFT_OUT, *(wrap(f"- {each}") for each in result.left_out)]))
+    for heading, table in tables(result):
+        lead = f"{heading}\n\n" if heading else ""
+        parts.append(f"{lead}{table.to_text()}")
+        parts += [wrap(note) for note in table.notes.split("\n\n")]
+    if result.failed:
+        lines = [f"- {failed.cell}: {failed.error}" for failed in result.failed]
+        parts.append("\n".join(["Failed, and tried again by the next run:", *lines]))
+    return "\n\n".join(part for part in parts if part)

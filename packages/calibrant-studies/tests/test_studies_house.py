@@ -1,0 +1,19 @@
+"""The architecture of this package, by the same laws as Calibrant's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from house import House, circles
+
+HOUSE = House(Path(__file__).parents[1] / "src/calibrant_studies")
+MOST_LINES = 600
+
+
+def test_no_modules_import_one_another_in_a_circle() -> None:
+    assert [" -> ".join(circle) for circle in circles(HOUSE.arrows)] == []
+
+
+def test_modules_are_short_enough_to_read_at_once() -> None:
+    long = {name for name, length in HOUSE.lengths().items() if length > MOST_LINES}
+    assert long == set()

@@ -1,0 +1,64 @@
+"""Things that other packages add to this one, found by groups of entry points.
+
+A package that has in its ``pyproject.toml``
+
+    [project.entry-points."calibrant.methods"]
+    my-method = "my_package:MyMethod"
+
+adds ``my-method`` to the methods. A plug-in that doesn't work is left out with a warning, and never
+takes the others down. Entry points are read when a group is first asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, cast
+
+from calibrant.core.errors import PlugInWarning
+
+T = TypeVar("T")
+
+
+def plugged_in(
+    group: str, what: str, check: Callable[[str, Any], T], taken: tuple[str, ...] = ()
+) -> Mapping[str, T]:
+    """Return the plug-ins of a group by name, loading them on the first call.
+
+    Args:
+        group: name of the group of entry points.
+        what: one such thing in words, for warnings.
+        check: takes a name and the object of that entry point, and returns what is kept under the
+            name; raises for whatever makes it unusable.
+        taken: names that plug-ins can't have.
+
+    Warns:
+        PlugInWarning: one that was left out, and why.
+    """
+    return cast("Mapping[str, T]", _loaded(group, what, check, taken))
+
+
+@cache
+def _loaded(
+    group: str, what: str, check: Callable[[str, Any], object], taken: tuple[str, ...]
+) -> Mapping[str, object]:
+    found: dict[str, object] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
+        try:
+            if point.name in (*taken, *found):
+                raise ValueError(f"another {what} is called '{point.name}' already")
+            found[point.name] = check(point.name, point.load())
+        # Somebody else's code may fail in any way, and must not stop ours.
+        except Exception as reason:
+            origin = f" of package '{point.dist.name}'" if point.dist else ""
+            text = str(reason).partition("\n")[0] or type(reason).__name__
+            message = f"left out plug-in '{point.name}'{origin} ({point.value}): {text}"
+            warnings.warn(PlugInWarning(message), stacklevel=3)
+    return found
+
+
+def forget_plug_ins() -> None:
+    """Look for plug-ins anew when they are next asked for; after an installation, say."""
+    _loaded.cache_clear()

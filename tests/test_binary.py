@@ -296,8 +296,8 @@ def test_files_give_back_what_was_written(tmp_path: Path, extension, kind, drawn
     scores = drawn[0] if kind == "logit" else sigmoid(drawn[0])
     path = tmp_path / f"rows.{extension}"
     cb.write_predictions(cb.Predictions.from_binary(scores, drawn[1], kind=kind), path)
-    for asked in (None, kind, "binary"):
-        back = cb.read_predictions(path, kind=asked)
+    for asked in ({}, {"are": kind}, {"kind": "binary"}):
+        back = cb.read_predictions(path, **asked)
         assert (back.binary, back.form) == (True, kind)
         np.testing.assert_array_equal(back.one_score, scores)
         np.testing.assert_array_equal(back.labels, drawn[1])
@@ -383,8 +383,8 @@ def test_the_form_that_arrays_look_like_is_named(make, message):
 @pytest.mark.parametrize(
     ("held", "asked", "message"),
     [
-        ({"prob": [0.2, 0.7]}, "probs", "holds 'prob', which kind='prob' .--kind prob. reads"),
-        ({"logits": np.eye(2)}, "logit", "kind='logits' .--kind logits. reads"),
+        ({"prob": [0.2, 0.7]}, "probs", "holds 'prob', which are='prob' .--are prob. reads"),
+        ({"logits": np.eye(2)}, "logit", "are='logits' .--are logits. reads"),
         ({"probs": [0.2, 0.7]}, None, "in files the key 'prob'"),
         ({"logits": np.zeros((2, 3, 4))}, None, "--kind tokens"),
         ({"probs": np.eye(2), "labels": np.eye(2)}, None, "--kind many-labels"),
@@ -396,7 +396,7 @@ def test_the_form_that_a_file_looks_like_is_named(tmp_path: Path, held, asked, m
     path = tmp_path / "x.npz"
     np.savez(path, **({"labels": [0, 1]} | held))
     with pytest.raises(PredictionsError, match=message) as refusal:
-        cb.read_predictions(path, kind=asked)
+        cb.read_predictions(path, are=asked)
     assert str(refusal.value).startswith(str(path))
 
 

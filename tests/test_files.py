@@ -54,6 +54,7 @@ def refused(path: Path, message: str, error: type[Exception] = PredictionsError)
 # --- round trips
 
 FORMATS = [".npz", ".npy", ".csv", ".parquet", ".safetensors"]
+ARE = {"logits": "logits", "probs": "probs", "toplabel": "confidence"}
 SCORE_NAMES = {"logits": "logits", "probs": "probs", "toplabel": "confidence"}
 
 
@@ -98,7 +99,7 @@ def test_what_is_written_comes_back(extension: str, p: Predictions):
         path = Path(folder, file_name(p.kind, extension))
         write_predictions(p, path)
         assert_same(read_predictions(path), p, extension)
-        assert_same(read_predictions(str(path), kind=p.kind), p, extension)
+        assert_same(read_predictions(str(path), are=ARE[p.kind]), p, extension)
         if extension != ".npy":
             assert os.listdir(folder) == [path.name]
 
@@ -343,9 +344,9 @@ def test_kind_chooses_what_is_read(tmp_path: Path, extension: str):
     path = save(tmp_path / f"p{extension}", content)
     assert read_predictions(path).kind == "logits"
     for kind in ("logits", "probs", "toplabel"):
-        assert read_predictions(path, kind=kind).kind == kind
-    assert np.array_equal(read_predictions(path, kind="probs").labels, LABELS)
-    assert np.array_equal(read_predictions(path, kind="toplabel").labels, TOP_LABEL["true_label"])
+        assert read_predictions(path, are=ARE[kind]).kind == kind
+    assert np.array_equal(read_predictions(path, are="probs").labels, LABELS)
+    assert np.array_equal(read_predictions(path, are="confidence").labels, TOP_LABEL["true_label"])
 
 
 @pytest.mark.parametrize("extension", KEYED)
@@ -394,13 +395,13 @@ def test_bad_content(tmp_path: Path, extension: str, content: dict[str, np.ndarr
 def test_wanted_kind_is_missing(tmp_path: Path):
     path = save(tmp_path / "p.npz", {"logits": LOGITS, "labels": LABELS})
     with pytest.raises(PredictionsError, match=r"there is no 'probs'; .*found 'logits', 'labels'"):
-        read_predictions(path, kind="probs")
+        read_predictions(path, are="probs")
     with pytest.raises(
         InputError,
-        match=r"kind must be one of logits, .*, tokens, not 'odds'",
+        match=r"are must be one of probs, .*, score, not 'odds'",
     ):
-        read_predictions(path, kind="odds")
-    with pytest.raises(PredictionsError, match=r"a separate file of labels goes with .npy"):
+        read_predictions(path, are="odds")
+    with pytest.raises(PredictionsError, match=r"there is no '.*p.npz' to hold the labels"):
         read_predictions(path, labels=path)
 
 
@@ -564,7 +565,7 @@ def test_folder_of_npy(tmp_path: Path):
     assert isinstance(p.scores, np.memmap)
     np.save(tmp_path / "logits.npy", LOGITS)
     assert read_predictions(tmp_path).kind == "logits"
-    assert read_predictions(tmp_path, kind="probs").kind == "probs"
+    assert read_predictions(tmp_path, are="probs").kind == "probs"
     assert read_predictions(tmp_path / "probs.npy").kind == "probs"
 
 
@@ -572,17 +573,17 @@ def test_npy_of_any_name(tmp_path: Path):
     scores, labels = tmp_path / "a.npy", tmp_path / "b.npy"
     np.save(scores, PROBS)
     np.save(labels, LABELS)
-    p = read_predictions(scores, kind="probs", labels=labels)
+    p = read_predictions(scores, are="probs", labels=labels)
     assert p.kind == "probs"
     assert np.array_equal(p.labels, LABELS)
     with pytest.warns(LooksLikeProbabilitiesWarning):
-        assert read_predictions(scores, kind="logits", labels=str(labels)).kind == "logits"
+        assert read_predictions(scores, are="logits", labels=str(labels)).kind == "logits"
     with pytest.raises(PredictionsError, match="the name doesn't say what the array is"):
         read_predictions(scores)
     with pytest.raises(PredictionsError, match=r"there is no 'labels' .*file of labels given"):
-        read_predictions(scores, kind="probs")
+        read_predictions(scores, are="probs")
     with refused(scores, "can't read 'labels': .*nowhere.npy"):
-        read_predictions(scores, kind="probs", labels=tmp_path / "nowhere.npy")
+        read_predictions(scores, are="probs", labels=tmp_path / "nowhere.npy")
 
 
 def test_given_labels_win_over_the_sibling(tmp_path: Path):
@@ -719,8 +720,8 @@ def test_kind_chooses_the_columns(tmp_path: Path):
         "label,logit_0,logit_1,prob_0,prob_1,confidence,predicted\n1,3,4,0.5,0.5,0.75,0\n",
     )
     assert read_predictions(path).scores.tolist() == [[3, 4]]
-    assert read_predictions(path, kind="probs").scores.tolist() == [[0.5, 0.5]]
-    assert read_predictions(path, kind="toplabel").scores.tolist() == [0.75]
+    assert read_predictions(path, are="probs").scores.tolist() == [[0.5, 0.5]]
+    assert read_predictions(path, are="confidence").scores.tolist() == [0.75]
 
 
 BAD_HEADERS = [

@@ -91,13 +91,11 @@ def test_any_names_are_told(extension, tmp_path):
     SAVERS[extension](path, out=PROBS, y=LABELS)
     with refused(path, "there is no 'logits'.*told by --logits-key or --probs-key, and --labels-"):
         read_predictions(path)
-    same(read_predictions(path, probs_key="out", labels_key="y"), PROBS, "probs")
+    same(read_predictions(path, scores="out", are="probs", labels="y"), PROBS, "probs")
     with refused(path, "there is no 'yy' to hold the labels; found"):
-        read_predictions(path, probs_key="out", labels_key="yy")
-    with pytest.raises(InputError, match="logits_key and probs_key name the scores twice"):
-        read_predictions(path, probs_key="out", logits_key="out")
-    with pytest.raises(InputError, match="probs_key says that the scores are probs, kind says log"):
-        read_predictions(path, probs_key="out", kind="logits")
+        read_predictions(path, scores="out", are="probs", labels="yy")
+    with pytest.raises(InputError, match="nothing is read by 'probs_key'; there are scores, are"):
+        read_predictions(path, probs_key="out")
 
 
 @pytest.mark.parametrize("extension", SAVERS)
@@ -106,11 +104,11 @@ def test_what_could_be_read_in_two_ways_is_refused_with_both_named(extension, tm
     SAVERS[extension](path, logits=LOGITS, predictions=PROBS, label_ids=LABELS, labels=LABELS)
     with refused(path, "could be 'logits', or 'predictions' with 'label_ids'; choose by --logits-"):
         read_predictions(path)
-    same(read_predictions(path, logits_key="logits", labels_key="labels"))
+    same(read_predictions(path, scores="logits", are="logits", labels="labels"))
     SAVERS[extension](path, logits=LOGITS, label=LABELS[::-1].copy(), labels=LABELS)
     with refused(path, "the labels could be 'labels' or 'label'; choose one by --labels-key"):
         read_predictions(path)
-    same(read_predictions(path, labels_key="labels"))
+    same(read_predictions(path, labels="labels"))
 
 
 def test_predictions_beside_labels_may_be_anything(tmp_path):
@@ -126,12 +124,12 @@ def test_a_pair_of_tensors_needs_the_kind_of_the_first(tmp_path):
         path, r"tuple of tensors of shapes \(40, 3\) and \(40,\); say by --kind logits or"
     ):
         read_predictions(path)
-    same(read_predictions(path, kind="logits"))
+    same(read_predictions(path, are="logits"))
     torch.save([torch.asarray(PROBS), torch.asarray(LABELS)[:, None]], path)
-    same(read_predictions(path, kind="probs"), PROBS, "probs")
+    same(read_predictions(path, are="probs"), PROBS, "probs")
     torch.save((torch.zeros(3), torch.zeros(3)), path)
     with refused(path, "a tuple must hold two tensors"):
-        read_predictions(path, kind="logits")
+        read_predictions(path, are="logits")
 
 
 def test_columns_are_numbered_behind_any_name(tmp_path):
@@ -140,7 +138,7 @@ def test_columns_are_numbered_behind_any_name(tmp_path):
         f"{y}," + ",".join(map(repr, row)) for y, row in zip(LABELS, LOGITS.tolist(), strict=True)
     ]
     path.write_text("\n".join(["truth,out_0,out_1,out_2", *rows]))
-    same(read_predictions(path, logits_key="out", labels_key="truth"))
+    same(read_predictions(path, scores="out", are="logits", labels="truth"))
 
 
 # --- names of classes
@@ -164,14 +162,14 @@ def test_columns_named_after_classes_keep_the_names(labels, separator, tmp_path)
     path.write_text(table_text(["label", *NAMES], labels, PROBS, separator))
     with refused(path, "there is no 'logits'.*named after classes and told by --class-columns"):
         read_predictions(path)
-    told = read_predictions(path, kind="probs", class_columns=NAMES)
+    told = read_predictions(path, are="probs", classes=NAMES)
     same(told, PROBS, "probs", NAMES)
-    turned = read_predictions(path, kind="probs", class_columns=NAMES[::-1])
+    turned = read_predictions(path, are="probs", classes=NAMES[::-1])
     assert turned.class_names == NAMES[::-1]
     with refused(path, "columns named after classes may hold logits or probabilities; say which"):
-        read_predictions(path, class_columns=NAMES)
+        read_predictions(path, classes=NAMES)
     with refused(path, "there is no column 'eel' of a class"):
-        read_predictions(path, kind="probs", class_columns=["cat", "eel"])
+        read_predictions(path, are="probs", classes=["cat", "eel"])
 
 
 @pytest.mark.parametrize("extension", [".parquet", ".jsonl"])
@@ -276,11 +274,11 @@ def test_datasets_within_groups_of_hdf5_go_by_their_path(tmp_path):
         layout = h5py.VirtualLayout((40, 3), "f8")
         layout[:] = h5py.VirtualSource("other.h5", "x", (40, 3))
         file.create_virtual_dataset("virtual", layout)
-    same(read_predictions(path, logits_key="test/logits", labels_key="test/labels"))
+    same(read_predictions(path, scores="test/logits", are="logits", labels="test/labels"))
     with refused(path, "'/huge' can't be 800000000 bytes, packed into 0"):
-        read_predictions(path, logits_key="huge", labels_key="test/labels")
+        read_predictions(path, scores="huge", are="logits", labels="test/labels")
     with refused(path, "'/virtual' lies in other files"):
-        read_predictions(path, logits_key="virtual", labels_key="test/labels")
+        read_predictions(path, scores="virtual", are="logits", labels="test/labels")
 
 
 @pytest.mark.parametrize("extension", [".h5", ".arrow", ".feather", ".jsonl", ".parquet"])

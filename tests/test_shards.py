@@ -269,7 +269,7 @@ def test_a_pair_of_tensors_is_read_once_it_is_said_what_the_first_is(tmp_path: P
     torch.save((torch.tensor(some.scores), torch.tensor(some.labels)), tmp_path / "a.pt")
     with pytest.raises(PredictionsError, match=r"a.pt: holds a tuple of tensors"):
         cb.Shards(tmp_path / "a.pt")
-    (batch,) = cb.Shards(tmp_path / "a.pt", kind="logits").batches()
+    (batch,) = cb.Shards(tmp_path / "a.pt", are="logits").batches()
     np.testing.assert_array_equal(batch.scores, some.scores)
     np.testing.assert_array_equal(batch.labels, some.labels)
 

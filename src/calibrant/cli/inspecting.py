@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from calibrant.cli.options import File, Json, Kind, Labels, Positive
+from calibrant.cli.options import File, Json, Kind, Labels, Positive, reading
 from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.telling import told
 
@@ -20,6 +18,5 @@ def inspect(
     from calibrant.files.inspecting import inspect_file
 
     check_outputs([file, labels], [json])
-    options: dict[str, Any] = {"kind": kind, "positive": positive, "labels": labels}
-    found = inspect_file(file, **options, **told())
+    found = inspect_file(file, reading(kind, positive=positive, labels=labels, **told()))
     emit(str(found), found.as_dict(), json)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
 from calibrant.cli.completion import complete_method, complete_metrics
 from calibrant.cli.telling import told
+from calibrant.core.errors import InputError
+from calibrant.files.options import ReadOptions, RowKind
 from calibrant.predictions.predictions import Predictions
 
 File = Annotated[
@@ -145,15 +148,45 @@ def read(
     """Return the predictions in a file."""
     from calibrant.files import read_predictions
 
-    return read_predictions(
-        path,
-        kind=kind,  # type: ignore[arg-type]
+    options = reading(
+        kind,
         labels=labels,
-        labelled=labelled,
         cluster=cluster,
         positive=positive,
         ignore_index=ignore_index,
-        weight_key=weight,
+        weight=weight,
         class_axis=class_axis,
         **told(),
+    )
+    return read_predictions(path, options, labelled=labelled)
+
+
+def reading(
+    kind: str | None,
+    logits_key: str | None = None,
+    probs_key: str | None = None,
+    labels_key: str | None = None,
+    class_columns: Sequence[str] = (),
+    **fields: Any,
+) -> ReadOptions:
+    """Return how a file is read, from what options of the command line say."""
+    if logits_key is not None and probs_key is not None:
+        raise InputError(
+            f"--logits-key and --probs-key name the scores twice, '{logits_key}' and '{probs_key}'"
+        )
+    are = {"toplabel": "confidence"}.get(str(kind), kind)
+    if kind in get_args(RowKind):
+        are = None
+    else:
+        kind = None
+    for said, name in (("logits", logits_key), ("probs", probs_key)):
+        if name is not None:
+            are, fields["scores"] = said, name
+    if labels_key is not None:
+        fields["labels"] = labels_key
+    return ReadOptions(
+        are=are,  # type: ignore[arg-type]
+        kind=kind,  # type: ignore[arg-type]
+        classes=class_columns,
+        **fields,
     )

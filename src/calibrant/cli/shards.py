@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.measuring import rows_like
-from calibrant.cli.options import read
+from calibrant.cli.options import read, reading
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.telling import refuse_names
 from calibrant.core.errors import InputError
@@ -73,12 +73,9 @@ class Many:
 
         return Shards(
             self.files,
-            kind=self.kind,  # type: ignore[arg-type]
-            labels=self.labels,
-            labelled=labelled,
+            reading(self.kind, labels=self.labels, positive=self.positive, weight=self.weight),
             skip_broken=self.skip_broken,
-            positive=self.positive,
-            weight_key=self.weight,
+            labelled=labelled,
         )
 
 

@@ -25,12 +25,12 @@ file JSON in its header. Keys and columns with other names are ignored.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from os import fspath
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Unpack
 
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.atomic import StrPath, replacing, whole_set
@@ -39,15 +39,23 @@ from calibrant.files.csv_files import read_csv, write_csv
 from calibrant.files.extra_column import read_column
 from calibrant.files.hugging_face import is_data_set
 from calibrant.files.json_lines import read_json_lines
-from calibrant.files.keys import Arrays, FileKind, Wanted, to_keys
+from calibrant.files.keys import Arrays, Wanted, to_keys
 from calibrant.files.numpy_files import npy_parts, read_npy, read_npz, write_npy, write_npz
+from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.parquet_files import read_parquet, write_parquet
 from calibrant.files.rows_at_once import read_rows
 from calibrant.files.tensor_files import read_safetensors, read_torch, write_safetensors
-from calibrant.predictions.grids import IGNORE_INDEX
 from calibrant.predictions.predictions import Predictions
 
-__all__ = ["StrPath", "read_column", "read_predictions", "replacing", "write_predictions"]
+__all__ = [
+    "ReadFields",
+    "ReadOptions",
+    "StrPath",
+    "read_column",
+    "read_predictions",
+    "replacing",
+    "write_predictions",
+]
 
 _READERS: dict[str, Callable[[Path, Wanted, str], Predictions]] = {
     ".npz": read_npz,
@@ -77,47 +85,18 @@ _PICKLES = (".pkl", ".pickle", ".joblib")
 
 def read_predictions(
     path: StrPath,
+    options: ReadOptions | None = None,
     *,
-    kind: FileKind | None = None,
-    labels: StrPath | None = None,
     name: str | None = None,
-    labelled: bool = True,
-    cluster: str | None = None,
-    positive: str | None = None,
-    logits_key: str | None = None,
-    probs_key: str | None = None,
-    labels_key: str | None = None,
-    class_columns: Sequence[str] = (),
-    ignore_index: int | None = IGNORE_INDEX,
-    weight_key: str | None = None,
-    class_axis: int = -1,
+    **fields: Unpack[ReadFields],
 ) -> Predictions:
     """Read a file of predictions; the extension says which format it is.
 
     Args:
         path: the file, or a folder of ``.npy`` arrays.
-        kind: what to read: ``"logits"``, ``"probs"``, ``"toplabel"``, or of binary predictions
-            ``"prob"`` or ``"logit"``. By default the first of these that is there. ``"binary"``
-            takes either of the last two, or two columns of classes, the second the positive one;
-            ``"many-labels"`` (N, L) logits or probs with (N, L) labels 0 and 1; ``"tokens"``
-            (N, T, K) ones, or pixels, with (N, T) labels.
-        labels: for ``.npy`` only: the file of labels, if it isn't the sibling ``PREFIXlabels.npy``.
+        options: which columns are read, and as what; by default those with the usual names.
         name: what later messages and tables call these rows; the path by default.
-        labelled: whether to refuse a file without labels. To apply a calibrator takes none.
-        cluster: name of the column of an npz, safetensors, CSV or parquet file that says which
-            cluster (a patient, a document) each row belongs to: whole numbers or text.
-        positive: which label is the positive class of binary predictions, where labels aren't 0
-            and 1; in CSV, parquet and npz files they may be text.
-        logits_key: the key or column of the logits, if it isn't `logits`; of a table also what
-            numbered columns begin with, such as ``out`` for ``out_0, out_1, ...``.
-        probs_key: the same for probabilities.
-        labels_key: the key or column of the labels.
-        class_columns: columns of a table that hold the scores and are named after the classes, in
-            their order; `kind` says whether they are logits or probabilities. Columns such as
-            ``prob_cat`` need no telling.
-        ignore_index: of tokens, the label of those that don't count; None for none.
-        weight_key: the key or column that says how much each row counts, if it isn't `weight`.
-        class_axis: of tokens and pixels, the axis of the classes: 1 for (N, K, H, W).
+        fields: those of `ReadOptions`, by name, in place of what `options` says.
 
     Raises:
         PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
@@ -127,57 +106,45 @@ def read_predictions(
     Examples:
         >>> import numpy as np
         >>> import calibrant as cb
-        >>> np.savez("val.npz", logits=[[2.0, 0.0], [0.0, 1.0]], labels=[0, 1])
-        >>> cb.read_predictions("val.npz")
+        >>> np.savez("val.npz", out=[[2.0, 0.0], [0.0, 1.0]], labels=[0, 1])
+        >>> cb.read_predictions("val.npz", scores="out", are="logits")
         <Predictions 'val.npz': 2 rows x 2 classes, logits>
     """
+    options = (options or ReadOptions()).but(**fields)
     source, file = fspath(path), Path(path)
-    if kind is not None and kind not in get_args(FileKind):
-        raise InputError(f"kind must be one of {', '.join(get_args(FileKind))}, not {kind!r}")
     folder = os.path.isdir(file)
     extension = ".npy" if folder else file.suffix.lower()
     if folder and is_data_set(source):
         extension = ".arrow"
     _check_extension(extension, _READERS, source)
     check_regular(file, source, folders=folder)
+    wanted = wanted_of(options, apart=extension == ".npy")
+    labels = options.labels if extension == ".npy" else None
     if labels is not None and os.path.exists(labels):
         check_regular(Path(labels), fspath(labels))
-    wanted = _wanted(kind, labelled, positive, logits_key, probs_key, labels_key, class_columns)
-    wanted = wanted._replace(
-        ignore_index=ignore_index, weight_key=weight_key, class_axis=class_axis
-    )
     if extension == ".npy":
         predictions = read_npy(file, wanted, source, None if labels is None else Path(labels))
-    elif labels is not None:
-        raise PredictionsError(f"{source}: a separate file of labels goes with .npy scores only")
     else:
         predictions = _READERS[extension](file, wanted, source)
-    if cluster is not None:
-        predictions = predictions.with_clusters(read_column(file, cluster), cluster)
+    if options.cluster is not None:
+        predictions = predictions.with_clusters(read_column(file, options.cluster), options.cluster)
     return predictions if name is None else replace(predictions, source=name)
 
 
-def _wanted(
-    kind: FileKind | None,
-    labelled: bool,
-    positive: str | None,
-    logits_key: str | None,
-    probs_key: str | None,
-    labels_key: str | None,
-    class_columns: Sequence[str],
-) -> Wanted:
-    if logits_key is not None and probs_key is not None:
-        raise InputError(
-            f"logits_key and probs_key name the scores twice, '{logits_key}' and '{probs_key}'; "
-            "give one of them"
-        )
-    for said, name in (("logits", logits_key), ("probs", probs_key)):
-        if name is not None:
-            if kind not in (None, said):
-                raise InputError(f"{said}_key says that the scores are {said}, kind says {kind}")
-            kind = "logits" if said == "logits" else "probs"
-    key = probs_key if logits_key is None else logits_key
-    return Wanted(kind, labelled, positive, key, labels_key, tuple(class_columns))
+def wanted_of(options: ReadOptions, *, apart: bool) -> Wanted:
+    """Return options as formats take them; labels that lie `apart` are no key."""
+    kind: Any = {"confidence": "toplabel"}.get(str(options.are), options.are)
+    return Wanted(
+        kind=options.kind or kind,
+        labelled=options.labelled,
+        positive=options.positive,
+        scores_key=options.scores,  # type: ignore[arg-type]
+        labels_key=None if apart else options.labels,  # type: ignore[arg-type]
+        class_columns=options.classes,  # type: ignore[arg-type]
+        ignore_index=options.ignore_index,
+        weight_key=options.weight,
+        class_axis=options.class_axis,
+    )
 
 
 def write_predictions(predictions: Predictions, path: StrPath, *, overwrite: bool = True) -> None:

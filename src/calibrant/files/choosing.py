@@ -160,11 +160,15 @@ def _scores(
         missing = " or ".join(f"'{name}'" for name in usual)
         kind, key = others[0]
         raise PredictionsError(
-            f"{source}: there is no {missing}; the file holds '{key}', which kind='{kind}' "
-            f"(--kind {kind}) reads; {_listing(names)}"
+            f"{source}: there is no {missing}; the file holds '{key}', which are='{_are(kind)}' "
+            f"(--are {_are(kind)}) reads; {_listing(names)}"
         )
     scores = first(usual)
     return next(kind for kind, key in SCORES.items() if key == scores), scores
+
+
+def _are(kind: str) -> str:
+    return "confidence" if kind == "toplabel" else kind
 
 
 def _listing(names: Collection[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from calibrant.core.errors import CalibrantError, PredictionsError
 from calibrant.core.text import counted, format_table, wrap
@@ -18,6 +18,7 @@ from calibrant.files.bounds import check_regular
 from calibrant.files.csv_files import header_of, separator_of
 from calibrant.files.hugging_face import is_data_set
 from calibrant.files.keys import readable
+from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.predictions.predictions import Predictions
 
 # Columns that differ in a number at the end are shown together from so many on.
@@ -58,7 +59,7 @@ class Inspection:
         >>> found = inspect_file("out.npz")
         >>> [(entry.name, entry.shape) for entry in found.entries], found.predictions
         ([('out', (2, 2)), ('labels', (2,))], None)
-        >>> inspect_file("out.npz", logits_key="out").predictions
+        >>> inspect_file("out.npz", scores="out", are="logits").predictions
         <Predictions 'out.npz': 2 rows x 2 classes, logits>
     """
 
@@ -131,12 +132,15 @@ class Inspection:
         return "\n\n".join(parts)
 
 
-def inspect_file(path: StrPath, **options: Any) -> Inspection:
+def inspect_file(
+    path: StrPath, options: ReadOptions | None = None, **fields: Unpack[ReadFields]
+) -> Inspection:
     """Say what is in a file of predictions, and how `read_predictions` would read it.
 
     Args:
         path: the file, a folder of ``.npy`` arrays or of Hugging Face's data sets.
-        options: what `read_predictions` takes; labels needn't be there.
+        options: as `read_predictions` takes them; labels needn't be there.
+        fields: those of `ReadOptions`, by name.
 
     Raises:
         PredictionsError: there is no such file.
@@ -147,9 +151,10 @@ def inspect_file(path: StrPath, **options: Any) -> Inspection:
     form = (
         folder if os.path.isdir(file) else file.suffix.lower().removeprefix(".") or "no extension"
     )
+    options = (options or ReadOptions()).but(**fields)
     predictions, refusal = None, None
     try:
-        predictions = read_predictions(path, labelled=False, **options)
+        predictions = read_predictions(path, options, labelled=False)
     except CalibrantError as error:
         refusal = str(error).removeprefix(f"{source}: ")
     try:

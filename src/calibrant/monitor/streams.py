@@ -114,7 +114,8 @@ def _predictions(
     monitor: Monitor, path: str, reading: Reading, kind: ScoreKind | None
 ) -> Iterator[list[Alarm]]:
     """Count the rows of a file of predictions that weren't counted yet."""
-    rows = read_predictions(path, kind=kind, labelled=False)
+    are = "confidence" if kind == "toplabel" else kind
+    rows = read_predictions(path, are=are, labelled=False)
     if rows.weights is not None:
         raise InputError(f"{path}: its rows carry weights, and a monitor counts each row once")
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)

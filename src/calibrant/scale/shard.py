@@ -13,8 +13,11 @@ from calibrant.core.arrays import IntArray
 from calibrant.core.checks import rows_from
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import check_each_weight
+from calibrant.files import wanted_of
 from calibrant.files.batched import of_rows, open_rows
-from calibrant.files.keys import ONE_SCORE, FileKind, Keys, Wanted, assemble, readable
+from calibrant.files.keys import ONE_SCORE, FileKind, Keys, assemble, readable
+from calibrant.files.opening import extension_of
+from calibrant.files.options import ReadOptions
 from calibrant.files.row_files import RowFile
 from calibrant.predictions.predictions import Predictions
 
@@ -50,11 +53,8 @@ class Shard:
         rows: how many there are.
         n_classes: number of classes K, None for the top-label form.
         first: where its row 0 stands among all rows of all shards.
-        labels: a separate file of labels, for one `.npy` file.
-        labelled: whether its rows need labels.
-        positive: which label is the positive class of binary predictions.
+        options: how its rows are read.
         weighted: whether its rows have weights.
-        weight: the key or column of these, if it isn't `weight`.
     """
 
     where: str
@@ -62,11 +62,8 @@ class Shard:
     rows: int
     n_classes: int | None
     first: int = 0
-    labels: str | None = None
-    labelled: bool = True
-    positive: str | None = None
+    options: ReadOptions = ReadOptions()  # noqa: RUF009 - it is frozen
     weighted: bool = False
-    weight: str | None = None
 
     @property
     def rows_at_once(self) -> int:
@@ -96,7 +93,7 @@ class Shard:
         spans = [slice(a, min(a + step, self.rows)) for a in range(0, self.rows, step)]
         if chosen is not None:
             spans = [s for s in spans if np.diff(np.searchsorted(chosen, [s.start, s.stop]))[0]]
-        with open_rows(self.where, self.labels) as file:
+        with open_rows(self.where, labels_apart(self.where, self.options)) as file:
             keys = self._keys(file, features)
             wanted = list(of_rows(keys))
             with readable("the rows", self.where):
@@ -133,11 +130,17 @@ class Shard:
         return replace(rows, weights=weights)
 
     def _keys(self, file: RowFile, features: bool) -> Keys:
-        keys = file.choose(Wanted(self.kind, self.labelled, self.positive, weight_key=self.weight))
+        wanted = wanted_of(self.options, apart=extension_of(self.where) == ".npy")
+        keys = file.choose(wanted._replace(kind=self.kind))
         if keys.names is not None:
             names = next(file.read([keys.names], [slice(0, file.shape(keys.names)[0])]))[keys.names]
             keys = replace(keys, names=None, class_names=tuple(map(str, names.tolist())))
         return replace(keys, head=(), reference=None, features=keys.features if features else None)
+
+
+def labels_apart(where: str, options: ReadOptions) -> str | None:
+    """Return the file of labels of one `.npy` file, if there is one that isn't beside it."""
+    return str(options.labels) if options.labels and extension_of(where) == ".npy" else None
 
 
 class named:

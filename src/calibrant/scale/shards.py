@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from os import fspath
+from typing import Unpack
 
 from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
 from calibrant.core.text import counted
+from calibrant.files import wanted_of
 from calibrant.files.batched import of_rows, open_rows
-from calibrant.files.keys import ONE_SCORE, FileKind, Wanted, readable
+from calibrant.files.keys import ONE_SCORE, FileKind, readable
+from calibrant.files.opening import extension_of
+from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.locating import Where, located
-from calibrant.scale.shard import BINARY, Shard
+from calibrant.scale.shard import BINARY, Shard, labels_apart
 
 # Headers are read by so many threads: most of the time is waiting.
 HEADER_THREADS = 8
@@ -27,15 +31,13 @@ class Shards:
 
     Args:
         where: paths, folders, globs, manifests or URLs (see `located`), in the order of the rows.
-        kind: what to read, as `read_predictions` takes it; the first that is there for None.
-        labels: for one `.npy` file: the file of labels, if it isn't beside it.
-        labelled: whether to refuse files without labels.
+        options: which columns are read, and as what, as `read_predictions` takes them.
         skip_broken: leave out files that can't be read, rather than end with them.
-        positive: which label is the positive class of binary predictions.
-        weight_key: the key or column that says how much each row counts, if it isn't `weight`.
+        fields: those of `ReadOptions`, by name, in place of what `options` says.
 
     Attributes:
         shards: the files, as `Shard`.
+        options: how they are read.
         broken: the files that were left out, with the reason.
 
     Raises:
@@ -56,14 +58,12 @@ class Shards:
     def __init__(
         self,
         where: Where | Sequence[Where],
+        options: ReadOptions | None = None,
         *,
-        kind: FileKind | None = None,
-        labels: Where | None = None,
-        labelled: bool = True,
         skip_broken: bool = False,
-        positive: str | None = None,
-        weight_key: str | None = None,
+        **fields: Unpack[ReadFields],
     ) -> None:
+        self.options = options = (options or ReadOptions()).but(**fields)
         files = located(where)
         self.broken: dict[str, str] = {}
         self.source = (
@@ -75,11 +75,10 @@ class Shards:
                 else f"{files[0]} and {counted(len(files) - 1, 'other file')}"
             )
         )
-        beside = None if labels is None else fspath(labels)
 
         def header(file: str) -> Shard | CalibrantError:
             try:
-                return _header(file, kind, beside, labelled, positive, weight_key)
+                return _header(file, options)
             except MissingDependencyError:
                 raise
             except CalibrantError as error:
@@ -149,17 +148,10 @@ class Shards:
         return f"<Shards: {counted(len(self), 'file')}, {self.rows} rows{width}, {self.kind}>"
 
 
-def _header(
-    where: str,
-    kind: FileKind | None,
-    labels: str | None,
-    labelled: bool,
-    positive: str | None,
-    weight: str | None,
-) -> Shard:
+def _header(where: str, options: ReadOptions) -> Shard:
     """Return what the header of a file says, checked as far as it goes."""
-    with open_rows(where, labels) as file, readable("the header", where):
-        keys = file.choose(Wanted(kind, labelled, positive, weight_key=weight))
+    with open_rows(where, labels_apart(where, options)) as file, readable("the header", where):
+        keys = file.choose(wanted_of(options, apart=extension_of(where) == ".npy"))
         shape = file.shape(keys.scores)
         if keys.grid is not None:
             raise PredictionsError(
@@ -180,11 +172,9 @@ def _header(
                     f"{shape[0]} rows of scores"
                 )
         classes = int(shape[1]) if wide else None if keys.kind == "toplabel" else 2
-        held = "binary" if kind == "binary" else keys.kind
+        held = "binary" if options.kind == "binary" else keys.kind
         weighted = keys.weight is not None
-        return Shard(
-            where, held, int(shape[0]), classes, 0, labels, labelled, positive, weighted, weight
-        )
+        return Shard(where, held, int(shape[0]), classes, 0, options, weighted)
 
 
 def _check_alike(one: Shard, other: Shard) -> None:

@@ -1,0 +1,164 @@
+"""How the rows of a file are read: in Python, of many files and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from os import fspath
+from typing import Literal, TypedDict, Unpack, get_args
+
+from calibrant.core.errors import InputError
+from calibrant.core.text import names_in
+from calibrant.files.atomic import StrPath
+from calibrant.predictions.grids import IGNORE_INDEX
+
+ScoresAre = Literal[
+    "probs", "logits", "log-probs", "percent", "confidence", "prob", "logit", "score"
+]
+RowKind = Literal["binary", "many-labels", "tokens"]
+FormatName = Literal[
+    "npz", "npy", "safetensors", "pt", "csv", "tsv", "jsonl", "parquet", "arrow", "hdf5"
+]
+
+
+class ReadFields(TypedDict, total=False):
+    """The fields of `ReadOptions`, as arguments by name."""
+
+    scores: str | Sequence[str] | None
+    are: ScoresAre | None
+    labels: StrPath | None
+    predicted: str | None
+    correct: str | None
+    classes: str | Sequence[str]
+    id: str | None
+    cluster: str | None
+    weight: str | None
+    format: FormatName | None
+    kind: RowKind | None
+    positive: str | None
+    ignore_index: int | None
+    class_axis: int
+    labelled: bool
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How the rows of a file are read. Fields that aren't given go by the usual names.
+
+    A name is that of a key of the file or of a column. Any of them may be used for any kind of
+    predictions.
+
+    Attributes:
+        scores: the key or column that holds the scores; a pattern such as ``"score_*"`` for one
+            column a class; or the names of these columns, a sequence or separated by commas.
+        are: what the scores are. ``"probs"`` or ``"logits"``, one a class, or ``"log-probs"``;
+            ``"prob"`` or ``"logit"`` of the positive class; ``"confidence"`` in a predicted class;
+            ``"percent"``, any of these probabilities times 100; ``"score"``, a real number that
+            is higher where `correct` is likelier. None: as they are named.
+        labels: true classes; beside ``.npy`` scores the file that holds them.
+        predicted: the predicted class of each confidence.
+        correct: whether the prediction is right, 0 or 1, in place of labels.
+        classes: names of the classes, in the order of their numbers; a sequence, or separated by
+            commas. Columns of scores that are named after classes are put in this order.
+        id: what tells rows apart.
+        cluster: which cluster (a patient, a document) each row belongs to: whole numbers or text.
+        weight: how much each row counts.
+        format: which format the file has; None: as its extension says.
+        kind: ``"binary"`` for scores of one positive class, two columns of classes among them;
+            ``"many-labels"`` for (N, L) scores and labels 0 and 1; ``"tokens"`` for (N, T, K)
+            scores, or pixels, with (N, T) labels. None: a row a prediction.
+        positive: label of the positive class, where labels aren't 0 and 1.
+        ignore_index: of tokens, the label of those that don't count; None for none.
+        class_axis: of tokens and pixels, the axis of the classes: 1 for (N, K, H, W).
+        labelled: whether rows without labels are refused. To apply a calibrator takes none.
+
+    Raises:
+        InputError: an unknown word for `are`, `format` or `kind`.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> from calibrant.files import ReadOptions
+        >>> np.savez("out.npz", out=[[2.0, 0.0], [0.0, 1.0]], truth=[0, 1])
+        >>> cb.read_predictions("out.npz", ReadOptions("out", "logits", labels="truth"))
+        <Predictions 'out.npz': 2 rows x 2 classes, logits>
+    """
+
+    scores: str | Sequence[str] | None = field(
+        default=None,
+        metadata={"help": "Key or column of the scores, or a pattern such as 'score_*'."},
+    )
+    are: ScoresAre | None = field(default=None, metadata={"help": "What the scores are."})
+    labels: StrPath | None = field(
+        default=None, metadata={"help": "Key or column of the labels; of .npy scores, a file."}
+    )
+    predicted: str | None = field(
+        default=None, metadata={"help": "Key or column of the predicted class."}
+    )
+    correct: str | None = field(
+        default=None, metadata={"help": "Key or column that says whether a row is right, 0 or 1."}
+    )
+    classes: str | Sequence[str] = field(
+        default=(), metadata={"help": "Names of the classes, in their order."}
+    )
+    id: str | None = field(default=None, metadata={"help": "Key or column that tells rows apart."})
+    cluster: str | None = field(
+        default=None,
+        metadata={
+            "help": "Key or column of the cluster (a patient, a document) that a row belongs to."
+        },
+    )
+    weight: str | None = field(
+        default=None, metadata={"help": "Key or column of how much a row counts."}
+    )
+    format: FormatName | None = field(
+        default=None, metadata={"help": "Format of the file, if its extension doesn't say."}
+    )
+    kind: RowKind | None = field(
+        default=None, metadata={"help": "Scores of one class, of many labels or of tokens."}
+    )
+    positive: str | None = field(
+        default=None, metadata={"help": "Of binary predictions: the label of the positive class."}
+    )
+    ignore_index: int | None = field(
+        default=IGNORE_INDEX,
+        metadata={"help": "Of tokens and pixels: the label of those that don't count."},
+    )
+    class_axis: int = field(
+        default=-1,
+        metadata={"help": "Of tokens and pixels: the axis of the classes, 1 for (N, K, H, W)."},
+    )
+    labelled: bool = field(
+        default=True, metadata={"help": "Whether rows without labels are refused."}
+    )
+
+    def __post_init__(self) -> None:
+        for name, known in (("are", ScoresAre), ("kind", RowKind), ("format", FormatName)):
+            value = getattr(self, name)
+            if value is not None and value not in get_args(known):
+                more = ""
+                if name == "kind" and value in (*get_args(ScoresAre), "toplabel"):
+                    are = "confidence" if value == "toplabel" else value
+                    more = f"; what the scores are goes by are='{are}' (--are {are})"
+                raise InputError(
+                    f"{name} must be one of {', '.join(get_args(known))}, not {value!r}{more}"
+                )
+        # Equal options compare equal, however they were written.
+        classes = names_in(self.classes) if isinstance(self.classes, str) else self.classes
+        object.__setattr__(self, "classes", tuple(str(name) for name in classes))
+        if self.labels is not None:
+            object.__setattr__(self, "labels", fspath(self.labels))
+        if self.scores is not None and not isinstance(self.scores, str):
+            object.__setattr__(self, "scores", tuple(self.scores))
+
+    def but(self, **fields: Unpack[ReadFields]) -> ReadOptions:
+        """Return the same options with some fields changed.
+
+        Raises:
+            InputError: there is no such field.
+        """
+        unknown = [name for name in fields if name not in ReadFields.__annotations__]
+        if unknown:
+            known = ", ".join(ReadFields.__annotations__)
+            raise InputError(f"nothing is read by {unknown[0]!r}; there are {known}")
+        return replace(self, **fields)

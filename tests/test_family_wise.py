@@ -9,8 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.family_wise import evidence, step_down
-from calibrant.evaluation.groups import evaluate_by
+from calibrant.evaluation.groups import evaluate_by, evidence, step_down
 from calibrant.evaluation.uncertainty import holm
 from calibrant.predictions.predictions import Predictions
 

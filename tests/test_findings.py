@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 
 from calibrant.comparison.compare import compare
-from calibrant.comparison.comparison import Comparison
-from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
-from calibrant.evaluation.groups import evaluate_by
-from calibrant.evaluation.numbers import (
+from calibrant.comparison.comparison import Comparison, change, marks, ranking
+from calibrant.evaluation import results as findings
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.formatting import (
     difference_with_interval,
     interval_of,
     percent,
+    sentence,
     show,
     with_interval,
     with_unit,
 )
+from calibrant.evaluation.groups import evaluate_by
 from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import write_comparison_report, write_evaluation_report
@@ -110,23 +112,23 @@ def test_the_gap_is_the_one_that_the_headline_gives() -> None:
 def test_a_change_says_what_the_best_method_made_of_the_network() -> None:
     off, honest = measured(0.1), measured(0)
     perfect = "not distinguishable from perfectly calibrated with 3000 rows"
-    assert findings.change(off, honest, "ets", "ece").endswith(f"); after ets {perfect}.")
-    both = findings.change(honest, honest, "ets", "ece")
+    assert change(off, honest, "ets", "ece").endswith(f"); after ets {perfect}.")
+    both = change(honest, honest, "ets", "ece")
     assert both == f"{perfect.capitalize()}, before and after ets."
-    better = findings.change(off, measured(0.05), "ets", "ece")
+    better = change(off, measured(0.05), "ets", "ece")
     assert "; after ets, the best of these methods, overconfident by " in better
-    assert findings.change(off, off, None, "ece").endswith("); no method does better.")
+    assert change(off, off, None, "ece").endswith("); no method does better.")
 
 
 def test_a_ranking_names_five_at_most() -> None:
     start = "Lowest ECE: a, 2.00 % (95 % interval 1.80 to 2.20)"
     best = result(0.02, 0.01)
-    assert findings.ranking(best, "a", 0.95, None) == f"{start}."
-    assert findings.ranking(best, "a", 0.95, []) == f"{start}. No other method ties with it."
+    assert ranking(best, "a", 0.95, None) == f"{start}."
+    assert ranking(best, "a", 0.95, []) == f"{start}. No other method ties with it."
     apart = f"{start}. Can't be told apart from it: "
-    assert findings.ranking(best, "a", 0.95, list("bcdef")) == f"{apart}b, c, d, e and f."
-    assert findings.ranking(best, "a", 0.95, list("bcdefgh")) == f"{apart}b, c, d, e and 3 others."
-    at_floor = findings.ranking(result(0.02, 0.03), "a", 0.95, None)
+    assert ranking(best, "a", 0.95, list("bcdef")) == f"{apart}b, c, d, e and f."
+    assert ranking(best, "a", 0.95, list("bcdefgh")) == f"{apart}b, c, d, e and 3 others."
+    at_floor = ranking(result(0.02, 0.03), "a", 0.95, None)
     assert at_floor == f"{start}, not distinguishable from perfect."
 
 
@@ -139,14 +141,14 @@ def test_the_floor_is_said_where_there_is_one() -> None:
         "95 % of cases."
     )
     one_sided = measured(0.1, ["underconfidence"])
-    assert findings.standing(one_sided) == findings.sentence(findings.means(one_sided))
+    assert findings.standing(one_sided) == sentence(findings.means(one_sided))
 
 
 def test_marks_say_rank_and_floor() -> None:
     below, above = result(0.01, 0.02), result(0.03, 0.02)
-    assert findings.marks(below, best=True, significant=False) == ["best", "at the floor"]
-    assert findings.marks(above, best=False, significant=False) == ["tied"]
-    assert findings.marks(above, best=False, significant=True) == []
+    assert marks(below, best=True, significant=False) == ["best", "at the floor"]
+    assert marks(above, best=False, significant=False) == ["tied"]
+    assert marks(above, best=False, significant=True) == []
 
 
 # Who reads them.

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 import calibrant as cb
 from calibrant.core.errors import InputError, UnknownMethodError
-from calibrant.evaluation.evaluate import Evaluation, evaluate
-from calibrant.evaluation.numbers import show
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.formatting import show
+from calibrant.evaluation.results import Evaluation
 from calibrant.metrics import gaps, kernel, mmce, sweep
 from calibrant.metrics.bins import GRID_CELLS, BinSums
 from calibrant.metrics.cox import slopes_of_curves

@@ -12,8 +12,8 @@ import pytest
 
 import calibrant as cb
 from calibrant.comparison.datasets import compare_over
-from calibrant.evaluation import findings
-from calibrant.evaluation.numbers import interval_of
+from calibrant.evaluation import results
+from calibrant.evaluation.formatting import interval_of
 from calibrant.monitor import words
 from calibrant.monitor.charts import gap_chart
 from calibrant.monitor.page import monitor_page
@@ -118,7 +118,7 @@ def test_the_level_that_was_asked_for_is_the_one_that_is_said(tmp_path: Path) ->
 
 
 def test_what_would_pass_unseen_is_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "smallest_visible_error", lambda *_, **__: 0.37)
+    monkeypatch.setattr(results, "smallest_visible_error", lambda *_, **__: 0.37)
     rng = np.random.default_rng(0)
     honest = cb.Predictions.from_logits(logits := rng.normal(size=(60, 3)), logits.argmax(axis=1))
     right = rng.random(60) < np.asarray(honest.probs).max(axis=1)

@@ -15,8 +15,8 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
-from calibrant.evaluation.findings import heading
 from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.results import heading
 from calibrant.report import write_comparison_report, write_evaluation_report
 from calibrant.report.compared import comparison_words
 from calibrant.report.method_title import method_title

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from calibrant.comparison.compare import compare
-from calibrant.evaluation.evaluate import Evaluation, evaluate
-from calibrant.evaluation.findings import heading, judge, state_of
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.results import Evaluation, heading, judge, state_of
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.compared import comparison_words

@@ -14,8 +14,8 @@ import pytest
 import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import InputError
+from calibrant.evaluation.formatting import in_percent
 from calibrant.evaluation.groups import evaluate_by
-from calibrant.evaluation.numbers import in_percent
 from calibrant.evaluation.power import SampleSize, rows_needed
 from calibrant.metrics.registry import METRICS, metrics_named
 from calibrant.predictions.predictions import Predictions

@@ -17,14 +17,14 @@ from calibrant.core.errors import InputError as InputError
 from calibrant.core.errors import NotApplicableError as NotApplicableError
 from calibrant.core.errors import NotFittedError as NotFittedError
 from calibrant.core.errors import PredictionsError as PredictionsError
-from calibrant.evaluation.evaluate import Evaluation as Evaluation
-from calibrant.evaluation.evaluate import MetricResult as MetricResult
 from calibrant.evaluation.evaluate import evaluate as evaluate
 from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by
 from calibrant.evaluation.many_labels import evaluate_labels as evaluate_labels
 from calibrant.evaluation.power import SampleSize as SampleSize
 from calibrant.evaluation.power import rows_needed as rows_needed
+from calibrant.evaluation.results import Evaluation as Evaluation
+from calibrant.evaluation.results import MetricResult as MetricResult
 from calibrant.export.torch_module import CalibratedModule as CalibratedModule
 from calibrant.files import read_predictions as read_predictions
 from calibrant.files import write_predictions as write_predictions

@@ -11,7 +11,7 @@ from calibrant.cli.options import Json
 from calibrant.cli.output import emit
 from calibrant.core.docstrings import Argument
 from calibrant.core.text import counted, listed, wrap
-from calibrant.evaluation.findings import sentence
+from calibrant.evaluation.formatting import sentence
 
 
 def methods(

@@ -14,8 +14,8 @@ from calibrant.files.folders import RUN_FILES
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
-    from calibrant.evaluation.evaluate import Evaluation
     from calibrant.evaluation.power import SampleSize
+    from calibrant.evaluation.results import Evaluation
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,7 @@ def rows_like(result: Evaluation, ece: float, seed: int) -> SampleSize:
 
 def _by_group(file: Path, predictions: Predictions, asked: Asked) -> Any:
     """Return the rows measured within groups: those of a kind, or of a column of the file."""
-    from calibrant.evaluation.grouping import GroupKind
-    from calibrant.evaluation.groups import evaluate_by
+    from calibrant.evaluation.groups import GroupKind, evaluate_by
     from calibrant.files import read_column
 
     by = asked.by or ""

@@ -24,7 +24,8 @@ from calibrant.core.errors import (
 )
 from calibrant.core.threads import each_at_once, worker_count
 from calibrant.evaluation.draws import drawn_once
-from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,15 +10,16 @@ from typing import Any
 from calibrant.comparison.pairs import DifferenceToBest, differences_to_best
 from calibrant.comparison.tables import ComparisonTables
 from calibrant.comparison.verdict import Verdict, decide
-from calibrant.core.text import counted, wrap
-from calibrant.evaluation.evaluate import Evaluation
-from calibrant.evaluation.findings import ranking
-from calibrant.evaluation.printed import weighing
+from calibrant.core.text import counted, listed, wrap
+from calibrant.evaluation.formatting import sentence, with_interval
+from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of, weighing
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
 
 # The method that leaves the network's own confidences as they are.
 UNCALIBRATED = Uncalibrated.method
+# A sentence names no more methods than this.
+NAMED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,3 +229,71 @@ def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:
     for name, text in said:
         names.setdefault(text, []).append(name)
     return "\n".join(wrap(f"{', '.join(group)}{verb}: {text}") for text, group in names.items())
+
+
+def change(
+    before: Evaluation,
+    after: Evaluation,
+    method: str | None,
+    rank_by: str,
+    rank: str = "the best of these methods",
+) -> str:
+    """Return what a method of a comparison makes of a network's own confidences.
+
+    Args:
+        before: the network's own confidences.
+        after: those of the method, on the same rows.
+        method: its name; None if no method does better than the network's own confidences.
+        rank_by: the metric that ranks.
+        rank: what to call the method where its confidences aren't honest.
+    """
+    start, states = finding(before, rank_by), [state_of(e, rank_by) for e in (before, after)]
+    if method is None:
+        return sentence(f"{start}; no method does better")
+    if states == ["honest", "honest"]:
+        return sentence(f"{start}, before and after {method}")
+    which = method if states[1] == "honest" else f"{method}, {rank},"
+    return sentence(f"{start}; after {which} {finding(after, rank_by)}")
+
+
+def ranking(best: MetricResult, method: str, level: float, tied: Sequence[str] | None) -> str:
+    """Return who is best, and who can't be told apart from it, in one or two sentences.
+
+    Args:
+        best: what the best method has of the metric that ranks.
+        method: its name.
+        level: nominal coverage of the intervals.
+        tied: names of the others that can't be told apart from it; None if there are no others.
+    """
+    text = f"{best.metric.superlative}: {method}, {with_interval(best.metric, best.ends, level)}"
+    if best.at_floor:
+        judges = best.metric.judges
+        text += ", not distinguishable from perfect" if judges else ", no more than noise gives"
+    if tied is None:
+        return f"{text}."
+    if not tied:
+        return f"{text}. No other method ties with it."
+    names = list(tied)
+    if len(names) > NAMED:
+        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    return f"{text}. Can't be told apart from it: {listed(names)}."
+
+
+def marks(
+    result: MetricResult, *, best: bool, significant: bool, may_be_best: bool = False
+) -> list[str]:
+    """Return the marks of a method's rank by a metric.
+
+    Args:
+        result: its value.
+        best: whether it is the best.
+        significant: whether it can be told apart from the best.
+        may_be_best: whether it is in the set that holds the truly best one.
+    """
+    rank = "best" if best else "" if significant else "tied"
+    said = {
+        rank: rank,
+        "may be the best": may_be_best and not best,
+        "at the floor": result.at_floor,
+    }
+    return [mark for mark, holds in said.items() if holds]

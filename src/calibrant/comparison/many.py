@@ -19,7 +19,7 @@ from calibrant.comparison.comparison import Comparison
 from calibrant.core.arrays import FloatArray
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
-from calibrant.evaluation.numbers import show
+from calibrant.evaluation.formatting import show
 from calibrant.evaluation.over_data_sets import (
     critical_difference,
     friedman_p,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.evaluate import MetricResult
+from calibrant.evaluation.results import MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from calibrant.core.notebook import Notebook
 from calibrant.core.tables import Table
-from calibrant.evaluation.findings import honest_would_show
-from calibrant.evaluation.metric_result import MetricResult
-from calibrant.evaluation.numbers import in_percent, show
+from calibrant.evaluation.formatting import in_percent, show
+from calibrant.evaluation.results import MetricResult, honest_would_show
 from calibrant.metrics.shapes import Metric
 
 if TYPE_CHECKING:

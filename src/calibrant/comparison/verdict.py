@@ -31,7 +31,7 @@ from calibrant.metrics.shapes import MeanMetric
 
 if TYPE_CHECKING:
     from calibrant.comparison.comparison import ComparedMethod
-    from calibrant.evaluation.evaluate import MetricResult
+    from calibrant.evaluation.results import MetricResult
 
 # The first of these that was measured decides before the calibration error does.
 PROPER_SCORES = ("nll", "brier")

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.evaluation import findings
 from calibrant.evaluation.draws import drawn_once
-from calibrant.evaluation.metric_result import MetricResult, result_of
-from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
-from calibrant.evaluation.tables import EvaluationTables
+from calibrant.evaluation.rare_outcomes import stretched
+from calibrant.evaluation.results import Evaluation, MetricResult, result_of
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
-    INDEPENDENT,
     bootstrap,
     check_drawing,
     default_resamples,
@@ -30,160 +23,10 @@ from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.shapes import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
 __all__ = ["Evaluation", "MetricResult", "evaluate"]
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation(EvaluationTables):
-    """What `evaluate` found; prints as a table, and `result["ece"].value` gives a number.
-
-    Attributes:
-        source: where the rows came from.
-        kind: what the scores were.
-        n_classes: number of classes K, None for the top-label form.
-        results: by metric name.
-        skipped: metric name to the reason why it could not be computed.
-        scores: the scored rows; none where only sums of them are kept.
-        top: the same, sorted by confidence.
-        level: nominal coverage of the intervals.
-        honest: how outcomes of rows depend on one another, on which floors rest.
-        positive: of binary predictions the rows sorted by the probability of the positive class,
-            which takes the place of the confidence, and being of it that of being right.
-        label_names: of many labels what these are called.
-
-    Examples:
-        >>> import calibrant as cb
-        >>> found = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)
-        >>> print(found.headline())
-        Overconfident by 6.1 points ...
-    """
-
-    source: str
-    kind: str
-    n_classes: int | None
-    results: dict[str, MetricResult]
-    skipped: dict[str, str]
-    scores: RowScores
-    top: TopLabel
-    level: float
-    honest: HonestDraws = INDEPENDENT
-    positive: TopLabel | None = None
-    label_names: tuple[str, ...] | None = None
-
-    @property
-    def clusters(self) -> int | None:
-        """Number of clusters, whose rows aren't independent; None where every row is."""
-        return None if self.honest.clusters is None else self.honest.clusters.number
-
-    @property
-    def correlation(self) -> float:
-        """That of the normal numbers behind honest outcomes of two rows of a cluster.
-
-        See `calibrant.metrics.resampling`.
-        """
-        return self.honest.correlation
-
-    @property
-    def weighted(self) -> bool:
-        """Whether rows have weights that aren't all alike."""
-        return self.top.weight is not None
-
-    @property
-    def effective_rows(self) -> float:
-        """How many independent rows of equal weight would know the mean gap as well.
-
-        With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
-        variance that the mean residual has over clusters, if that is less.
-        """
-        if not self.weighted and self.clusters is None:
-            return float(self.n)
-        # Rounding mustn't make more of them than there are rows.
-        return min(float(self.n), 1 / MeanResidual.of(self.top, self.honest.clusters).share)
-
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return self.top.n
-
-    def __getitem__(self, name: str) -> MetricResult:
-        """Return the result of one metric.
-
-        Raises:
-            KeyError: it was not measured.
-        """
-        return self.results[name]
-
-    @property
-    def clipped_nll_rows(self) -> int:
-        """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
-        if self.kind not in ("probs", "prob"):
-            return 0
-        return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
-
-    @property
-    def mean_confidence(self) -> float:
-        """Mean confidence of the rows."""
-        return self.top.mean_confidence
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right rows."""
-        return self.top.accuracy
-
-    @property
-    def gap(self) -> Gap:
-        """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
-        return Gap.of(self.top, self.level, self.honest.clusters)
-
-    @property
-    def mean_probability(self) -> float | None:
-        """Mean probability of the positive class; None unless it is binary."""
-        return None if self.positive is None else self.positive.mean_confidence
-
-    @property
-    def positive_share(self) -> float | None:
-        """Share of rows of the positive class; None unless it is binary."""
-        return None if self.positive is None else self.positive.accuracy
-
-    @property
-    def positive_gap(self) -> Gap | None:
-        """Mean probability of the positive class less its share; None unless it is binary."""
-        if self.positive is None:
-            return None
-        clusters = self.honest.clusters
-        if clusters is not None:  # they are in the order of `top`
-            place = np.argsort(self.top.order)[self.positive.order]
-            clusters = Clusters(clusters.codes[place], clusters.number)
-        return Gap.of(self.positive, self.level, clusters)
-
-    def headline(self) -> str:
-        """Return the finding in a sentence or two; see `calibrant.evaluation.findings`."""
-        return findings.headline(self)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON takes it; fractions, not percent."""
-        return {
-            "file": self.source,
-            "kind": self.kind,
-            "n": self.n,
-            "weighted": self.weighted,
-            "effective_rows": self.effective_rows,
-            "clusters": self.clusters,
-            "correlation": None if self.clusters is None else self.correlation,
-            "n_classes": self.n_classes,
-            "label_names": self.label_names,
-            "level": self.level,
-            "state": findings.state_of(self),
-            "finding": findings.heading(self),
-            "positive": findings.positive_numbers(self),
-            "metrics": {name: result.as_dict() for name, result in self.results.items()}
-            | dict.fromkeys(self.skipped),
-            "clipped_nll_rows": self.clipped_nll_rows,
-            "skipped": [{"metric": m, "reason": reason} for m, reason in self.skipped.items()],
-        }
 
 
 def evaluate(

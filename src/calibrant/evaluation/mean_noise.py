@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.results import Evaluation
 from calibrant.metrics.shapes import MeanMetric
 
 # So many numbers of rows times calibrators are held at a time, 32 MB.

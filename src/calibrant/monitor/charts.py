@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from calibrant.evaluation.numbers import percent
+from calibrant.evaluation.formatting import percent
 from calibrant.monitor.change import ChangePoint
 from calibrant.monitor.windows import Window
 from calibrant.report.render import grouped, typeset

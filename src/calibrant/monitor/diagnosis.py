@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray
-from calibrant.evaluation.evaluate import Evaluation, evaluate
-from calibrant.evaluation.findings import State, state_of
-from calibrant.evaluation.numbers import percent
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.results import Evaluation, State, state_of
 from calibrant.metrics.bins import equal_mass_cuts, logit
 from calibrant.metrics.cox import CoxFit, fit_of_curve
 from calibrant.metrics.top_label import TopLabel

@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant.evaluation.numbers import percent
+from calibrant.evaluation.formatting import percent
 from calibrant.files import StrPath
 from calibrant.monitor import words
 from calibrant.monitor.charts import ece_chart, gap_chart

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.text import counted
-from calibrant.evaluation.numbers import percent
+from calibrant.evaluation.formatting import percent
 
 BLIND = (
     "This rests on the confidences being honest still: it can't see a change of what the inputs "

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core.text import counted, format_table, listed, wrap
-from calibrant.evaluation.numbers import percent
+from calibrant.evaluation.formatting import percent
 from calibrant.monitor.two_tests import Alarm, TwoTests
 from calibrant.monitor.windows import Window
 

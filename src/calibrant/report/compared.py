@@ -10,11 +10,13 @@ from calibrant.comparison.comparison import (
     UNCALIBRATED,
     ComparedMethod,
     Comparison,
+    change,
+    marks,
 )
 from calibrant.comparison.pairs import DifferenceToBest
 from calibrant.core.weights import mean
-from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation, MetricResult, evaluate
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.results import Evaluation, MetricResult, honest_would_show
 from calibrant.posthoc.catalogue import FACTS
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
@@ -92,11 +94,11 @@ def comparison_words(
     result = best.evaluation[metric]
     deck = comparison.headline(metric)
     if result.floor is not None:
-        deck += f" {findings.honest_would_show(result, f'those of {best.name}')}"
+        deck += f" {honest_would_show(result, f'those of {best.name}')}"
     name = comparison.recommended
     better = None if name == UNCALIBRATED else name
     rank = "the recommended method"
-    return findings.change(before, comparison[name].evaluation, better, metric, rank), deck
+    return change(before, comparison[name].evaluation, better, metric, rank), deck
 
 
 def _first_shown(comparison: Comparison) -> ComparedMethod:
@@ -144,7 +146,7 @@ def _rank_words(
         figure_of(result.metric, v) for v in (difference.value, difference.low, difference.high)
     )
     return {
-        "marks": findings.marks(result, significant=difference.significant, **standing),
+        "marks": marks(result, significant=difference.significant, **standing),
         "difference": f"+{value}" if difference.value > 0 else value,
         "difference_low": low,
         "difference_high": high,

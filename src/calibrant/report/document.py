@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.comparison.comparison import UNCALIBRATED
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation, MetricResult
+from calibrant.evaluation.formatting import show
 from calibrant.evaluation.groups import GroupedEvaluation
-from calibrant.evaluation.numbers import show
-from calibrant.evaluation.printed import weighing
+from calibrant.evaluation.results import Evaluation, MetricResult, against_floor, weighing
 from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
@@ -134,7 +132,7 @@ def _words(result: MetricResult) -> Document:
     """Return a result as the page's tables write it."""
     return {
         **{name: figure_of(result.metric, getattr(result, name)) for name in WRITTEN},
-        "against_floor": findings.against_floor(result),
+        "against_floor": against_floor(result),
     }
 
 

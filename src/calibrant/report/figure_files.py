@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.comparison.comparison import Comparison
-from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.results import Evaluation
 from calibrant.files import StrPath, replacing
 from calibrant.posthoc.temperature.per_row import RowTemperature
 from calibrant.predictions.predictions import Predictions

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.results import Evaluation
 from calibrant.metrics.bins import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.temperature.per_row import RowTemperature

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.evaluation.evaluate import Evaluation
-from calibrant.evaluation.groups import GroupedEvaluation
-from calibrant.evaluation.numbers import show
-from calibrant.evaluation.printed import HEADINGS, said_and_true
+from calibrant.evaluation.formatting import show
+from calibrant.evaluation.groups import HEADINGS, GroupedEvaluation, said_and_true
+from calibrant.evaluation.results import Evaluation
 from calibrant.report.render import typeset
 
 

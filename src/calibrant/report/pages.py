@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from calibrant.comparison.comparison import Comparison
 from calibrant.core.errors import InputError
-from calibrant.evaluation import findings
-from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.groups import GroupedEvaluation
+from calibrant.evaluation.results import Evaluation, heading, standing
 from calibrant.files import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.compared import comparison_document, comparison_words, uncalibrated
@@ -74,7 +73,7 @@ def write_evaluation_report(
     """
     _check_rows(predictions, evaluation.n)
     document = evaluation_document(evaluation, predictions, groups)
-    headline, deck = findings.heading(evaluation), findings.standing(evaluation)
+    headline, deck = heading(evaluation), standing(evaluation)
     write_page(path, render(document, headline, deck))
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.comparison.comparison import Comparison
 from calibrant.core.errors import InputError
-from calibrant.evaluation.evaluate import Evaluation
 from calibrant.evaluation.groups import GroupedEvaluation
-from calibrant.evaluation.metric_result import MetricResult
+from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.report.figures import AFTER, QUIET, reliability_diagram
 
 if TYPE_CHECKING:

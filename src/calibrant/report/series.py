@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.weights import times
-from calibrant.evaluation.evaluate import Evaluation
+from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges
 from calibrant.metrics.top_label import TopLabel

@@ -11,8 +11,14 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.evaluation.family_wise import evidence_of, step_down
-from calibrant.evaluation.groups import GROUP_METRICS, MIN_ROWS, QUANTILES, GroupedEvaluation
+from calibrant.evaluation.groups import (
+    GROUP_METRICS,
+    MIN_ROWS,
+    QUANTILES,
+    GroupedEvaluation,
+    evidence_of,
+    step_down,
+)
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     MOST_RESAMPLES,

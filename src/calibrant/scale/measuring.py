@@ -11,9 +11,8 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.core.text import wrap
 from calibrant.evaluation.draws import Replicates
-from calibrant.evaluation.evaluate import Evaluation
-from calibrant.evaluation.metric_result import result_of
 from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
+from calibrant.evaluation.results import Evaluation, result_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, check_drawing
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.registry import metrics_named

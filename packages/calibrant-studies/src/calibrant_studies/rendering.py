@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
-from calibrant.evaluation.numbers import in_percent_are
+from calibrant.evaluation.formatting import in_percent_are
 from calibrant_studies.cells import cells_of
 from calibrant_studies.declaration import Study
 from calibrant_studies.kinds import kind_named

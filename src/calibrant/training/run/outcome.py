@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core.text import wrap
-from calibrant.evaluation.evaluate import Evaluation, evaluate
-from calibrant.evaluation.numbers import with_interval, with_unit
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.formatting import with_interval, with_unit
+from calibrant.evaluation.results import Evaluation
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.temperature import warn_of

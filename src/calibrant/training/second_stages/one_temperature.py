@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from calibrant.core.text import listed
-from calibrant.evaluation.evaluate import MetricResult, evaluate
-from calibrant.evaluation.numbers import difference_with_interval, with_interval
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.formatting import difference_with_interval, with_interval
+from calibrant.evaluation.results import MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax

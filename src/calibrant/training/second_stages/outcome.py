@@ -8,8 +8,9 @@ from typing import Any
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import format_table, wrap
-from calibrant.evaluation.evaluate import Evaluation, evaluate
-from calibrant.evaluation.numbers import show
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.formatting import show
+from calibrant.evaluation.results import Evaluation
 from calibrant.predictions.predictions import Predictions
 from calibrant.training.second_stages.one_temperature import BesideTemperature, beside_temperature
 from calibrant.training.second_stages.records import Progress

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from calibrant.core.tables import Table
-from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions

@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrant._version import __version__
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.family_wise import evidence, step_down
+from calibrant.evaluation.groups import evidence, step_down
 from calibrant.evaluation.uncertainty import holm
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel

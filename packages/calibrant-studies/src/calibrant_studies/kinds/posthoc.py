@@ -15,7 +15,8 @@ import numpy as np
 from calibrant._version import __version__
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
-from calibrant.evaluation.evaluate import Evaluation, evaluate
+from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.results import Evaluation
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator

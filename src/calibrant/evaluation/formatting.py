@@ -84,3 +84,8 @@ def in_percent_are(titles: Sequence[str], others: Sequence[str]) -> str:
     if len(titles) <= len(others) or len(titles) <= MOST_TITLES:
         return f"In percent: {'; '.join(titles)}."
     return f"All values in percent but {'; '.join(others)}."
+
+
+def sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,572 @@
+"""What was measured: numbers with intervals and floors, and the sentences and tables made of them.
+
+Print, page and JSON share these sentences. Only a metric that counts every row and both directions
+may say that confidences can't be told from perfect ones (`Metric.judges`). A one-sided one is small
+for a model that errs the other way, and the largest gap of a few bins is mostly noise: such a
+metric speaks for itself, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+from calibrant.core.notebook import Notebook
+from calibrant.core.tables import Table
+from calibrant.core.text import counted, listed, wrap
+from calibrant.evaluation.formatting import (
+    in_percent,
+    interval_of,
+    percent,
+    sentence,
+    show,
+    with_interval,
+    with_unit,
+)
+from calibrant.evaluation.power import smallest_visible_error
+from calibrant.evaluation.rare_outcomes import Gap, MeanResidual
+from calibrant.evaluation.uncertainty import (
+    FLOOR_QUANTILE,
+    INDEPENDENT,
+    interval,
+    less_rounding,
+)
+from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.resampling import Clusters, HonestDraws
+from calibrant.metrics.shapes import Metric
+from calibrant.metrics.top_label import TopLabel
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY
+from calibrant.predictions.scoring import RowScores
+
+State = Literal["honest", "overconfident", "underconfident", "both ways", "unknown"]
+
+# Where honest confidences show as much as this, that nothing was found says little.
+MUCH_NOISE = 0.05
+FLOOR = (
+    "Floor: what perfectly honest confidences would show on as many rows, on average; "
+    "floor 95 %: what they would stay below in 95 % of cases. A value up to that may be nothing "
+    "but noise."
+)
+# What forms are called in print, where that isn't the word of `--kind`.
+FORMS = {
+    "prob": "probability of the positive class",
+    "logit": "log odds of the positive class",
+    "toplabel": "confidence of the top label",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class MetricResult:
+    """A measured number and how far to trust it. All values are fractions or nats.
+
+    Attributes:
+        metric: what was measured, with its convention.
+        value: the metric on all rows.
+        low: lower end of the bootstrap interval.
+        high: upper end.
+        floor: expected value if the confidences were perfectly honest; None for metrics that have
+            no floor.
+        floor_95: 95 % quantile of that; a value below can't be told from perfect at this N.
+        p_value: share of perfectly honest data sets that would show at least this value.
+        replicates: (R,) values on the resamples, paired over calibrators measured with one seed.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> ece = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)["ece"]
+        >>> print(f"{ece.value:.1%}; an honest network would show {ece.floor:.2%}")
+        6.1%; an honest network would show 0.65%
+        >>> ece.low < ece.value < ece.high, ece.at_floor
+        (True, False)
+    """
+
+    metric: Metric
+    value: float
+    low: float
+    high: float
+    floor: float | None = None
+    floor_95: float | None = None
+    p_value: float | None = None
+    replicates: FloatArray = field(default_factory=lambda: np.empty(0), repr=False)
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """The value and the ends of its interval."""
+        return self.value, self.low, self.high
+
+    @property
+    def cost(self) -> float:
+        """The value, turned so that lower is better."""
+        return self.metric.cost(self.value)
+
+    @property
+    def at_floor(self) -> bool:
+        """Whether the value is no more than noise would give honest confidences.
+
+        If `metric.judges`, the confidences then can't be told from perfect ones; any other metric
+        sees only a part of what may be wrong.
+        """
+        return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return the numbers as JSON takes them."""
+        return {
+            "value": self.value,
+            "low": self.low,
+            "high": self.high,
+            "floor": self.floor,
+            "floor_95": self.floor_95,
+            "p_value": self.p_value,
+        }
+
+
+def result_of(
+    metric: Metric, found: Measured, level: float, beyond: dict[str, tuple[float, float]]
+) -> MetricResult:
+    """Return the result of one metric.
+
+    Args:
+        metric: what was measured.
+        found: its value, replicates and honest values.
+        level: nominal coverage of the interval.
+        beyond: by metric, ends that the interval must hold.
+    """
+    value, drawn, honest, biased = found
+    low, high = interval(value, drawn, level, biased=biased)
+    if metric.name in beyond:
+        least, most = beyond[metric.name]
+        low, high = min(low, least), max(high, most)
+    if honest is None:
+        return MetricResult(metric, value, low, high, replicates=drawn)
+    return MetricResult(
+        metric,
+        value,
+        low,
+        high,
+        floor=float(honest.mean()),
+        floor_95=float(np.quantile(honest, FLOOR_QUANTILE)),
+        p_value=float((1 + np.sum(honest >= less_rounding(value))) / (1 + len(honest))),
+        replicates=drawn,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation(Notebook):
+    """What `evaluate` found; prints as a table, and `result["ece"].value` gives a number.
+
+    Attributes:
+        source: where the rows came from.
+        kind: what the scores were.
+        n_classes: number of classes K, None for the top-label form.
+        results: by metric name.
+        skipped: metric name to the reason why it could not be computed.
+        scores: the scored rows; none where only sums of them are kept.
+        top: the same, sorted by confidence.
+        level: nominal coverage of the intervals.
+        honest: how outcomes of rows depend on one another, on which floors rest.
+        positive: of binary predictions the rows sorted by the probability of the positive class,
+            which takes the place of the confidence, and being of it that of being right.
+        label_names: of many labels what these are called.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> found = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=200)
+        >>> print(found.headline())
+        Overconfident by 6.1 points ...
+    """
+
+    source: str
+    kind: str
+    n_classes: int | None
+    results: dict[str, MetricResult]
+    skipped: dict[str, str]
+    scores: RowScores
+    top: TopLabel
+    level: float
+    honest: HonestDraws = INDEPENDENT
+    positive: TopLabel | None = None
+    label_names: tuple[str, ...] | None = None
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters, whose rows aren't independent; None where every row is."""
+        return None if self.honest.clusters is None else self.honest.clusters.number
+
+    @property
+    def correlation(self) -> float:
+        """That of the normal numbers behind honest outcomes of two rows of a cluster.
+
+        See `calibrant.metrics.resampling`.
+        """
+        return self.honest.correlation
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights that aren't all alike."""
+        return self.top.weight is not None
+
+    @property
+    def effective_rows(self) -> float:
+        """How many independent rows of equal weight would know the mean gap as well.
+
+        With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
+        variance that the mean residual has over clusters, if that is less.
+        """
+        if not self.weighted and self.clusters is None:
+            return float(self.n)
+        # Rounding mustn't make more of them than there are rows.
+        return min(float(self.n), 1 / MeanResidual.of(self.top, self.honest.clusters).share)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.top.n
+
+    def __getitem__(self, name: str) -> MetricResult:
+        """Return the result of one metric.
+
+        Raises:
+            KeyError: it was not measured.
+        """
+        return self.results[name]
+
+    @property
+    def clipped_nll_rows(self) -> int:
+        """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
+        if self.kind not in ("probs", "prob"):
+            return 0
+        return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean confidence of the rows."""
+        return self.top.mean_confidence
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right rows."""
+        return self.top.accuracy
+
+    @property
+    def gap(self) -> Gap:
+        """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        return Gap.of(self.top, self.level, self.honest.clusters)
+
+    @property
+    def mean_probability(self) -> float | None:
+        """Mean probability of the positive class; None unless it is binary."""
+        return None if self.positive is None else self.positive.mean_confidence
+
+    @property
+    def positive_share(self) -> float | None:
+        """Share of rows of the positive class; None unless it is binary."""
+        return None if self.positive is None else self.positive.accuracy
+
+    @property
+    def positive_gap(self) -> Gap | None:
+        """Mean probability of the positive class less its share; None unless it is binary."""
+        if self.positive is None:
+            return None
+        clusters = self.honest.clusters
+        if clusters is not None:  # they are in the order of `top`
+            place = np.argsort(self.top.order)[self.positive.order]
+            clusters = Clusters(clusters.codes[place], clusters.number)
+        return Gap.of(self.positive, self.level, clusters)
+
+    def headline(self) -> str:
+        """Return the finding in a sentence or two."""
+        return headline(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+        return {
+            "file": self.source,
+            "kind": self.kind,
+            "n": self.n,
+            "weighted": self.weighted,
+            "effective_rows": self.effective_rows,
+            "clusters": self.clusters,
+            "correlation": None if self.clusters is None else self.correlation,
+            "n_classes": self.n_classes,
+            "label_names": self.label_names,
+            "level": self.level,
+            "state": state_of(self),
+            "finding": heading(self),
+            "positive": positive_numbers(self),
+            "metrics": {name: result.as_dict() for name, result in self.results.items()}
+            | dict.fromkeys(self.skipped),
+            "clipped_nll_rows": self.clipped_nll_rows,
+            "skipped": [{"metric": m, "reason": reason} for m, reason in self.skipped.items()],
+        }
+
+    def as_table(self) -> Table:
+        """Return the table that it prints, a metric a row."""
+        return _table(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each metric: value, ends of the interval, floor, p-value; fractions."""
+        return [{"metric": name} | result.as_dict() for name, result in self.results.items()]
+
+    def said(self) -> str:
+        """Return the finding in a sentence or two."""
+        return headline(self)
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def judge(evaluation: Evaluation, preferred: str | None = None) -> MetricResult | None:
+    """Return the result that decides on perfection: the preferred metric if it may, or the first.
+
+    Returns:
+        None if no metric that may decide was measured.
+    """
+    judges = {n: r for n, r in evaluation.results.items() if r.metric.judges}
+    return judges.get(preferred or "", next(iter(judges.values()), None))
+
+
+def state_of(evaluation: Evaluation, preferred: str | None = None) -> State:
+    """Return in which way the confidences are off.
+
+    Without a metric that may decide, the mean gap is all that is known: it can show that
+    something is wrong, but not that nothing is.
+    """
+    result, (gap, low, high) = judge(evaluation, preferred), evaluation.gap
+    if result is not None:
+        if result.at_floor:
+            return "honest"
+        if abs(gap) < result.value / 3:
+            return "both ways"
+    elif low <= 0 <= high:
+        return "unknown"
+    return "overconfident" if gap > 0 else "underconfident"
+
+
+def _claim(evaluation: Evaluation, state: State) -> str:
+    """Return how far the confidences are off, in lower case."""
+    if state == "honest":
+        return f"not distinguishable from perfectly calibrated with {counted(evaluation.n, 'row')}"
+    if state == "both ways":
+        return "overconfident here and underconfident there"
+    if state == "unknown":
+        return "mean confidence and accuracy agree within noise"
+    return f"{state} by {percent(abs(evaluation.gap.value))} points"
+
+
+def _grounds(evaluation: Evaluation, state: State, result: MetricResult | None) -> str:
+    """Return the numbers that the claim rests on."""
+    gap, low, high = evaluation.gap
+    interval = interval_of(evaluation.level)
+    if state == "honest":
+        assert result is not None
+        assert result.floor_95 is not None
+        metric = result.metric
+        return (
+            f"{metric.title} {with_unit(metric, result.value)}, noise alone gives up to "
+            f"{with_unit(metric, result.floor_95)}"
+        )
+    if state == "both ways":
+        assert result is not None
+        found = with_interval(result.metric, result.ends, evaluation.level)
+        return f"{result.metric.title} {found}".replace(" (", ", ").removesuffix(")")
+    if state == "unknown":
+        return f"difference {percent(gap)} points, {interval} {percent(low)} to {percent(high)}"
+    ends = sorted((low, high) if gap > 0 else (-low, -high))
+    return f"{interval} {percent(ends[0])} to {percent(ends[1])}"
+
+
+def finding(evaluation: Evaluation, preferred: str | None = None) -> str:
+    """Return how far the confidences are off, with an interval, as a clause in lower case."""
+    state = state_of(evaluation, preferred)
+    claim = _claim(evaluation, state)
+    if state == "honest":
+        return claim
+    return f"{claim} ({_grounds(evaluation, state, judge(evaluation, preferred))})"
+
+
+def means(evaluation: Evaluation) -> str:
+    """Return mean confidence and accuracy as a clause."""
+    confidence, accuracy = evaluation.mean_confidence, evaluation.accuracy
+    return f"mean confidence {percent(confidence)} %, accuracy {percent(accuracy)} %"
+
+
+def headline(evaluation: Evaluation) -> str:
+    """Return the finding about one set of predictions in one sentence, or two."""
+    result, state = judge(evaluation), state_of(evaluation)
+    claim, grounds = _claim(evaluation, state), _grounds(evaluation, state, result)
+    text = f"{claim} ({grounds}){';' if state == 'honest' else ':'} {means(evaluation)}"
+    rest = _of_few_rows(evaluation) if result else _of_others(evaluation)
+    return " ".join(part for part in (sentence(text) + rest, of_positive(evaluation)) if part)
+
+
+def of_positive(evaluation: Evaluation) -> str:
+    """Return what binary predictions say of the positive class, as a sentence, or nothing."""
+    mean, share, gap = (
+        evaluation.mean_probability,
+        evaluation.positive_share,
+        evaluation.positive_gap,
+    )
+    if mean is None or share is None or gap is None:
+        return ""
+    interval = f"{interval_of(evaluation.level)} {percent(gap.low)} to {percent(gap.high)}"
+    text = (
+        f"the positive class has a mean probability of {percent(mean)} % and a share of "
+        f"{percent(share)} % (difference {percent(gap.value)} points, {interval})"
+    )
+    result = evaluation.results.get("ece_positive")
+    if result is None:
+        return sentence(text)
+    side = "no more" if result.at_floor else "more"
+    return sentence(
+        f"{text}; {result.metric.title} {with_unit(result.metric, result.value)}, {side} than "
+        "noise gives"
+    )
+
+
+def positive_numbers(evaluation: Evaluation) -> dict[str, float | str] | None:
+    """Return the numbers of that sentence as JSON takes them, and the sentence."""
+    mean, share, gap = (
+        evaluation.mean_probability,
+        evaluation.positive_share,
+        evaluation.positive_gap,
+    )
+    if mean is None or share is None or gap is None:
+        return None
+    return {
+        "mean_probability": mean,
+        "share": share,
+        "gap": gap.value,
+        "gap_low": gap.low,
+        "gap_high": gap.high,
+        "finding": of_positive(evaluation),
+    }
+
+
+def _of_few_rows(evaluation: Evaluation) -> str:
+    """Return what could have been seen, where noise alone gives as much as is bad."""
+    result = judge(evaluation)
+    if result is None or not result.at_floor or (result.floor_95 or 0) < MUCH_NOISE:
+        return ""
+    rows = evaluation.top
+    worth = max(round(evaluation.effective_rows), 1)
+    seen = smallest_visible_error(rows.confidence, worth, weights=rows.weight)
+    if seen is None:
+        return " So few can't tell: not even a model that is never right would stand out."
+    return f" So few can't tell: an ECE below {100 * seen:.0f} % would mostly pass unseen."
+
+
+def _of_others(evaluation: Evaluation) -> str:
+    """Return what the metrics that may not decide say, each by its name and for itself."""
+    quiet = [r.metric.title for r in evaluation.results.values() if r.at_floor]
+    if not quiet:
+        return ""
+    names = listed(quiet) if len(quiet) < 3 else f"{len(quiet)} of the metrics below"
+    return (
+        f" {names} {'shows' if len(quiet) == 1 else 'show'} no more than noise would, which alone "
+        "does not make confidences honest; measure ece as well."
+    )
+
+
+def heading(evaluation: Evaluation) -> str:
+    """Return the finding alone, for a page on which `standing` comes next."""
+    return sentence(finding(evaluation))
+
+
+def standing(evaluation: Evaluation) -> str:
+    """Return mean confidence and accuracy, and the metric that decides with its floor."""
+    text, result = sentence(means(evaluation)), judge(evaluation)
+    if result is None:
+        return text
+    value = with_interval(result.metric, result.ends, evaluation.level)
+    text = f"{text} {result.metric.title} {value}. {honest_would_show(result)}"
+    text += _of_few_rows(evaluation)
+    return " ".join(part for part in (text, of_positive(evaluation)) if part)
+
+
+def honest_would_show(result: MetricResult, like: str = "these") -> str:
+    """Return what honest confidences would show of a metric that has a floor, as a sentence.
+
+    Args:
+        result: of the metric.
+        like: whose confidences.
+    """
+    assert result.floor is not None
+    assert result.floor_95 is not None
+    floor, floor_95 = (with_unit(result.metric, v) for v in (result.floor, result.floor_95))
+    return (
+        f"Honest confidences like {like} would show {floor} on average, and up to {floor_95} in "
+        "95 % of cases."
+    )
+
+
+def against_floor(result: MetricResult) -> str:
+    """Return on which side of its floor a value lies; nothing where there is none."""
+    if result.floor is None:
+        return ""
+    if result.at_floor:
+        return "at the floor: no more than noise gives"
+    return "above the floor: more than noise gives"
+
+
+def _text(evaluation: Evaluation) -> str:
+    """Return what an evaluation prints."""
+    classes = None if evaluation.positive is not None else evaluation.n_classes
+    width = "" if classes is None else f", {classes} classes"
+    form = FORMS.get(evaluation.kind, evaluation.kind)
+    table = _table(evaluation)
+    rows = counted(evaluation.n, "row")
+    if evaluation.label_names is not None:
+        labels = counted(len(evaluation.label_names), "label")
+        rows = f"{counted(evaluation.n, 'prediction')} of {labels}, pooled"
+    parts = [
+        wrap(headline(evaluation)),
+        f"{evaluation.source}: {rows}{width}, {form}",
+        wrap(weighing(evaluation)),
+        table.to_text(),
+        "\n".join(f"{name} left out: {reason}" for name, reason in evaluation.skipped.items()),
+        wrap(
+            f"In {counted(evaluation.clipped_nll_rows, 'row')} the true class has a probability of "
+            "nearly 0; NLL counts each of them as 87.3."
+        )
+        if evaluation.clipped_nll_rows
+        else "",
+        wrap(table.notes),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(evaluation: Evaluation) -> Table:
+    """Return the table of an evaluation, a metric a row."""
+    head = ["metric", "value", interval_of(evaluation.level), "floor", "floor 95 %"]
+    results = list(evaluation.results.values())
+    legend = in_percent([result.metric for result in results])
+    if any(result.floor is not None for result in results):
+        legend += f" {FLOOR}"
+    return Table(head, [_table_row(result) for result in results], notes=legend)
+
+
+def weighing(evaluation: Evaluation) -> str:
+    """Return what weights and clusters make of the rows, in a sentence or two, or nothing."""
+    worth = f"{evaluation.effective_rows:.0f}"
+    if evaluation.clusters is None:
+        return f"Weighted: worth {worth} rows of equal weight." if evaluation.weighted else ""
+    weighed = "weighted and " if evaluation.weighted else ""
+    return (
+        f"The rows are {weighed}in {evaluation.clusters} clusters, worth {worth} independent rows. "
+        "Intervals draw whole clusters; honest outcomes of two rows of a cluster correlate by "
+        f"{evaluation.correlation:.2f} (normal scale), as those seen do."
+    )
+
+
+def _table_row(result: MetricResult) -> list[str]:
+    metric = result.metric
+    low, high = show(metric, result.low), show(metric, result.high)
+    return [
+        metric.title,
+        show(metric, result.value),
+        f"{low} .. {high}",
+        show(metric, result.floor),
+        show(metric, result.floor_95),
+    ]

@@ -17,9 +17,8 @@ from calibrant.core.errors import (
     InputError,
     NotApplicableError,
 )
-from calibrant.posthoc import contest, methods
+from calibrant.posthoc import methods, model_selection
 from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
-from calibrant.posthoc.fitting.choice import SMALLEST_SHARE, choose, weights_by_likelihood
 from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
     Trial,
@@ -28,8 +27,9 @@ from calibrant.posthoc.fitting.cross_validation import (
     shared_rows_factor,
 )
 from calibrant.posthoc.loading import load
+from calibrant.posthoc.model_selection import SMALLEST_SHARE, choose, weights_by_likelihood
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.posthoc.temperature.scaling import Uncalibrated
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.sample import load_sample
@@ -365,10 +365,10 @@ def test_rounding_errors_move_nothing():
 
 def test_many_logits_are_tried_in_two_folds(monkeypatch):
     logits, labels = biased(400)
-    monkeypatch.setattr(contest, "MANY_LOGITS", 1599)
+    monkeypatch.setattr(model_selection, "MANY_LOGITS", 1599)
     assert "1 x 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     assert "1 x 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
-    monkeypatch.setattr(contest, "MANY_LOGITS", 1600)
+    monkeypatch.setattr(model_selection, "MANY_LOGITS", 1600)
     assert "1 x 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
         fitted(logits, labels, folds=1)
@@ -380,7 +380,7 @@ def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
     names = "temperature,probit,probit+top-rest,probit+svs+top-rest,top-rest"
     few = fitted(logits, labels, candidates=names, folds=2)
     assert "probit+top-rest" in few.fit_report_.notes[1]
-    monkeypatch.setattr(contest, "MANY_LOGITS", 100)
+    monkeypatch.setattr(model_selection, "MANY_LOGITS", 100)
     many = fitted(logits, labels, candidates=names)
     assert "probit+" not in many.fit_report_.notes[1]
     why = "probit alone is clearly worse than temperature"
@@ -393,7 +393,7 @@ def test_with_many_logits_nothing_is_put_behind_a_hopeless_step(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["few rows", "all right", "all wrong"])
 def test_falls_back_where_rows_can_not_choose(kind, labelled_logits):
-    logits, labels = labelled_logits(contest.FEWEST_ROWS - (kind == "few rows"), 4)
+    logits, labels = labelled_logits(model_selection.FEWEST_ROWS - (kind == "few rows"), 4)
     if kind == "all right":
         labels = logits.argmax(axis=1)
     if kind == "all wrong":
@@ -576,11 +576,11 @@ def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
 def test_of_very_many_logits_the_contest_takes_a_sample(monkeypatch, labelled_logits):
     logits, labels = labelled_logits(1200, 5, seed=3)
     rows = Predictions.from_logits(logits, labels)
-    monkeypatch.setattr(contest, "MANY_LOGITS", 1500)
-    monkeypatch.setattr(contest, "FEWEST_FOR_MANY", 200)
-    some = contest.some_rows(rows, seed=0)
+    monkeypatch.setattr(model_selection, "MANY_LOGITS", 1500)
+    monkeypatch.setattr(model_selection, "FEWEST_FOR_MANY", 200)
+    some = model_selection.some_rows(rows, seed=0)
     assert some.n == 300
-    assert contest.some_rows(some, seed=0) is some
+    assert model_selection.some_rows(some, seed=0) is some
     candidates = "temperature, svs+top-rest"
     auto = AutoCalibrator(candidates=candidates).fit_predictions(rows)
     assert "the contest was held on 300 of 1200 rows" in auto.fit_report_.notes

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError
-from calibrant.posthoc.chains.chain import Chain
+from calibrant.posthoc.chain import Chain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
-from calibrant.posthoc.linear.structured import StructuredVectorScaling
+from calibrant.posthoc.linear.vector import StructuredVectorScaling
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.rows import softmax, summarize

@@ -19,13 +19,13 @@ from calibrant.core.errors import (
 )
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
-from calibrant.posthoc.linear.class_likelihood import SHRINKAGES
 from calibrant.posthoc.linear.class_temperatures import (
+    SHRINKAGES,
     ClassTemperatureScaling,
+    ColumnSearch,
     GradientClassTemperatureScaling,
 )
-from calibrant.posthoc.linear.column_search import ColumnSearch
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.rows import summarize
 
 both = pytest.mark.parametrize(

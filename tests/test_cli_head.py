@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from calibrant.cli import main  # noqa: E402
 from calibrant.evaluation.evaluate import evaluate  # noqa: E402
 from calibrant.files import read_predictions, write_predictions  # noqa: E402
-from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E402
+from calibrant.posthoc.temperature.scaling import TemperatureScaling  # noqa: E402
 from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.second_stages import FeatureRows, HeadRetraining, load_head  # noqa: E402

@@ -23,10 +23,9 @@ from calibrant.core.errors import (
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.fitting.binned_gap import binned_gap, binned_gaps
-from calibrant.posthoc.noise.consistency import ConsistencyCalibration
-from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION
+from calibrant.posthoc.noise import GUMBEL_DEVIATION, ConsistencyCalibration
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping, clipped_rows
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.rows import softmax
 
 

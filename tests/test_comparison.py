@@ -18,10 +18,9 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import CORE_METRICS, METRICS
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.confidence import HistogramBinning
+from calibrant.posthoc.confidence.binning import HistogramBinning
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.temperature.single import TemperatureScaling
-from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.posthoc.temperature.scaling import TemperatureScaling, Uncalibrated
 from calibrant.predictions.predictions import Predictions
 
 

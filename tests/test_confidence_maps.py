@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression, minimize
 
-from calibrant.posthoc.confidence import (
+from calibrant.posthoc.confidence.base import ConfidenceMap
+from calibrant.posthoc.confidence.binning import (
     BayesianBinning,
-    ConfidenceMap,
     ScalingBinning,
-    SplineCalibration,
-    VennAbers,
+    before_the_elbow,
+    candidate_numbers_of_bins,
 )
-from calibrant.posthoc.confidence.bbq import before_the_elbow, candidate_numbers_of_bins
+from calibrant.posthoc.confidence.spline import SplineCalibration
+from calibrant.posthoc.confidence.venn_abers import VennAbers
 from calibrant.predictions.rows import softmax
 
 pairs = st.lists(st.tuples(st.integers(5, 20), st.booleans()), min_size=1, max_size=25)

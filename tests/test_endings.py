@@ -17,7 +17,7 @@ from calibrant.cli import ending
 from calibrant.core import temporaries
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
 # The command line, with a writer that writes a part of the file and never comes to its end.

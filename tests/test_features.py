@@ -21,19 +21,19 @@ from calibrant.core.errors import (
     PredictionsError,
 )
 from calibrant.files import read_predictions, write_predictions
-from calibrant.posthoc.features import (
-    BinMeanShift,
-    DensityAwareCalibration,
-    FeatureClipping,
+from calibrant.posthoc.features import base
+from calibrant.posthoc.features.base import nearest_distances, unit_rows
+from calibrant.posthoc.features.density_aware import DensityAwareCalibration
+from calibrant.posthoc.features.feature_clipping import FeatureClipping
+from calibrant.posthoc.features.group import (
     GroupCalibration,
-    ProximityDensityRatio,
-    neighbours,
+    Mixture,
+    alternating_halves,
+    fit_partition,
 )
-from calibrant.posthoc.features.group import Mixture, alternating_halves, fit_partition
-from calibrant.posthoc.features.neighbours import nearest_distances, unit_rows
-from calibrant.posthoc.features.proximity import proximity_of
+from calibrant.posthoc.features.proximity import BinMeanShift, ProximityDensityRatio, proximity_of
 from calibrant.posthoc.loading import load
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.sample import load_sample
@@ -74,7 +74,7 @@ def brute_distances(queries, bank, count, own):
 @pytest.mark.parametrize("block", [1, 40, 1 << 22])
 @pytest.mark.parametrize("count", [1, 3, 11])
 def test_nearest_distances_are_those_of_brute_force(block, count, monkeypatch):
-    monkeypatch.setattr(neighbours, "BLOCK_ELEMENTS", block)
+    monkeypatch.setattr(base, "BLOCK_ELEMENTS", block)
     rng = np.random.default_rng(0)
     bank = unit_rows(rng.normal(size=(12, 5)))
     bank[7] = bank[2]  # a duplicate
@@ -94,7 +94,7 @@ def test_tiny_distances_are_not_lost_to_rounding():
 
 def test_rows_of_length_one(monkeypatch):
     rows = np.array([[3.0, 4.0], [0.0, 0.0], [3e300, 4e300], [3e-300, 4e-300], [-3, -4]])
-    monkeypatch.setattr(neighbours, "BLOCK_ELEMENTS", 2)
+    monkeypatch.setattr(base, "BLOCK_ELEMENTS", 2)
     expected = [[0.6, 0.8], [0, 0], [0.6, 0.8], [0.6, 0.8], [-0.6, -0.8]]
     for kind in (rows, torch.tensor(rows)):
         np.testing.assert_allclose(unit_rows(kind), expected, rtol=1e-6)

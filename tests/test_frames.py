@@ -11,7 +11,7 @@ import pytest
 import calibrant as cb
 from calibrant.core.arrays import as_array
 from calibrant.core.errors import PredictionsError
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")

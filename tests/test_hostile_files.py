@@ -24,7 +24,7 @@ from calibrant.core.errors import (
 from calibrant.files import read_column, read_predictions
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
 LOGITS = np.random.default_rng(0).normal(size=(30, 3))

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import CalibrationWarning, NotApplicableError, PredictionsError
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.confidence import ConfidenceMap
+from calibrant.posthoc.confidence.base import ConfidenceMap
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.posthoc.temperature.per_row import SummaryTemperature
+from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.predictions.rows import summarize
 
 # (law, method): why it doesn't hold. Other laws still do.

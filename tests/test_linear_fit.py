@@ -9,9 +9,8 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 from calibrant.core.errors import ConvergenceWarning
-from calibrant.posthoc.linear.likelihood import LinearLikelihood
-from calibrant.posthoc.linear.optimum import fit_linear
-from calibrant.posthoc.linear.structured import StructuredVectorScaling
+from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.vector import StructuredVectorScaling
 
 BETA = 0.7
 both_shapes = pytest.mark.parametrize("shape", [(4,), (4, 4)])

@@ -9,7 +9,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import BoundaryWarning
-from calibrant.posthoc.log_odds.fitting import fit_event
+from calibrant.posthoc.log_odds import fit_event
 
 calibration = pytest.importorskip("sklearn.calibration")
 linear_model = pytest.importorskip("sklearn.linear_model")

@@ -25,7 +25,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.groups import evaluate_by
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.classes import classes_to_show
 from calibrant.report.compared import comparison_document, uncalibrated

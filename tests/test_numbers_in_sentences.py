@@ -17,8 +17,8 @@ from calibrant.evaluation.formatting import interval_of
 from calibrant.monitor import words
 from calibrant.monitor.charts import gap_chart
 from calibrant.monitor.page import monitor_page
-from calibrant.posthoc.fitting.choice import sentence_of_weights
 from calibrant.posthoc.fitting.cross_validation import Trial
+from calibrant.posthoc.model_selection import sentence_of_weights
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from scipy.optimize import isotonic_regression
 
 from calibrant.comparison.compare import compare
 from calibrant.core.errors import InputError
-from calibrant.posthoc.confidence import MapOfEitherForm
+from calibrant.posthoc.confidence.either_form import MapOfEitherForm
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions

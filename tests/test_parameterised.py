@@ -15,7 +15,7 @@ from calibrant.core.errors import (
 )
 from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.temperature.smart.objectives import brier
 from calibrant.predictions.rows import softmax, summarize

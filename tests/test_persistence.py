@@ -25,7 +25,7 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.saving import save
-from calibrant.posthoc.temperature.smart.indicators import INDICATORS
+from calibrant.posthoc.temperature.smart.calibrator import INDICATORS
 from calibrant.posthoc.temperature.smart.objectives import objective_names
 
 INPUTS = st.sampled_from(["log-probabilities", "centred"])

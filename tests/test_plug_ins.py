@@ -102,7 +102,7 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     (tmp_path / "site/shrink_greedy.py").write_text(
         "from dataclasses import dataclass\n"
         "from calibrant.posthoc.base import Calibrator\n"
-        "from calibrant.posthoc.temperature.uncalibrated import Uncalibrated\n"
+        "from calibrant.posthoc.temperature.scaling import Uncalibrated\n"
         "@dataclass(eq=False)\n"
         "class Greedy(Uncalibrated):\n"
         "    method = 'greedy'\n"

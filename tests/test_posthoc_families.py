@@ -24,18 +24,15 @@ from calibrant.core.errors import (
     PredictionsError,
     UnknownMethodError,
 )
-from calibrant.posthoc import auto, contest
-from calibrant.posthoc.confidence import (
-    ConfidenceMap,
-    HistogramBinning,
-    IsotonicRegression,
-)
-from calibrant.posthoc.confidence.base import rebuilt
+from calibrant.posthoc import auto, model_selection
+from calibrant.posthoc.array_ops import parted
+from calibrant.posthoc.confidence.base import ConfidenceMap, rebuilt
+from calibrant.posthoc.confidence.binning import HistogramBinning
+from calibrant.posthoc.confidence.isotonic import IsotonicRegression
 from calibrant.posthoc.linear.vector import VectorScaling
-from calibrant.posthoc.pieces import parted
 from calibrant.posthoc.registry import METHODS, make_calibrator, parse_arguments
-from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.mixtures import EnsembleTemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.rows import softmax
 
 KEEPING = [name for name, method in METHODS.items() if method.keeps_prediction]
@@ -63,7 +60,7 @@ every_method = pytest.mark.parametrize("method", METHODS)
 def _quick_choices(monkeypatch):
     """What every calibrator promises doesn't rest on how often `auto` divides the rows."""
     monkeypatch.setattr(auto, "MOST_REPEATS", 1)
-    monkeypatch.setattr(contest, "FEWEST_ROWS", 300)
+    monkeypatch.setattr(model_selection, "FEWEST_ROWS", 300)
 
 
 # --- the contract

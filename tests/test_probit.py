@@ -11,20 +11,21 @@ from vote_integrals import direct_shares, share_of, shares
 
 from calibrant.core.errors import CalibrationWarning
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling, is_gain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import held_out_losses
-from calibrant.posthoc.noise.probit import GUMBEL_DEVIATION, ProbitScaling
-from calibrant.posthoc.noise.votes import (
+from calibrant.posthoc.named_chains import ProbitTopRestScaling, is_gain
+from calibrant.posthoc.noise import (
     COARSE_STEP,
     FINE_STEP,
+    GUMBEL_DEVIATION,
     MOST_CLASSES_COARSE,
     REACH,
+    ProbitScaling,
     vote_shares,
     vote_tables,
 )
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
 

@@ -10,10 +10,9 @@ import torch
 from scipy.optimize import isotonic_regression, minimize_scalar
 
 from calibrant.core.errors import CalibrationWarning
-from calibrant.posthoc.confidence.multiclass_isotonic import MulticlassIsotonic, summarize_pairs
-from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
-from calibrant.posthoc.temperature.predicted_class import PredictedClassTemperature
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.confidence.isotonic import MulticlassIsotonic, summarize_pairs
+from calibrant.posthoc.temperature.mixtures import LaplaceTemperatureScaling
+from calibrant.posthoc.temperature.scaling import PredictedClassTemperature, TemperatureScaling
 from calibrant.predictions.rows import softmax, summarize
 
 # --- multiclass isotonic
@@ -59,7 +58,7 @@ def test_runs_of_many_chunks_are_those_of_one(labelled_logits, monkeypatch):
     assert whole.hits.sum() == 500
     assert len(whole.pairs) <= 1001
     monkeypatch.setattr(
-        "calibrant.posthoc.confidence.multiclass_isotonic.row_chunks",
+        "calibrant.posthoc.confidence.isotonic.row_chunks",
         lambda array: (slice(i, min(i + 13, len(array))) for i in range(0, len(array), 13)),
     )
     for kind in (logits, torch.tensor(logits)):

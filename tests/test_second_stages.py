@@ -23,7 +23,7 @@ from calibrant.core.errors import (  # noqa: E402
     NotFittedError,
 )
 from calibrant.evaluation.evaluate import evaluate  # noqa: E402
-from calibrant.posthoc.temperature.single import TemperatureScaling  # noqa: E402
+from calibrant.posthoc.temperature.scaling import TemperatureScaling  # noqa: E402
 from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.training.second_stages import (  # noqa: E402
     ABLATION,

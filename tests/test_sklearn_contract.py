@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 import calibrant as cb
 from calibrant.core.errors import InputError, NotFittedError, PredictionsError
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 
 ROWS = cb.load_sample("validation").take(slice(400))
 LOGITS, LABELS = np.asarray(ROWS.logits), ROWS.labels

@@ -18,11 +18,15 @@ from calibrant.core.errors import (
 )
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.metrics.binned import expected_calibration_error
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.smart import calibrator as smart_module
-from calibrant.posthoc.temperature.smart.calibrator import LARGEST_RELATIVE_TEMPERATURE, SMART
-from calibrant.posthoc.temperature.smart.indicators import INDICATORS, indicator_values
-from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR, TemperatureNetwork
+from calibrant.posthoc.temperature.smart.calibrator import (
+    INDICATORS,
+    LARGEST_RELATIVE_TEMPERATURE,
+    SMART,
+    indicator_values,
+)
+from calibrant.posthoc.temperature.smart.fitting import TEMPERATURE_FLOOR, TemperatureNetwork
 from calibrant.posthoc.temperature.smart.objectives import (
     SoftBins,
     charbonnier_eq6,

@@ -7,16 +7,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from calibrant.posthoc.temperature.smart.curvature import (
+from calibrant.posthoc.temperature.smart.damped import (
     OfRows,
     OfSoftBins,
+    derivatives,
+    fit_damped,
     make_curvature,
     of_brier,
     of_likelihood,
 )
-from calibrant.posthoc.temperature.smart.damped import derivatives, fit_damped
-from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
-from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
+from calibrant.posthoc.temperature.smart.fitting import Penalised, TemperatureNetwork, fit_network
 from calibrant.posthoc.temperature.smart.objectives import SoftBins, make_objective
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.predictions.temperature import fit_temperature

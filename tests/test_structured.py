@@ -19,12 +19,12 @@ from calibrant.core.errors import (
     InputError,
     NotIdentifiedWarning,
 )
-from calibrant.posthoc.linear.structured import (
+from calibrant.posthoc.linear.vector import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
 )
 from calibrant.posthoc.registry import make_calibrator
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
 both = pytest.mark.parametrize("method", ["svs", "sms"])

@@ -20,7 +20,7 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.rows import RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature
 

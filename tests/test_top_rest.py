@@ -27,7 +27,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
     spline_knots,
 )
 from calibrant.posthoc.loading import load
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.rows import softmax
 
 

@@ -10,7 +10,6 @@ import pytest
 import calibrant as cb
 from calibrant.core.errors import CalibrationWarning, NotApplicableError
 from calibrant.core.weights import quantiles
-from calibrant.posthoc.fitting.choice import weights_by_likelihood
 from calibrant.posthoc.fitting.cross_validation import (
     Trial,
     Worth,
@@ -18,6 +17,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     fold_numbers,
 )
 from calibrant.posthoc.methods import BUILT_IN
+from calibrant.posthoc.model_selection import weights_by_likelihood
 from calibrant.posthoc.registry import METHODS
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize

@@ -6,7 +6,7 @@ import array_api_compat.numpy as xnp
 import numpy as np
 from scipy.special import log_ndtr
 
-from calibrant.posthoc.noise.votes import step_for, vote_share, vote_shares, vote_tables
+from calibrant.posthoc.noise import step_for, vote_share, vote_shares, vote_tables
 
 LOWEST, HIGHEST = -9.0, 12.0
 

@@ -14,7 +14,7 @@ from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import sentence, with_interval
 from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of, weighing
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.posthoc.temperature.scaling import Uncalibrated
 
 # The method that leaves the network's own confidences as they are.
 UNCALIBRATED = Uncalibrated.method

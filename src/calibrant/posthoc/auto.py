@@ -13,20 +13,22 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in
-from calibrant.posthoc import contest as contests
+from calibrant.posthoc import model_selection
+from calibrant.posthoc.array_ops import as_type, scores_behind
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.chain import joined, learnt_by
+from calibrant.posthoc.chain import joined, learnt_by
 from calibrant.posthoc.contents import OfParts
-from calibrant.posthoc.contest import FALLBACK, parted, with_prefixes
-from calibrant.posthoc.fitting.choice import (
-    Rule,
-    choose,
-    sentence_of_weights,
-    weights_by_likelihood,
-)
 from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, scores_behind
+from calibrant.posthoc.model_selection import (
+    FALLBACK,
+    Rule,
+    choose,
+    parted,
+    sentence_of_weights,
+    weights_by_likelihood,
+    with_prefixes,
+)
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
@@ -75,7 +77,7 @@ class AutoCalibrator(Calibrator):
             (either class may be the positive one).
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
-            `calibrant.posthoc.fitting.choice.choose`.
+            `calibrant.posthoc.model_selection.choose`.
         loss: of a row, ``"nll"`` or ``"brier"``.
         same_prediction: leave out candidates that may change the predicted class.
         folds: parts of each repeat, at least 2; 0 for 5, or 2 with more than four million logits.
@@ -153,14 +155,14 @@ class AutoCalibrator(Calibrator):
         chains, left_out = self._chains()
         if self.candidates == USUAL and self.n_classes_ == 2:
             predictions = predictions.as_binary()  # of two classes either may be the event
-        if reason := contests.too_few(predictions):
+        if reason := model_selection.too_few(predictions):
             note = f"took {FALLBACK} without a contest: {reason}"
             return self._keep({FALLBACK: 1.0}, {}, predictions, predictions, (note,))
-        folds, some = self._folds(predictions), contests.some_rows(predictions, self.seed)
+        folds, some = self._folds(predictions), model_selection.some_rows(predictions, self.seed)
         contest = CrossValidation(some, folds, self._repeats(some.n), self.loss, self.seed)
-        hopeless = HOPELESS if contests.many(predictions) else np.inf
+        hopeless = HOPELESS if model_selection.many(predictions) else np.inf
         named = {*chains, *left_out}
-        trials = contests.trials_of(contest, chains, left_out, hopeless)
+        trials = model_selection.trials_of(contest, chains, left_out, hopeless)
         entered = {name: trials[name] for name in chains if name in trials}
         how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
         averages = self.rule == "average"
@@ -194,7 +196,7 @@ class AutoCalibrator(Calibrator):
             before, step = parted(name)
             held_out = trials[before].scores[0] if before else None
             given = (some if before else predictions).only_logits(held_out)
-            self.steps_[name] = contests.make_step(step).fit_predictions(given)
+            self.steps_[name] = model_selection.make_step(step).fit_predictions(given)
             reports.append(self.steps_[name].fit_report_)
         self.weights_ = np.array([taken.get(name, 0.0) for name in self.steps_])
         report = reports[0]
@@ -205,7 +207,7 @@ class AutoCalibrator(Calibrator):
     def _folds(self, predictions: Predictions) -> int:
         if self.folds == 1:
             raise InputError("folds must be at least 2, or 0 to have them chosen")
-        return self.folds or (FEWEST_FOLDS if contests.many(predictions) else FOLDS)
+        return self.folds or (FEWEST_FOLDS if model_selection.many(predictions) else FOLDS)
 
     def _repeats(self, rows: int) -> int:
         return self.repeats or int(np.clip(-(-ROWS_OVER_REPEATS // rows), 1, MOST_REPEATS))
@@ -220,7 +222,9 @@ class AutoCalibrator(Calibrator):
                 f"not {self.candidates!r}"
             )
         names = names_in(cast(Sequence[object], named))
-        return contests.entrants(names, same_prediction=self.same_prediction, judge=self.method)
+        return model_selection.entrants(
+            names, same_prediction=self.same_prediction, judge=self.method
+        )
 
     def transform(
         self,
@@ -279,7 +283,7 @@ class AutoCalibrator(Calibrator):
             InputError: a step of another method than its name says, or one that needs features.
         """
         for name, part in parts.items():
-            if part.method != parted(name)[1].partition(contests.OF_FORM)[0]:
+            if part.method != parted(name)[1].partition(model_selection.OF_FORM)[0]:
                 raise InputError(f"its part '{name}' is a '{part.method}' calibrator")
             if part.needs:
                 raise InputError(f"its part '{name}' needs more than logits")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from calibrant.core.docstrings import Argument, Docstring, as_json
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chains.chain import Chain
+from calibrant.posthoc.chain import Chain
 from calibrant.posthoc.registry import METHODS
 
 

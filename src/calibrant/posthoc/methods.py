@@ -10,30 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import UnknownMethodError
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chains.chain import chain_of
-from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
-from calibrant.posthoc.confidence import (
-    BayesianBinning,
-    HistogramBinning,
-    IsotonicRegression,
-    ScalingBinning,
-    SplineCalibration,
-    VennAbers,
-)
-from calibrant.posthoc.confidence.multiclass_isotonic import MulticlassIsotonic
+from calibrant.posthoc.chain import chain_of
+from calibrant.posthoc.confidence.binning import BayesianBinning, HistogramBinning, ScalingBinning
+from calibrant.posthoc.confidence.isotonic import IsotonicRegression, MulticlassIsotonic
+from calibrant.posthoc.confidence.spline import SplineCalibration
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
-from calibrant.posthoc.features import (
-    BinMeanShift,
-    DensityAwareCalibration,
-    FeatureClipping,
-    GroupCalibration,
-    ProximityDensityRatio,
-)
-from calibrant.posthoc.linear import (
+from calibrant.posthoc.confidence.venn_abers import VennAbers
+from calibrant.posthoc.features.density_aware import DensityAwareCalibration
+from calibrant.posthoc.features.feature_clipping import FeatureClipping
+from calibrant.posthoc.features.group import GroupCalibration
+from calibrant.posthoc.features.proximity import BinMeanShift, ProximityDensityRatio
+from calibrant.posthoc.linear.class_temperatures import (
     ClassTemperatureScaling,
-    DirichletCalibration,
     GradientClassTemperatureScaling,
-    MatrixScaling,
+)
+from calibrant.posthoc.linear.matrix import DirichletCalibration, MatrixScaling
+from calibrant.posthoc.linear.vector import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
     VectorScaling,
@@ -44,17 +36,21 @@ from calibrant.posthoc.log_odds import (
     PlattScaling,
     QuadraticScaling,
 )
-from calibrant.posthoc.noise.consistency import ConsistencyCalibration
-from calibrant.posthoc.noise.probit import ProbitScaling
+from calibrant.posthoc.named_chains import ProbitTopRestScaling
+from calibrant.posthoc.noise import ConsistencyCalibration, ProbitScaling
 from calibrant.posthoc.plug_ins import plugged_in
-from calibrant.posthoc.temperature.ensemble import EnsembleTemperatureScaling
-from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping
+from calibrant.posthoc.temperature.mixtures import (
+    EnsembleTemperatureScaling,
+    LaplaceTemperatureScaling,
+)
 from calibrant.posthoc.temperature.parameterised import ParameterisedTemperature
-from calibrant.posthoc.temperature.predicted_class import PredictedClassTemperature
-from calibrant.posthoc.temperature.single import TemperatureScaling
-from calibrant.posthoc.temperature.smart import SMART
-from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.posthoc.temperature.scaling import (
+    PredictedClassTemperature,
+    TemperatureScaling,
+    Uncalibrated,
+)
+from calibrant.posthoc.temperature.smart.calibrator import SMART
 
 # Steps of a chain at most.
 MOST_STEPS = 6

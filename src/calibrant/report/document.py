@@ -23,7 +23,7 @@ from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.classes import class_table, classes_called, classes_to_show
 from calibrant.report.grouped import groups_document

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.comparison.comparison import Comparison
 from calibrant.evaluation.results import Evaluation
 from calibrant.files import StrPath, replacing
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.figures import (
     AFTER,

@@ -22,7 +22,7 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.results import Evaluation
 from calibrant.metrics.bins import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import margins, series
 

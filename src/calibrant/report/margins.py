@@ -18,7 +18,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.weights import times
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.scoring import RowScores
 from calibrant.report.series import Reliability, binned_reliability, wilson_interval
 

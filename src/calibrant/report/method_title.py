@@ -6,7 +6,7 @@ import re
 
 from calibrant.core.docstrings import Docstring
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chains.chain import Chain
+from calibrant.posthoc.chain import Chain
 
 # Names of people, and words that belong together.
 NAMES = {

@@ -11,12 +11,12 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chains.chain import Chain
+from calibrant.posthoc.chain import Chain
 from calibrant.posthoc.confidence.base import ConfidenceMap
 from calibrant.posthoc.contents import FittedForm
 from calibrant.posthoc.needs import ONLY_COUNTS
-from calibrant.posthoc.temperature.laplace import LaplaceTemperatureScaling
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.temperature.mixtures import LaplaceTemperatureScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.scoring import score_top
 from calibrant.scale.cells import CellSums, edges_of
 from calibrant.scale.engines import Engine

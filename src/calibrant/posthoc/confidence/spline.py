@@ -10,8 +10,7 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import ConfidenceMap, mixed_with_uniform
-from calibrant.posthoc.confidence.shapes import Lines
+from calibrant.posthoc.confidence.base import ConfidenceMap, Lines, mixed_with_uniform
 from calibrant.posthoc.learnt import learnt
 
 # Points of the table that new confidences are looked up in; between them the map is a line.

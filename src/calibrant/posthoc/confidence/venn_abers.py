@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.posthoc.array_ops import parted
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.confidence.base import OF_CLASS_1, class_1
-from calibrant.posthoc.confidence.one_vs_rest import MapOfEitherForm, exact_softmax
-from calibrant.posthoc.confidence.shapes import Steps
+from calibrant.posthoc.confidence.base import OF_CLASS_1, Steps, class_1
+from calibrant.posthoc.confidence.either_form import MapOfEitherForm, exact_softmax
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import parted
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
 # moves the log odds of a confidence so far at most, and the confidence by c (1 - c) times as much.

@@ -12,11 +12,11 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, warn_caller
 from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps, sums
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.features.neighbours import NeighbourCalibrator, choose_references
+from calibrant.posthoc.features.base import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps, sums
 from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import CalibrationWarning
+from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
 from calibrant.predictions.temperature import fit_temperature, warn_of

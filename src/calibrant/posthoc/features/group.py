@@ -13,12 +13,12 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.threads import one_blas_thread
+from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
 from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, below_top, softmax_of_gaps
-from calibrant.posthoc.temperature.predicted_class import fit_ratios
+from calibrant.posthoc.temperature.scaling import fit_ratios
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature

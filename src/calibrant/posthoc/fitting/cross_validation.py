@@ -10,9 +10,9 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError, heard_warnings
 from calibrant.core.weights import codes_of, mean, times, total
+from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.pieces import scores_behind
-from calibrant.posthoc.temperature.per_row import SummaryTemperature
+from calibrant.posthoc.temperature.scaling import SummaryTemperature, TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.scoring import score_rows
@@ -205,7 +205,7 @@ class CrossValidation:
 def seen_through(probs: Array, logits: Array, keeps: bool) -> FloatArray:
     """Return the logits of the step behind one that made `probs` of `logits`, as float64 NumPy.
 
-    See `calibrant.posthoc.pieces.scores_behind`.
+    See `calibrant.posthoc.array_ops.scores_behind`.
     """
     after, before = (to_numpy(array).astype(np.float64) for array in (probs, logits))
     return scores_behind(xnp, after, before, masks=True, keeps=keeps)
@@ -260,3 +260,39 @@ def difference_of_losses(
     return Difference(
         float(differences.mean()), spread * float(np.sqrt(shared_rows_factor(folds) / rows))
     )
+
+
+FOLDS = 5
+NO_CLEAR_GAIN = "took one temperature, on which cross-validation saw no clear gain"
+
+
+def gains_on_temperature(unguarded: Calibrator, predictions: Predictions) -> bool:
+    """Return whether a method clearly gains on temperature scaling in five folds.
+
+    Args:
+        unguarded: not fitted; it is left fitted to the rows of four folds.
+        predictions: logits and labels.
+    """
+    folds = min(FOLDS, predictions.n)
+    if folds < 2:
+        return False
+    clusters = predictions.clusters
+    fold = fold_numbers(predictions.summary, folds, seed=0, clusters=clusters)
+    single = held_out_losses(TemperatureScaling(), predictions, fold)
+    own = held_out_losses(unguarded, predictions, fold)
+    return clearly_lower(own, single, folds, Worth(predictions.weights, clusters))
+
+
+def clearly_lower(own: FloatArray, single: FloatArray, folds: int, worth: Worth) -> bool:
+    """Return whether (N,) losses lie below others by a standard error of the difference.
+
+    They have to do so even without the row that gains most: where few rows are wrong, one of them
+    can make a gain that no other row bears out.
+
+    More than one error would cost more than it saves: of 75 draws of 1 000 rows of the sample,
+    where there is nothing to gain, chance takes `vector` through in two, 1.1 errors each (.0001 in
+    NLL on average), and what `pts` gains on 1 000 rows of CIFAR-100, .018, is seen by .6 to 1.7.
+    """
+    gain = difference_of_losses(single, own, folds, worth)
+    largest = float(times(single - own, worth.weights).max()) / total(len(own), worth.weights)
+    return gain.value - largest > gain.error

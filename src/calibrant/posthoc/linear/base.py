@@ -15,12 +15,16 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import NotApplicableError
 from calibrant.core.weights import total
+from calibrant.posthoc.array_ops import as_type, softmax_of_gaps, softmax_of_own, still_masked
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.linear.inputs import INPUTS, Inputs, linear_inputs
-from calibrant.posthoc.linear.likelihood import LinearLikelihood
-from calibrant.posthoc.linear.optimum import fit_linear
-from calibrant.posthoc.pieces import as_type, softmax_of_gaps, softmax_of_own, still_masked
+from calibrant.posthoc.linear.likelihood import (
+    INPUTS,
+    Inputs,
+    LinearLikelihood,
+    fit_linear,
+    linear_inputs,
+)
 from calibrant.predictions.predictions import Predictions
 
 # Largest scores between this and its negative needn't be taken off: float32 holds the exponentials
@@ -32,7 +36,7 @@ NEAR = 15.0
 class LinearMap(Calibrator):
     """Family: softmax(W x + b), x being log-probabilities or centred logits.
 
-    Which of the two a method says; see `calibrant.posthoc.linear.inputs`. A masked class gives
+    Which of the two a method says; see `calibrant.posthoc.linear.likelihood`. A masked class gives
     nothing to the others and stays masked. The predicted class may change.
     """
 

@@ -11,11 +11,11 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, centred_copy, row_chunks
 from calibrant.core.errors import NotIdentifiedWarning, warn_caller
+from calibrant.posthoc.array_ops import as_type, centred, softmax, still_masked
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import as_type, centred, softmax, still_masked
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature

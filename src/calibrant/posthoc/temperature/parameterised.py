@@ -11,18 +11,18 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, sigmoid, to_numpy
 from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.array_ops import largest_few, softplus, sums, unmasked, zero_where_masked
 from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.fitting.guard import NO_CLEAR_GAIN, gains_on_temperature
+from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.pieces import largest_few, softplus, sums, unmasked, zero_where_masked
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
+    TEMPERATURE_FLOOR,
     Penalised,
     fit_network,
 )
-from calibrant.posthoc.temperature.smart.network import TEMPERATURE_FLOOR
 from calibrant.posthoc.temperature.smart.objectives import brier
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.metrics.proper import negative_log_likelihood
+from calibrant.posthoc import named_chains
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chains import probit_top_rest
-from calibrant.posthoc.chains.probit_top_rest import ProbitTopRestScaling
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
-from calibrant.posthoc.noise.probit import ProbitScaling
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.named_chains import ProbitTopRestScaling
+from calibrant.posthoc.noise import ProbitScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 from calibrant_studies.cells import Cell
 from calibrant_studies.data import Draw
@@ -112,14 +112,14 @@ def losses_of(draw: Draw) -> list[float]:
     gain = other - own
     likelier = gain.mean() > gain.std(ddof=1) / np.sqrt(fit.n)
     found = [plain, normal, normal if likelier else plain]
-    usual = probit_top_rest.CLEAR
+    usual = named_chains.CLEAR
     try:
         for threshold in THRESHOLDS:
-            probit_top_rest.CLEAR = threshold
+            named_chains.CLEAR = threshold
             chosen = fitted(ProbitTopRestScaling()).parts()["first_"].method
             found.append(normal if chosen == "probit" else plain)
     finally:  # other cells are computed in this process
-        probit_top_rest.CLEAR = usual
+        named_chains.CLEAR = usual
     return found
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.posthoc.temperature.per_row import RowTemperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.report.margins import margin_temperature
 from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs

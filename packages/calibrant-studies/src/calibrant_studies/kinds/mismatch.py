@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.posthoc.temperature.per_row import RowTemperature
-from calibrant.posthoc.temperature.uncalibrated import Uncalibrated
+from calibrant.posthoc.temperature.scaling import RowTemperature, Uncalibrated
 from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import Measure, Need

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.posthoc.temperature.smart.indicators import IndicatorName, indicator_values
+from calibrant.posthoc.temperature.smart.calibrator import IndicatorName, indicator_values
 from calibrant.predictions.predictions import Predictions
 
 INDICATORS: tuple[IndicatorName, ...] = ("margin", "max", "max-mean")

@@ -16,8 +16,8 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
-from calibrant.posthoc.temperature.single import TemperatureScaling
-from calibrant.posthoc.temperature.smart import SMART
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
+from calibrant.posthoc.temperature.smart.calibrator import SMART
 from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.temperature.smart.objectives import (
     Objective,

@@ -13,8 +13,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.temperature.smart.fitting import Penalised
-from calibrant.posthoc.temperature.smart.network import TemperatureNetwork
+from calibrant.posthoc.temperature.smart.fitting import Penalised, TemperatureNetwork
 from calibrant.posthoc.temperature.smart.objectives import ObjectiveName, SoftBins, make_objective
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary

@@ -1,4 +1,4 @@
-"""The likelier tails, and top-rest scaling for the margin."""
+"""Chains that have a name of their own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.weights import times
 from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.chains.chain import Chain
+from calibrant.posthoc.chain import Chain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, held_out_losses, seen_through
-from calibrant.posthoc.noise.probit import ProbitScaling
-from calibrant.posthoc.temperature.single import TemperatureScaling
+from calibrant.posthoc.noise import ProbitScaling
+from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
 
 # Standard errors by which normal noise has to be better. Of 0, 0.25 and 0.5 the middle one lost

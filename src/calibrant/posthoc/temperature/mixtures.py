@@ -1,7 +1,8 @@
-"""Ensemble temperature scaling (Zhang, Kailkhura, Han: Mix-n-Match, ICML 2020)."""
+"""Mixtures of the row at two temperatures with the uniform distribution."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -11,12 +12,103 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.weights import mean
-from calibrant.posthoc.base import FitReport
+from calibrant.core.weights import mean, total
+from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps, uniform
+from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.learnt import learnt
-from calibrant.posthoc.temperature.mixture import Mixture
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import RowSummary
+
+
+@dataclass(eq=False)
+class Mixture(Calibrator):
+    """Family: w1 softmax(z / T) + w2 softmax(z) + w3 / K, with w >= 0 that sum to 1.
+
+    Keeps the predicted class: all three parts rank the classes alike. K counts the classes that a
+    row leaves unmasked.
+    """
+
+    keeps_prediction: ClassVar[bool] = True
+    fits_masked: ClassVar[bool] = True
+
+    beta_: float = learnt(above=0)
+
+    @property
+    def temperature_(self) -> float:
+        """The fitted temperature T of the first part."""
+        return 1.0 / self.beta_
+
+    @abstractmethod
+    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+        """Return w1, w2 (None where there is no such part) and w3 from what is learnt."""
+
+    def transform(
+        self,
+        xp: Any,
+        logits: Array,
+        features: Array | None,
+        learnt: Mapping[str, Array],
+        *,
+        masks: bool = True,
+    ) -> Array:
+        """Return the mixture."""
+        gaps = below_top(xp, logits)
+        sharp, plain, even = self.mixture_weights(learnt)
+        beta = as_type(xp, learnt["beta_"], logits)
+        mixture = softmax_of_gaps(xp, gaps * beta) * as_type(xp, sharp, logits)
+        if plain is not None:
+            mixture = mixture + softmax_of_gaps(xp, gaps) * as_type(xp, plain, logits)
+        return mixture + as_type(xp, even, logits) * uniform(xp, logits, masks)
+
+
+@dataclass(eq=False)
+class LaplaceTemperatureScaling(Mixture):
+    """(1 - w) softmax(z / T) + w / K, with T of temperature scaling and w = 1 / (N + 1).
+
+    Keeps the order of the classes in every row. No probability falls below w / K, so no surprise
+    costs more than log(K (N + 1)): T alone may call impossible what N rows merely never showed.
+    With thousands of rows and a sound T it changes next to nothing. One parameter is fitted.
+
+    Attributes:
+        beta_: the fitted inverse temperature; `temperature_` is its inverse.
+        uniform_: w, the weight of the uniform distribution.
+
+    References:
+        Laplace's rule of succession. After temperature scaling it is the first step of structured
+        scaling in Berta, Holzmueller, Jordan, Bach: arXiv 2511.03685, 2025, and ``ts-mix`` in the
+        package probmetrics.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> logits = np.log([[0.9, 0.1]] * 99)
+        >>> scaling = cb.LaplaceTemperatureScaling().fit(logits, [0] * 66 + [1] * 33)
+        >>> scaling.uniform_  # 1 / (99 + 1)
+        0.01
+        >>> scaling.predict_proba([[1e6, 0.0]]).round(3)  # nothing is impossible
+        array([[0.995, 0.005]])
+    """
+
+    method: ClassVar[str] = "temperature-laplace"
+    weighs: ClassVar[bool] = True
+
+    uniform_: float = learnt(at_least=0, at_most=1)
+
+    @property
+    def n_parameters(self) -> int:
+        """One."""
+        return 1
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        fit = predictions.temperature
+        every = total(predictions.n, predictions.weights)
+        self.beta_, self.uniform_ = fit.beta, 1 / (every + 1)
+        return fit.report(predictions.n)
+
+    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+        """Return 1 - w, nothing, and w."""
+        return 1 - learnt["uniform_"], None, learnt["uniform_"]
+
 
 # Bound on the steps to the weights, and the gain that a step must promise.
 MIXTURE_STEPS, SMALLEST_GAIN = 100, 1e-15

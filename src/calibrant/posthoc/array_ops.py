@@ -1,8 +1,8 @@
-"""Pieces of maps, written against the array-API standard: every engine runs and traces them.
+"""Building blocks of maps in the array-API standard, which every engine runs and traces.
 
 No Python branch on values in here: what holds for a NumPy row holds for a traced graph. Where
-NumPy has a quicker way to the same numbers than the standard's, the piece takes it, so that no map
-has to.
+NumPy has a quicker way to the same numbers than the standard's, the function takes it, so that no
+map has to.
 `xp` is the array namespace of the arrays, n a number of rows, K of classes.
 """
 

@@ -12,9 +12,9 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError, heard_warnings
+from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator, FitReport
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
-from calibrant.posthoc.pieces import scores_behind
 from calibrant.predictions.predictions import Predictions
 
 # A step of so few numbers is hardly too sure of the rows that it was fitted to.
@@ -165,7 +165,7 @@ def joined(steps: Sequence[Calibrator]) -> Calibrator:
 
     Examples:
         >>> import calibrant as cb
-        >>> from calibrant.posthoc.chains.chain import joined
+        >>> from calibrant.posthoc.chain import joined
         >>> auto = cb.AutoCalibrator().fit_predictions(cb.load_sample("validation"))
         >>> joined([auto.steps_["svs"], auto.steps_["svs+top-rest"]]).method
         'svs+top-rest'

@@ -1,1 +1,0 @@
-"""Maps that take the network to see the logits through noise."""

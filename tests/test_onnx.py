@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import (
+    CalibrantError,
     CalibrationWarning,
     InputError,
     MissingDependencyError,
@@ -268,6 +272,49 @@ def test_an_output_of_the_network_can_be_named(fitted, tmp_path):
         fitted("none").to_onnx(behind=alone, output="third")
 
 
+def ending_in(kinds, path, *, opset=18, typed=True, classes=10):
+    """Write a linear network whose logits go through nodes of these kinds."""
+    weight = np.random.default_rng(3).normal(size=(64, classes)).astype(np.float32)
+    names = ["logits", *(f"{kind}_{i}" for i, kind in enumerate(kinds))]
+    nodes = [helper.make_node("MatMul", ["images", "weight"], ["logits"])]
+    for kind, before, after in zip(kinds, names, names[1:], strict=False):
+        more = {"to": TensorProto.FLOAT} if kind == "Cast" else {}
+        inputs = [before, "sizes"] if kind == "Reshape" else [before]
+        nodes.append(helper.make_node(kind, inputs, [after], **more))
+    shape = ["N", classes] if typed else None
+    constants = [numpy_helper.from_array(weight, "weight")]
+    constants.append(numpy_helper.from_array(np.array([-1, classes]), "sizes"))
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["N", 64])],
+        [helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, shape)],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.save_model(model, str(path))
+    return str(path)
+
+
+@pytest.mark.parametrize("opset", [11, 13, 18])
+@pytest.mark.parametrize("ends", [["Softmax"], ["Softmax", "Identity"], ["LogSoftmax"]])
+def test_behind_a_softmax_the_logits_are_read(fitted, tmp_path, ends, opset):
+    alone = ending_in(ends, tmp_path / "network.onnx", opset=opset)
+    logits = run(ending_in([], tmp_path / "bare.onnx"), images=FEATURES)["logits"]
+    for method in ("temperature", "smart", "svs-top-rest", "vector"):
+        got = run(fitted(method).to_onnx(behind=alone), images=FEATURES)
+        wanted = fitted(method).predict_proba(logits)
+        np.testing.assert_allclose(got["probs"], wanted, atol=1e-5)
+
+
+def test_a_map_of_probabilities_reads_what_a_softmax_gives(fitted, tmp_path):
+    alone = ending_in(["Softmax"], tmp_path / "network.onnx")
+    probs = run(alone, images=FEATURES)["Softmax_0"]
+    got = run(fitted("temperature").to_onnx(behind=alone, kind="probs"), images=FEATURES)
+    wanted = fitted("temperature").predict_proba(np.log(probs))
+    np.testing.assert_allclose(got["probs"], wanted, atol=1e-5)
+
+
 # --- what is refused, and leaves no file
 
 
@@ -300,6 +347,41 @@ def test_bad_networks_are_refused_with_a_sentence_and_leave_no_file(fitted, tmp_
         tmp_path, scaling, behind=tmp_path / "foreign.onnx"
     )
     assert "there is no such file" in refused(tmp_path, scaling, behind=tmp_path / "none.onnx")
+
+
+def test_what_a_network_ends_in_is_refused_where_the_map_reads_something_else(fitted, tmp_path):
+    scaling, path = fitted("temperature"), tmp_path / "network.onnx"
+    for ends, kind, reason in (
+        (["Sigmoid"], "logits", "ends in Sigmoid and holds a probability for each class by itself"),
+        (["Sigmoid"], "probs", "ends in Sigmoid"),
+        (["LogSoftmax"], "probs", "ends in LogSoftmax .* kind 'logits'"),
+        (["Softmax", "Reshape"], "logits", "ends in Softmax .* give kind 'probs'"),
+        ([], "probs", "are no probabilities .* give kind 'logits'"),
+        # No node says so, the numbers do.
+        (["Softmax", "Relu"], "logits", "probabilities that sum to 1.* give kind 'probs'"),
+    ):
+        alone = ending_in(ends, path)
+        assert re.search(reason, refused(tmp_path, scaling, behind=alone, kind=kind)), ends
+
+
+def test_damaged_networks_are_refused_with_a_sentence(fitted, tmp_path):
+    scaling = fitted("temperature")
+    whole = onnx.load(network({"logits": (10, "N")}, tmp_path / "network.onnx"))
+    whole.graph.output[0].type.tensor_type.elem_type = 99
+    onnx.save_model(whole, str(tmp_path / "network.onnx"))
+    assert "is of a type that ONNX doesn't have (99)" in refused(
+        tmp_path, scaling, behind=tmp_path / "network.onnx"
+    )
+    content = Path(ending_in(["Softmax"], tmp_path / "network.onnx")).read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        bad = bytearray(content)
+        # The weights are most of the file; the rest of it is where damage is a matter of shape.
+        for place in rng.integers(len(bad) - 200, len(bad), 2).tolist():
+            bad[place] = int(rng.integers(256))
+        (tmp_path / "network.onnx").write_bytes(bad)
+        with contextlib.suppress(CalibrantError):
+            scaling.to_onnx(behind=tmp_path / "network.onnx")
 
 
 def test_bad_options_are_refused_with_a_sentence_and_leave_no_file(fitted, tmp_path):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,60 +15,80 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.export import array_api
-from calibrant.export.behind import Network, joined_model, network_in
 from calibrant.export.exportable import Exportable, needs_features, ready
-from calibrant.export.graph import IR_VERSION, LOWEST_OPSET, Graph, onnx_package, onnx_type
-from calibrant.export.traced import Traced, Untraceable
+from calibrant.export.onnx_network import Behind, Kind, Network, joined_model, network_in
+from calibrant.export.traced import (
+    IR_VERSION,
+    LOWEST_OPSET,
+    Graph,
+    Traced,
+    Untraceable,
+    onnx_package,
+    onnx_type,
+)
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
-Kind = Literal["logits", "probs"]
 KINDS: tuple[Kind, ...] = ("logits", "probs")
 DTYPES = ("float32", "float64")
 # What is learnt in a narrower type than float64 and larger than this isn't widened in the file.
 LARGE_BYTES = 1 << 16
 
 
+@dataclass(frozen=True)
+class GraphOptions:
+    """What a graph is to be; see `Calibrator.to_onnx`.
+
+    Attributes:
+        kind: what it is given; dtype: of what goes in and out.
+        level: probability of the intervals.
+        masks: whether a logit may be minus infinity.
+    """
+
+    kind: Kind = "logits"
+    dtype: str = "float32"
+    level: float = 0.95
+    masks: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"kind must be one of {', '.join(KINDS)}, not '{self.kind}'")
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not '{self.dtype}'")
+        if not 0 < self.level < 1:
+            raise InputError(f"level must lie between 0 and 1, but is {self.level}")
+
+
 def to_onnx(
     calibrator: Exportable,
-    path: StrPath | None = None,
+    path: StrPath | None,
+    options: GraphOptions,
     *,
-    kind: Kind = "logits",
-    dtype: str = "float32",
-    level: float = 0.95,
-    masks: bool = True,
     class_names: Sequence[str] | None = None,
-    behind: StrPath | None = None,
-    output: str | None = None,
-    features_output: str | None = None,
+    behind: Behind | None = None,
 ) -> Any:
     """Return the model; see `Calibrator.to_onnx`."""
     arrays = ready(calibrator)
-    _check(path, kind, dtype, level)
-    for name, named in (("output", output), ("features_output", features_output)):
-        if named is not None and behind is None:
-            raise InputError(
-                f"{name} '{named}' is an output of a network, but there is none: give its file as "
-                f"behind, or leave out {name}"
-            )
+    if path is not None and Path(path).suffix != ".onnx":
+        raise InputError(f"{fspath(path)}: an ONNX file is saved as .onnx")
     names = _class_names(calibrator, class_names)
     onnx = onnx_package()
     network = None
     if behind is not None:
         width = calibrator.feature_width if needs_features(calibrator) else None
-        network = network_in(behind, calibrator.n_classes_, width, output, features_output)
+        network = network_in(behind, options.kind, calibrator.n_classes_, width)
     graph = Graph(LOWEST_OPSET if network is None else max(LOWEST_OPSET, network.opset))
-    inputs, outputs = _traced(calibrator, arrays, graph, network, kind, dtype, level, masks)
+    inputs, outputs = _traced(calibrator, arrays, graph, network, options)
     described = {
         "calibrant_version": __version__,
         "method": calibrator.method,
         "n_classes": str(calibrator.n_classes_),
         "class_names": json.dumps(names),
         "form": str(getattr(calibrator, "form_", "rows")),
-        "kind": kind,
+        "kind": options.kind,
     }
-    if "level" in (calibrator.interval_arrays(level) or {}):
-        described["level"] = f"{level:g}"
+    if "level" in (calibrator.interval_arrays(options.level) or {}):
+        described["level"] = f"{options.level:g}"
     if network is None:
         nodes, constants = graph.parts_for(list(outputs))
         values = [_value(onnx, name, array) for name, array in outputs.items()]
@@ -82,22 +103,19 @@ def to_onnx(
         model = joined_model(network, graph, values)
     model.producer_name, model.producer_version = "calibrant", __version__
     onnx.helper.set_model_props(model, _props(model) | described)
-    onnx.checker.check_model(model, full_check=network is None)
+    try:
+        onnx.checker.check_model(model, full_check=network is None)
+    except Exception as error:
+        if network is None:
+            raise
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(
+            f"{network.source}: with the calibrator behind it this is no valid ONNX graph: {why}"
+        ) from error
     if path is not None:
         with replacing(path) as temporary:
             onnx.save_model(model, fspath(temporary))
     return model
-
-
-def _check(path: StrPath | None, kind: str, dtype: str, level: float) -> None:
-    if path is not None and Path(path).suffix != ".onnx":
-        raise InputError(f"{fspath(path)}: an ONNX file is saved as .onnx")
-    if kind not in KINDS:
-        raise InputError(f"kind must be one of {', '.join(KINDS)}, not '{kind}'")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not '{dtype}'")
-    if not 0 < level < 1:
-        raise InputError(f"level must lie between 0 and 1, but is {level}")
 
 
 def _class_names(calibrator: Exportable, given: Sequence[str] | None) -> list[str]:
@@ -118,35 +136,31 @@ def _traced(
     arrays: dict[str, NDArray[Any]],
     graph: Graph,
     network: Network | None,
-    kind: str,
-    dtype: str,
-    level: float,
-    masks: bool,
+    options: GraphOptions,
 ) -> tuple[list[Any], dict[str, Traced]]:
     """Return the inputs of the graph and its outputs by name."""
     # An output is called "probs", so an input can't be.
-    own = "probs_in" if kind == "probs" else kind
-    wanted: dict[str, tuple[str, int | None]] = {own: (dtype, calibrator.n_classes_)}
+    own = "probs_in" if options.kind == "probs" else options.kind
+    wanted: dict[str, int | None] = {own: calibrator.n_classes_}
     if needs_features(calibrator):
-        wanted["features"] = (dtype, calibrator.feature_width)
+        wanted["features"] = calibrator.feature_width
     inputs, given = list[Any](), dict[str, Traced]()
-    for name, (kept, width) in wanted.items():
+    for name, width in wanted.items():
         if network is None:
-            given[name] = Traced(graph, name, kept, (None, width))
+            given[name] = Traced(graph, name, options.dtype, (None, width))
             inputs.append(_value(graph.onnx, name, given[name]))
         else:
             place = network.scores if name == own else network.features
             assert place is not None
             given[name] = array_api.astype(
-                Traced(graph, place.name, place.dtype, (None, width)), np.dtype(kept)
+                Traced(graph, place.name, place.dtype, (None, width)), np.dtype(options.dtype)
             )
     scores = given[own]
     rows = array_api.log(array_api.clip(scores, SMALLEST_PROBABILITY, None))
-    logits = scores if kind == "logits" else rows
+    logits = scores if options.kind == "logits" else rows
     try:
-        found = _outputs(
-            calibrator, logits, scores, given.get("features"), _placed(graph, arrays), level, masks
-        )
+        learnt = _placed(graph, arrays)
+        found = _outputs(calibrator, logits, scores, given.get("features"), learnt, options)
     except (Untraceable, TypeError) as error:
         # A function of NumPy's own, not the namespace's, finds an array of a wrong type.
         uses = error if isinstance(error, Untraceable) else f"what only NumPy can do ({error})"
@@ -180,18 +194,17 @@ def _outputs(
     scores: Traced,
     features: Traced | None,
     learnt: dict[str, Any],
-    level: float,
-    masks: bool,
+    options: GraphOptions,
 ) -> dict[str, Traced]:
     xp: Any = array_api
     with np.errstate(all="ignore"):
-        probs = calibrator.transform(xp, logits, features, learnt, masks=masks)
+        probs = calibrator.transform(xp, logits, features, learnt, masks=options.masks)
         ranked = scores if calibrator.keeps_prediction else probs
         confidence = xp.max(probs, axis=1)
         found = {"probs": probs, "label": xp.argmax(ranked, axis=1), "confidence": confidence}
-        own = calibrator.interval_arrays(level)
+        own = calibrator.interval_arrays(options.level)
         if own is not None:
-            low, high = calibrator.interval(xp, logits, own, masks=masks)
+            low, high = calibrator.interval(xp, logits, own, masks=options.masks)
             # Where the confidence was raised to keep the class, the interval moves up with it.
             found["low"] = xp.minimum(xp.astype(low, probs.dtype), confidence)
             found["high"] = xp.maximum(xp.astype(high, probs.dtype), confidence)

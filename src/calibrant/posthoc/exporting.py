@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, to_numpy
-from calibrant.core.errors import NotApplicableError
+from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import apply_map
 
@@ -85,6 +85,7 @@ class Exported:
             write_program(module, path, dtype)
         return module
 
+    # Parameters: they are the user's choices, each by itself, and the command line's options.
     def to_onnx(
         self,
         path: StrPath | None = None,
@@ -136,19 +137,21 @@ class Exported:
             >>> [output.name for output in model.graph.output]
             ['probs', 'label', 'confidence']
         """
-        from calibrant.export.onnx_file import to_onnx
+        from calibrant.export.onnx_file import GraphOptions, to_onnx
+        from calibrant.export.onnx_network import Behind
 
+        for name, named in (("output", output), ("features_output", features_output)):
+            if named is not None and behind is None:
+                raise InputError(
+                    f"{name} '{named}' is an output of a network, but there is none: give its file "
+                    f"as behind, or leave out {name}"
+                )
         return to_onnx(
             cast(Any, self),
             path,
-            kind=kind,
-            dtype=dtype,
-            level=level,
-            masks=masks,
+            GraphOptions(kind, dtype, level, masks),
             class_names=class_names,
-            behind=behind,
-            output=output,
-            features_output=features_output,
+            behind=None if behind is None else Behind(behind, output, features_output),
         )
 
 

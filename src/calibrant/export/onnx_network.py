@@ -1,17 +1,18 @@
-"""The network that a map stands behind: read, found fit, and made longer."""
+"""The network that a map is put behind: read, checked, and joined with the map."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib import import_module
 from os import fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.export.graph import IR_VERSION, LOWEST_OPSET, PREFIX, Graph, onnx_package
+from calibrant.export.traced import IR_VERSION, LOWEST_OPSET, PREFIX, Graph, onnx_package
 from calibrant.files.atomic import StrPath
 from calibrant.files.bounds import check_regular
 
@@ -20,6 +21,30 @@ OUTPUTS = ("probs", "label", "confidence", "low", "high")
 RENAMED = "network/"
 # Protocol buffers, which the files are made of, end there.
 MOST_BYTES = (1 << 31) - 1
+# Nodes that leave the numbers of a matrix as they are, and those that only arrange them otherwise.
+SAME = ("Identity", "Cast", "Dropout")
+ARRANGED = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+# A network is tried with so many random rows, where onnxruntime is installed, and inputs no larger.
+ROWS_TRIED, MOST_NUMBERS_TRIED = 4, 1 << 24
+# What sums of probabilities in float16 may miss 1 by.
+SUM_TOLERANCE = 5e-3
+
+Kind = Literal["logits", "probs"]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Which network a map is put behind.
+
+    Attributes:
+        path: its file.
+        output: name of the output with the scores, None to find it by its shape.
+        features: the same of the features.
+    """
+
+    path: StrPath
+    output: str | None = None
+    features: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,30 +94,142 @@ class Network:
     features: Output | None
 
 
-def network_in(
-    path: StrPath, classes: int, width: int | None, output: str | None, features: str | None
-) -> Network:
+def network_in(behind: Behind, kind: Kind, classes: int, width: int | None) -> Network:
     """Return the network in a file.
 
     Args:
-        path: the file.
+        behind: the file, and the names of its outputs if they are known.
+        kind: what the map reads.
         classes: K of the map; width: D of the features that it reads, None if it reads none.
-        output: name of the output that has the scores, None to find it by its shape.
-        features: the same of the features.
 
     Raises:
-        InputError: not an ONNX file, or no output, or several, of the right shape.
+        InputError: not an ONNX file, no output, or several, of the right shape, or one that holds
+            something else than `kind`.
     """
-    source = fspath(path)
-    model, opset = _read(path, source)
-    outputs = [_output(value) for value in _with_shapes(model).graph.output]
-    scores = _picked(outputs, classes, output, source, "--output", "classes")
+    source = fspath(behind.path)
+    model, opset = _read(behind.path, source)
+    known = _with_shapes(model)
+    outputs = [_output(value, source) for value in known.graph.output]
+    scores = _picked(outputs, classes, behind.output, source, "--output", "classes")
     beside = None
     if width is not None:
         others = [other for other in outputs if other != scores]
-        beside = _picked(others, width, features, source, "--features-output", "features")
+        beside = _picked(others, width, behind.features, source, "--features-output", "features")
+    read = _scores_of_kind(known.graph, scores, kind, classes, source)
+    if read == scores:
+        _try_on_rows(model, scores, kind, source)
     names = _make_room(model, source)
-    return Network(model, source, opset, _renamed(scores, names), _renamed(beside, names))
+    return Network(model, source, opset, _renamed(read, names), _renamed(beside, names))
+
+
+def _scores_of_kind(graph: Any, scores: Output, kind: Kind, classes: int, source: str) -> Output:
+    """Return the value that holds logits or probabilities, as the map wants them.
+
+    Behind a Softmax there are probabilities. A map of logits then reads what goes into the Softmax:
+    logits and logarithms of probabilities differ by a number for each row, which changes no map.
+
+    Raises:
+        InputError: the output holds neither, or the other of the two.
+    """
+    makers = {name: node for node in graph.node for name in node.output}
+    node, arranged = makers.get(scores.name), False
+    while node is not None and node.op_type in (*SAME, *ARRANGED) and node.input:
+        arranged |= node.op_type in ARRANGED
+        node = makers.get(node.input[0])
+    if node is None:
+        return scores
+    if node.op_type == "Concat":
+        # A binary network's [1 - p, p].
+        parts = [makers.get(name) for name in node.input]
+        node = next((part for part in parts if part and part.op_type == "Sigmoid"), node)
+        if node.op_type == "Sigmoid" and kind == "probs":
+            return scores
+    if node.op_type == "Sigmoid":
+        raise InputError(
+            f"{source}: its output '{scores.name}' ends in Sigmoid and holds a probability for "
+            f"each class by itself, not {kind}; export the network without its Sigmoid"
+        )
+    if node.op_type == "LogSoftmax" and kind == "probs":
+        raise InputError(
+            f"{source}: its output '{scores.name}' ends in LogSoftmax and holds logarithms of "
+            "probabilities, which the calibrator reads as logits: kind 'logits' (--kind logits)"
+        )
+    if node.op_type != "Softmax" or kind == "probs":
+        return scores
+    values = {value.name: value for value in graph.value_info}
+    before = values.get(node.input[0])
+    found = None if before is None else _output(before, source)
+    if arranged or found is None or not found.may_fit(classes):
+        raise InputError(
+            f"{source}: its output '{scores.name}' ends in Softmax and holds probabilities, and "
+            "the calibrator is to read logits; export the network without its Softmax, or give "
+            "kind 'probs' (--kind probs)"
+        )
+    return found
+
+
+def _try_on_rows(model: Any, scores: Output, kind: Kind, source: str) -> None:
+    """Run the network on random rows, and refuse an output that holds something else than `kind`.
+
+    Where onnxruntime isn't installed, or can't run the network on what its inputs are said to be,
+    nothing is checked.
+
+    Raises:
+        InputError: probabilities where logits are wanted, or the other way round.
+    """
+    given = _random_inputs(model.graph)
+    if given is None:
+        return
+    try:
+        runtime = import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4
+        # From the file, since weights may lie beside it.
+        session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        rows = np.asarray(session.run([scores.name], given)[0], dtype=np.float64)
+    except Exception:  # whatever stops a runtime is no fault of the file
+        return
+    if rows.ndim != 2 or rows.shape[1] < 2 or not np.isfinite(rows).all() or not len(rows):
+        return
+    sums = rows.sum(axis=1)
+    probs = bool((rows >= 0).all() and (np.abs(sums - 1) <= SUM_TOLERANCE).all())
+    if probs == (kind == "probs"):
+        return
+    tried = f"{source}: with random inputs, rows of its output '{scores.name}'"
+    if probs:
+        raise InputError(
+            f"{tried} are probabilities that sum to 1, and the calibrator is to read logits; "
+            "export the network with its logits, or give kind 'probs' (--kind probs)"
+        )
+    raise InputError(
+        f"{tried} are no probabilities (one sums to {sums[np.abs(sums - 1).argmax()]:.4g}), and "
+        "kind is 'probs'; give kind 'logits' (--kind logits) if they are logits"
+    )
+
+
+def _random_inputs(graph: Any) -> dict[str, Any] | None:
+    """Return rows for each input of a network; None if it isn't known what they have to be."""
+    weights = {value.name for value in graph.initializer}
+    rng, found = np.random.default_rng(0), dict[str, Any]()
+    for value in graph.input:
+        if value.name in weights:
+            continue
+        sizes = [
+            dim.dim_value if dim.HasField("dim_value") else None
+            for dim in value.type.tensor_type.shape.dim
+        ]
+        if not sizes or None in sizes[1:]:
+            return None
+        shape = [sizes[0] or ROWS_TRIED, *(size or 0 for size in sizes[1:])]
+        if np.prod(shape, dtype=np.float64) > MOST_NUMBERS_TRIED:
+            return None
+        kind = _dtype_of(value.type.tensor_type)
+        if kind is None or kind.kind not in "fiu":
+            return None
+        # A whole number may be the place of a word; 0 and 1 are places everywhere.
+        numbers = rng.normal(size=shape) if kind.kind == "f" else rng.integers(0, 2, shape)
+        found[value.name] = numbers.astype(kind)
+    return found or None
 
 
 def _renamed(output: Output | None, names: dict[str, str]) -> Any:
@@ -106,6 +243,8 @@ def _read(path: StrPath, source: str) -> tuple[Any, int]:
     try:
         model = onnx.load(source)
         onnx.checker.check_model(model)
+        # Text that isn't UTF-8 comes as bytes.
+        "".join(_names(model.graph))
     # Whatever bytes may do to a parser.
     except Exception as error:
         raise InputError(f"{source}: is not a readable ONNX file") from error
@@ -135,15 +274,31 @@ def _with_shapes(model: Any) -> Any:
         return model
 
 
-def _output(value: Any) -> Output:
+def _output(value: Any, source: str) -> Output:
     kind = value.type.tensor_type
+    if value.type.WhichOneof("value") not in (None, "tensor_type"):
+        return Output(value.name, np.dtype(object), None)  # a sequence or a map
     sizes = None
     if kind.HasField("shape"):
         sizes = tuple(
             int(size.dim_value) if size.HasField("dim_value") else None for size in kind.shape.dim
         )
-    numbers = onnx_package().helper.tensor_dtype_to_np_dtype(kind.elem_type or 1)
-    return Output(value.name, np.dtype(numbers), sizes)
+    numbers = _dtype_of(kind)
+    if numbers is None:
+        raise InputError(
+            f"{source}: its output '{value.name}' is of a type that ONNX doesn't have "
+            f"({kind.elem_type})"
+        )
+    return Output(value.name, numbers, sizes)
+
+
+def _dtype_of(tensor_type: Any) -> np.dtype[Any] | None:
+    """Return NumPy's type of a tensor, float32 where nothing is said; None if there is no such."""
+    try:
+        found = onnx_package().helper.tensor_dtype_to_np_dtype(tensor_type.elem_type or 1)
+    except Exception:  # a number that names no type is a KeyError in some versions
+        return None
+    return np.dtype(found)
 
 
 def _picked(

@@ -15,7 +15,7 @@ import calibrant as cb
 from calibrant.comparison import compare as comparing
 from calibrant.core.errors import CalibrationWarning, heard_warnings, warn_caller
 from calibrant.core.threads import each_at_once, worker_count
-from calibrant.evaluation import draws
+from calibrant.evaluation import bootstrap as draws
 
 METHODS = ["none", "temperature", "svs", "isotonic", "platt", "top-rest", "vector"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibrant.evaluation.uncertainty import bootstrap, floor
-from calibrant.metrics import drawn as drawn_module
-from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes
+from calibrant.evaluation import resampled_curves as drawn_module
+from calibrant.evaluation.bootstrap import bootstrap, floor
+from calibrant.evaluation.resampled_curves import DrawnCurve, draw_counts, draw_outcomes
 from calibrant.metrics.registry import METRICS, CurveMetric, metrics_named
 from calibrant.metrics.resampling import resampled
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
@@ -75,9 +75,9 @@ def test_many_rows_have_the_replicates_of_few(metrics, labelled_logits, monkeypa
     rows = TopLabel.sort(scores.confidence, scores.correct)
     wanted = metrics_named(metrics)
     # One resample a batch, kept whole or as what was drawn.
-    monkeypatch.setattr("calibrant.evaluation.draws.BATCH_ROWS", ROWS)
+    monkeypatch.setattr("calibrant.evaluation.bootstrap.BATCH_ROWS", ROWS)
     whole = bootstrap(scores, rows, wanted, 5, 2), floor(rows, wanted, 5, 2)
-    monkeypatch.setattr("calibrant.evaluation.draws.BATCH_ROWS", ROWS - 1)
+    monkeypatch.setattr("calibrant.evaluation.bootstrap.BATCH_ROWS", ROWS - 1)
     lean = bootstrap(scores, rows, wanted, 5, 2), floor(rows, wanted, 5, 2)
     for first, second in zip(whole, lean, strict=True):
         assert set(first) == set(second)

@@ -16,7 +16,7 @@ from test_shard_sums import assert_same
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.scale.running import summed
+from calibrant.scale.map_reduce import summed
 from calibrant.scale.sums import Plan, ShardSums, summarise_shard
 
 GUIDE = Path(__file__).parent.parent / "docs" / "scale.md"

@@ -16,9 +16,9 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
+from calibrant.core.exact import as_float, rounded_sum
 from calibrant.predictions.rows import summarize
 from calibrant.scale.cells import CellSums
-from calibrant.scale.exact import as_float, rounded_sum
 from calibrant.scale.fitting import FITTED_CELLS, stand_ins
 from calibrant.scale.moments import cumulants, row_moments, widen
 from calibrant.scale.sampling import sample, sampled_places

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.exact import as_float, exact_sum, halves, joined, mixed
 from calibrant.scale.carrying import NOT_CARRIED
 from calibrant.scale.cells import COARSE, FINE, CellSums, edges_of
-from calibrant.scale.exact import as_float, exact_sum, halves, joined, mixed
+from calibrant.scale.map_reduce import Progress, summed
 from calibrant.scale.measuring import evaluate_sums
-from calibrant.scale.running import Progress, summed
 from calibrant.scale.sums import Plan, ShardSums
 
 ONE = cb.Engine(workers=1)

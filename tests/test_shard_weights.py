@@ -11,7 +11,7 @@ from test_shard_sums import assert_same
 
 import calibrant as cb
 from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
-from calibrant.scale.running import summed
+from calibrant.scale.map_reduce import summed
 from calibrant.scale.sums import Plan
 
 ONE = cb.Engine(workers=1)

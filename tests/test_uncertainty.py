@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from calibrant.core.errors import InputError, UnknownMethodError
+from calibrant.evaluation.bootstrap import bootstrap, floor
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.uncertainty import bootstrap, floor, interval, paired_difference
+from calibrant.evaluation.uncertainty import interval, paired_difference
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.top_label import TopLabel
@@ -113,14 +114,14 @@ def test_metrics_without_bias_have_no_floor(overconfident):
 def test_the_seed_decides_and_the_number_of_threads_does_not(rows, labelled_logits, monkeypatch):
     logits, labels = labelled_logits(rows, 4)
     # Small batches, so that there are several to share among threads.
-    monkeypatch.setattr("calibrant.evaluation.draws.BATCH_ROWS", 10 * rows)
+    monkeypatch.setattr("calibrant.evaluation.bootstrap.BATCH_ROWS", 10 * rows)
     scores = score_rows(Predictions.from_logits(logits, labels))
     sorted_rows = TopLabel.sort(scores.confidence, scores.correct)
     metrics = metrics_named(["ece", "adaece", "smece", "nll", "accuracy"])
     drawn = []
     for threads, seed in ((1, 0), (4, 0), (4, 0), (4, 1)):
         monkeypatch.setattr(
-            "calibrant.evaluation.draws.ThreadPoolExecutor",
+            "calibrant.evaluation.bootstrap.ThreadPoolExecutor",
             lambda *_, threads=threads: ThreadPoolExecutor(threads),
         )
         drawn.append(

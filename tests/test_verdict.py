@@ -31,11 +31,11 @@ def measured(metrics: Any, shift: float, rows: int = 4000, spread: float = 0.0) 
 
 
 def test_only_metrics_of_all_rows_and_both_directions_decide():
-    assert {name for name, metric in METRICS.items() if metric.judges} == JUDGES
+    assert {name for name, metric in METRICS.items() if metric.omnibus} == JUDGES
 
 
 @pytest.mark.parametrize(
-    "metric", sorted(name for name, m in METRICS.items() if not m.needs_rows and not m.judges)
+    "metric", sorted(name for name, m in METRICS.items() if not m.needs_rows and not m.omnibus)
 )
 def test_no_other_metric_calls_an_overconfident_model_perfect(metric: str):
     found = measured([metric], shift=0.14)

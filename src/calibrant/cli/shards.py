@@ -19,7 +19,7 @@ from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.scale.engines import Engine
-    from calibrant.scale.running import Progress, Watcher
+    from calibrant.scale.map_reduce import Progress, Watcher
     from calibrant.scale.shards import Shards
 
 # Rows of a sample that methods are compared on.

@@ -23,7 +23,7 @@ from calibrant.core.errors import (
     heard_warnings,
 )
 from calibrant.core.threads import each_at_once, worker_count
-from calibrant.evaluation.draws import drawn_once
+from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL

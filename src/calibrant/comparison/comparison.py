@@ -267,7 +267,7 @@ def ranking(best: MetricResult, method: str, level: float, tied: Sequence[str] |
     """
     text = f"{best.metric.superlative}: {method}, {with_interval(best.metric, best.ends, level)}"
     if best.at_floor:
-        judges = best.metric.judges
+        judges = best.metric.omnibus
         text += ", not distinguishable from perfect" if judges else ", no more than noise gives"
     if tied is None:
         return f"{text}."

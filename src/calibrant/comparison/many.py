@@ -28,8 +28,8 @@ from calibrant.evaluation.over_data_sets import (
     t_interval,
 )
 from calibrant.evaluation.uncertainty import holm
+from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import METRICS
-from calibrant.metrics.shapes import Metric
 
 # Fewer data sets than this can't tell two methods apart at 5 %, however their values fall.
 FEWEST_TO_TEST = 6

@@ -8,7 +8,7 @@ from calibrant.core.notebook import Notebook
 from calibrant.core.tables import Table
 from calibrant.evaluation.formatting import in_percent, show
 from calibrant.evaluation.results import MetricResult, honest_would_show
-from calibrant.metrics.shapes import Metric
+from calibrant.metrics.metric_types import Metric
 
 if TYPE_CHECKING:
     from calibrant.comparison.comparison import Comparison

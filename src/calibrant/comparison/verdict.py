@@ -27,7 +27,7 @@ import numpy as np
 from calibrant.core.text import counted, listed
 from calibrant.evaluation.best_set import may_be_best, may_have_best_mean
 from calibrant.evaluation.mean_noise import covariance_of_means
-from calibrant.metrics.shapes import MeanMetric
+from calibrant.metrics.metric_types import MeanMetric
 
 if TYPE_CHECKING:
     from calibrant.comparison.comparison import ComparedMethod

@@ -7,21 +7,15 @@ from contextlib import nullcontext
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.evaluation.draws import drawn_once
+from calibrant.evaluation.bootstrap import bootstrap, drawn_once, floor
 from calibrant.evaluation.rare_outcomes import stretched
 from calibrant.evaluation.results import Evaluation, MetricResult, result_of
-from calibrant.evaluation.uncertainty import (
-    DEFAULT_LEVEL,
-    bootstrap,
-    check_drawing,
-    default_resamples,
-    floor,
-)
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing, default_resamples
 from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.parts import each_once
+from calibrant.metrics.metric_types import Metric, RowsMetric, values_of_rows
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import Clusters, HonestDraws
-from calibrant.metrics.shapes import Metric, RowsMetric, values_of_rows
+from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calibrant.metrics.shapes import Metric
+from calibrant.metrics.metric_types import Metric
 
 # A number below the first, which isn't read in percent, has an exponent: four digits would leave
 # next to nothing of it. One below the second is a rounding error.

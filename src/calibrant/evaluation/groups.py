@@ -43,6 +43,7 @@ from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.notebook import Notebook
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
+from calibrant.evaluation.bootstrap import floor
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import percent, show
 from calibrant.evaluation.results import Evaluation, MetricResult
@@ -50,12 +51,11 @@ from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FAMILY_LEVEL,
     default_resamples,
-    floor,
     less_rounding,
 )
 from calibrant.metrics.bins import equal_mass_cuts
+from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.metrics.resampling import Clusters, HonestDraws
-from calibrant.metrics.shapes import Metric, RowsMetric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows

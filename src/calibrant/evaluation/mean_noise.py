@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.results import Evaluation
-from calibrant.metrics.shapes import MeanMetric
+from calibrant.metrics.metric_types import MeanMetric
 
 # So many numbers of rows times calibrators are held at a time, 32 MB.
 NUMBERS_AT_ONCE = 1 << 22

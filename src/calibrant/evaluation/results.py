@@ -1,8 +1,8 @@
 """What was measured: numbers with intervals and floors, and the sentences and tables made of them.
 
 Print, page and JSON share these sentences. Only a metric that counts every row and both directions
-may say that confidences can't be told from perfect ones (`Metric.judges`). A one-sided one is small
-for a model that errs the other way, and the largest gap of a few bins is mostly noise: such a
+may say that confidences can't be told from perfect ones (`Metric.omnibus`). A one-sided one is
+small for a model that errs the other way, and the largest gap of a few bins is mostly noise: such a
 metric speaks for itself, by name.
 """
 
@@ -17,6 +17,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.notebook import Notebook
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
+from calibrant.evaluation.bootstrap import INDEPENDENT
 from calibrant.evaluation.formatting import (
     in_percent,
     interval_of,
@@ -28,15 +29,10 @@ from calibrant.evaluation.formatting import (
 )
 from calibrant.evaluation.power import smallest_visible_error
 from calibrant.evaluation.rare_outcomes import Gap, MeanResidual
-from calibrant.evaluation.uncertainty import (
-    FLOOR_QUANTILE,
-    INDEPENDENT,
-    interval,
-    less_rounding,
-)
+from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval, less_rounding
 from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.resampling import Clusters, HonestDraws
-from calibrant.metrics.shapes import Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 from calibrant.predictions.scoring import RowScores
@@ -105,7 +101,7 @@ class MetricResult:
     def at_floor(self) -> bool:
         """Whether the value is no more than noise would give honest confidences.
 
-        If `metric.judges`, the confidences then can't be told from perfect ones; any other metric
+        If `metric.omnibus`, the confidences then can't be told from perfect ones; any other metric
         sees only a part of what may be wrong.
         """
         return self.floor_95 is not None and less_rounding(self.value) <= self.floor_95
@@ -323,7 +319,7 @@ def judge(evaluation: Evaluation, preferred: str | None = None) -> MetricResult 
     Returns:
         None if no metric that may decide was measured.
     """
-    judges = {n: r for n, r in evaluation.results.items() if r.metric.judges}
+    judges = {n: r for n, r in evaluation.results.items() if r.metric.omnibus}
     return judges.get(preferred or "", next(iter(judges.values()), None))
 
 

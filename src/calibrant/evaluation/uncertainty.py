@@ -8,7 +8,7 @@ interval then covers the *expected measured value at this N*: the very quantity 
 states for a perfectly calibrated model, so the two may be compared.
 
 Errors that add up the gaps of bins are resampled around gaps drawn towards 0
-(`calibrant.metrics.likely_gaps`): small gaps are mostly noise. Near the floor the interval is still
+(`calibrant.metrics.shrinkage`): small gaps are mostly noise. Near the floor the interval is still
 on the safe side. Where hardly any row is wrong, or right, resamples know too little, and
 `rare_outcomes` stretches it.
 
@@ -28,15 +28,6 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.evaluation import draws as draws_of
-from calibrant.evaluation.draws import Draws, Replicates, in_batches, joined, shared
-from calibrant.evaluation.floors import floor_at_landmarks
-from calibrant.metrics.at_landmarks import Resampling
-from calibrant.metrics.drawn import DrawnCurve, draw_counts, draw_outcomes, stretches
-from calibrant.metrics.resampling import Clusters, Counts, HonestDraws, resampled
-from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
-from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.predictions.scoring import RowScores
 
 # Resamples when the caller doesn't say: this many, but no more than draw so many rows in all, and
 # never fewer than the least that an interval can rest on. A million rows get 100.
@@ -47,134 +38,10 @@ FLOOR_QUANTILE = 0.95
 FAMILY_LEVEL = 0.05
 ROUNDING = 1e-9
 
-INDEPENDENT = HonestDraws(None, 0.0)
-
 
 def default_resamples(rows: int) -> int:
     """Return how many resamples of so many rows are affordable."""
     return max(FEWEST_RESAMPLES, min(MOST_RESAMPLES, ROWS_DRAWN // rows))
-
-
-def bootstrap(
-    scores: RowScores,
-    rows: TopLabel,
-    metrics: Sequence[Metric],
-    resamples: int,
-    seed: int,
-    clusters: Clusters | None = None,
-) -> Replicates:
-    """Return the (R,) values of every metric on R bootstrap resamples.
-
-    The same seed draws the same rows whatever the scores, so the values of two calibrators on one
-    test set are paired.
-
-    Args:
-        scores: N scored rows.
-        rows: the same, sorted by confidence.
-        metrics: what to compute; those of whole rows bring their own resamples.
-        resamples: R.
-        seed: of the random numbers.
-        clusters: of the rows, drawn whole; None where every row stands alone.
-    """
-    if not metrics:
-        return {}
-    if rows.n > draws_of.BATCH_ROWS and rows.weight is None and clusters is None:
-        return in_batches(
-            lambda rng, _: _one_of_many_rows(scores, rows, metrics, rng), rows.n, resamples, seed
-        )
-    drawn = Draws.of_rows(rows.n, resamples, seed, clusters)
-    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
-    quick, whole = _at_landmarks(metrics)
-    columns = rows.order if clusters is None else clusters.codes[rows.order]
-    numbers = [metric.per_row(scores)[rows.order] for metric in means]
-    sums = Resampling.of_rows(rows, columns, drawn.number, numbers)
-
-    def by_running_sums(counts: Counts) -> Replicates:
-        in_order = np.ascontiguousarray(counts.take(columns, axis=0).T)
-        return values_of_resamples(whole, resampled(rows, in_order))
-
-    def batch(batches: range) -> Replicates:
-        counts, size = drawn.of(batches), drawn.sizes[0]
-        found: Replicates = {}
-        if whole:  # on so few resamples that their running sums stay in the cache
-            starts = range(0, counts.shape[1], size)
-            found = joined([by_running_sums(counts[:, i : i + size]) for i in starts])
-        if means or quick:
-            curves = sums.curves(counts, residuals=bool(quick))
-            found |= {m.name: mean for m, mean in zip(means, curves.means, strict=True)}
-            found |= values_of_resamples(quick, curves)
-        return found
-
-    return shared(batch, drawn.batches())
-
-
-def _at_landmarks(metrics: Sequence[Metric]) -> tuple[list[Metric], list[Metric]]:
-    """Return the curve metrics that read curves at landmarks only, and those that read it all."""
-    curves = [metric for metric in metrics if isinstance(metric, CurveMetric)]
-    return [m for m in curves if m.at_landmarks], [m for m in curves if not m.at_landmarks]
-
-
-def floor(
-    rows: TopLabel,
-    metrics: Sequence[Metric],
-    resamples: int,
-    seed: int,
-    honest: HonestDraws = INDEPENDENT,
-) -> Replicates:
-    """Return the (R,) values of every curve metric under perfect calibration.
-
-    Args:
-        rows: N sorted rows, of which only the confidences are used.
-        metrics: what to compute; metrics without a floor are passed over.
-        resamples: R.
-        seed: of the random numbers.
-        honest: how outcomes of these rows depend on one another.
-    """
-
-    floored = [metric for metric in metrics if isinstance(metric, CurveMetric) and metric.has_floor]
-    quick, whole = _at_landmarks(floored)
-    if rows.weight is not None or honest.correlation:
-        quick, whole = [], floored
-
-    def batch(rng: np.random.Generator, size: int) -> Replicates:
-        if rows.n > draws_of.BATCH_ROWS and rows.weight is None and honest.clusters is None:
-            drawn = DrawnCurve(rows, outcomes=draw_outcomes(rng, rows.confidence))
-            return values_of_curves(whole, drawn)
-        outcomes = honest.outcomes(rng, rows.confidence, size)
-        return values_of_curves(whole, ResidualCurves.with_labels(rows, outcomes))
-
-    found = in_batches(batch, rows.n, resamples, seed) if whole else {}
-    return found | floor_at_landmarks(rows, quick, resamples, seed) if quick else found
-
-
-def _one_of_many_rows(
-    scores: RowScores, rows: TopLabel, metrics: Sequence[Metric], rng: np.random.Generator
-) -> Replicates:
-    """Return the values on one resample, in little more memory than the rows have."""
-    counts = draw_counts(rng, rows.n)
-    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
-    totals = np.zeros(len(means))
-    for part in stretches(rows.n) if means else ():
-        often, some = counts[part].astype(np.float64), scores.take(part)
-        totals += [float(often @ metric.per_row(some)) for metric in means]
-    found = {m.name: np.array([t / rows.n]) for m, t in zip(means, totals.tolist(), strict=True)}
-    if len(means) < len(metrics):
-        found |= values_of_resamples(metrics, DrawnCurve(rows, counts[rows.order]))
-    return found
-
-
-def values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Replicates:
-    """Return the (R,) values of all curve metrics on R resamples.
-
-    Those made of many gaps scatter around gaps drawn towards 0.
-    """
-    errors = [each for each in metrics if isinstance(each, CurveMetric) and each.sums_gaps]
-    others = [each for each in metrics if each not in errors]
-    found = values_of_curves(others, curves)
-    if errors:
-        curves.drawn_to_honest()
-        found |= values_of_curves(errors, curves)
-    return found
 
 
 def less_rounding(value: float) -> float:

@@ -30,8 +30,8 @@ from calibrant.metrics import (
     smooth,
     sweep,
 )
+from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS, metrics_named
-from calibrant.metrics.shapes import Metric
 
 
 class Facts(NamedTuple):

@@ -11,7 +11,7 @@ from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
 from calibrant.metrics.bins import BinSums, logit
 from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.parts import Part
+from calibrant.metrics.shared_terms import Part
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 RESAMPLING_CELLS = 512

@@ -19,7 +19,7 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.pairs import PairKind, top_label
-from calibrant.metrics.parts import Part
+from calibrant.metrics.shared_terms import Part
 from calibrant.metrics.top_label import ResidualCurves
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 

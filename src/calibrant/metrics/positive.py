@@ -20,7 +20,7 @@ from calibrant.metrics.cox import (
     slope_of_curve,
     slopes_of_curves,
 )
-from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric
+from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric
 from calibrant.metrics.smooth import smce_of_curve, smce_of_curves
 
 POSITIVE_METRICS: dict[str, Metric] = {
@@ -32,7 +32,7 @@ POSITIVE_METRICS: dict[str, Metric] = {
             definition="probability of the positive class, 15 equal-width bins (lo, hi], L1",
             of_positive=True,
             of_curves=ece_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
         ),
         CurveMetric(
             name="adaece_positive",
@@ -40,7 +40,7 @@ POSITIVE_METRICS: dict[str, Metric] = {
             definition="probability of the positive class, 15 equal-mass bins by rank, L1",
             of_positive=True,
             of_curves=adaece_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
             grid="logit",
         ),
         CurveMetric(
@@ -49,7 +49,7 @@ POSITIVE_METRICS: dict[str, Metric] = {
             definition="probability of the positive class, maximum over 1-Lipschitz witnesses",
             of_positive=True,
             of_curves=smce_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
             exact=smce_of_curve,
         ),
         CurveMetric(

@@ -23,8 +23,8 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.weights import mean, total
 from calibrant.metrics.full_rows import HONEST_DRAWS, Measured, honest_labels
-from calibrant.metrics.parts import Part
 from calibrant.metrics.resampling import Clusters, draw_rows
+from calibrant.metrics.shared_terms import Part
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 

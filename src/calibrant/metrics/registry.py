@@ -1,12 +1,12 @@
-"""Every metric by name, in the three shapes that there are (`calibrant.metrics.shapes`)."""
+"""Every metric by name, in the three shapes that there are (`calibrant.metrics.metric_types`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from calibrant.core.arguments import unknown
+from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.positive import POSITIVE_METRICS
-from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.table import METRICS
 
 __all__ = [

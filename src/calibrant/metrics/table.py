@@ -1,4 +1,4 @@
-"""Every metric there is, in the three shapes that there are (`calibrant.metrics.shapes`)."""
+"""Every metric there is, in the three shapes that there are (`calibrant.metrics.metric_types`)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from calibrant.metrics.gaps import (
     under_gap,
 )
 from calibrant.metrics.kernel import smece_of_curve, smece_of_curves
+from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.mmce import mmce_of_curves
 from calibrant.metrics.refit import measure_calibration, measure_refinement
 from calibrant.metrics.selective import aurc_of_curves, excess_aurc_of_curves
-from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.smooth import smce_of_curve, smce_of_curves
 from calibrant.metrics.sweep import sweep_of_curves
 from calibrant.metrics.top_label import ResidualCurves
@@ -57,37 +57,37 @@ METRICS: dict[str, Metric] = {
             name="ece",
             title="ECE",
             definition="top label, 15 equal-width bins (lo, hi], L1",
-            judges=True,
+            omnibus=True,
             sums_gaps=True,
             of_curves=ece_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
         ),
         CurveMetric(
             name="adaece",
             title="AdaECE",
             definition="top label, 15 equal-mass bins by rank, L1",
-            judges=True,
+            omnibus=True,
             sums_gaps=True,
             of_curves=adaece_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
             grid="logit",
         ),
         CurveMetric(
             name="smce",
             title="smCE",
             definition="top label, exact maximum over 1-Lipschitz witnesses",
-            judges=True,
+            omnibus=True,
             of_curves=smce_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
             exact=smce_of_curve,
         ),
         CurveMetric(
             name="smece",
             title="smECE",
             definition="top label, reflected Gaussian kernel at its fixed-point bandwidth",
-            judges=True,
+            omnibus=True,
             of_curves=smece_of_curves,
-            at_landmarks=True,
+            at_breakpoints=True,
             exact=smece_of_curve,
         ),
         MeanMetric(
@@ -164,7 +164,7 @@ METRICS: dict[str, Metric] = {
             name="ks",
             title="KS error",
             definition="top label, largest cumulative residual over sorted confidences",
-            judges=True,
+            omnibus=True,
             of_curves=ks_of_curves,
             grid="logit",
         ),

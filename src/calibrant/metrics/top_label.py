@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.weights import mean, total
-from calibrant.metrics.landmarks import DenseLandmarks, Landmarks
-from calibrant.metrics.likely_gaps import LikelyGaps
+from calibrant.metrics.breakpoints import Breakpoints, DenseBreakpoints
 from calibrant.metrics.running_sums import Crossing, InUnits, accumulate
+from calibrant.metrics.shrinkage import ShrunkGaps
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,20 +80,20 @@ class TopLabel:
         return InUnits.of_rows(self.confidence, self.correct)
 
     @cached_property
-    def likely_gaps(self) -> LikelyGaps:
+    def shrunk_gaps(self) -> ShrunkGaps:
         """What the gaps between confidence and accuracy are, most likely, along the confidences."""
-        return LikelyGaps.of_rows(self.confidence, self.correct, self.weight)
+        return ShrunkGaps.of_rows(self.confidence, self.correct, self.weight)
 
     def shrinkage(self, part: slice = slice(None)) -> FloatArray:
         """Return (n,) what to add to residuals of rows so that small gaps are drawn towards 0.
 
-        See `LikelyGaps`.
+        See `ShrunkGaps`.
         """
-        residual = self.likely_gaps.of(part) - (self.confidence[part] - self.correct[part])
+        residual = self.shrunk_gaps.of(part) - (self.confidence[part] - self.correct[part])
         return residual if self.weight is None else residual * self.weight[part]
 
     @cached_property
-    def towards_honest(self) -> FloatArray:
+    def null_shift(self) -> FloatArray:
         """(N + 1,) running sums of `shrinkage`, what to add to residual curves."""
         return accumulate(self.shrinkage()[None, :])[0]
 
@@ -112,14 +112,14 @@ class TopLabel:
         return starts
 
     @cached_property
-    def landmarks(self) -> Landmarks:
+    def breakpoints(self) -> Breakpoints:
         """Where the usual metrics want running sums, as long as every row counts once."""
-        return Landmarks.of_rows(self.confidence)
+        return Breakpoints.of_rows(self.confidence)
 
     @cached_property
-    def dense_landmarks(self) -> DenseLandmarks:
+    def dense_breakpoints(self) -> DenseBreakpoints:
         """These, and so many more that what a resample wants is near to one."""
-        return DenseLandmarks.among(self.landmarks, self.tie_starts)
+        return DenseBreakpoints.among(self.breakpoints, self.tie_starts)
 
     def curves(self) -> ResidualCurves:
         """Return the residual curve of these rows as a batch of one."""
@@ -153,9 +153,9 @@ class ResidualCurves:
             rows, accumulate(weights * (rows.confidence - rows.correct)), accumulate(weights)
         )
 
-    def drawn_to_honest(self) -> None:
-        """Draw small gaps of resamples towards 0, in place: see `LikelyGaps`."""
-        np.add(self.residual, self.rows.towards_honest, out=self.residual)
+    def shrink_gaps(self) -> None:
+        """Draw small gaps of resamples towards 0, in place: see `ShrunkGaps`."""
+        np.add(self.residual, self.rows.null_shift, out=self.residual)
         self.__dict__.pop("correct", None)  # it was made of the curves as they were
 
     @classmethod

@@ -29,7 +29,7 @@ from calibrant.files.table_writers import open_writer, written_as
 from calibrant.posthoc.base import Calibrator
 from calibrant.scale.engines import Engine
 from calibrant.scale.locating import RECORD
-from calibrant.scale.running import Task, Watcher, left_out, through
+from calibrant.scale.map_reduce import Task, Watcher, left_out, through
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from calibrant.metrics.metric_types import NO_CLASSES, NOT_BINARY, ONLY_COUNTS, Metric, RowsMetric
 from calibrant.metrics.registry import metrics_named
-from calibrant.metrics.shapes import NO_CLASSES, NOT_BINARY, ONLY_COUNTS, Metric, RowsMetric
 from calibrant.scale.row_sums import RowSums
 from calibrant.scale.sums import ShardSums
 from calibrant.scale.whole_rows import CARRIED, MOST_CLASSES

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.metrics.likely_gaps import LikelyGaps
 from calibrant.metrics.running_sums import accumulate
+from calibrant.metrics.shrinkage import ShrunkGaps
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.scale.weighing import Kinds
+from calibrant.scale.weighted_counts import Kinds
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +56,14 @@ class Cells:
         return self.outcome.squares.reshape(2, -1)
 
     @cached_property
-    def towards_honest(self) -> FloatArray:
+    def null_shift(self) -> FloatArray:
         """(P + 1,) what to add to residual curves so that small gaps are drawn towards 0.
 
-        See `LikelyGaps`: it is what resamples of single rows are given, with the rows of a cell as
+        See `ShrunkGaps`: it is what resamples of single rows are given, with the rows of a cell as
         if they tied.
         """
         rows = self.either.in_cells(self.either.rows).astype(np.int64)
-        gaps = LikelyGaps.of_cells(self.residual, self.count, self.squares, rows)
+        gaps = ShrunkGaps.of_cells(self.residual, self.count, self.squares, rows)
         shrunk = gaps.of(slice(None)) * self.count.sum(axis=0)
         gap = (self.residual * self.count).sum(axis=0)
         return accumulate((shrunk - gap)[None, :])[0]
@@ -107,7 +107,7 @@ class CellCurves(ResidualCurves):
         for name, value in zip(("rows", "residual", "weight", "_cells"), values, strict=True):
             object.__setattr__(self, name, value)
 
-    def drawn_to_honest(self) -> None:
-        """Draw small gaps towards 0, in place: see `LikelyGaps`."""
-        np.add(self.residual, self._cells.towards_honest, out=self.residual)
+    def shrink_gaps(self) -> None:
+        """Draw small gaps towards 0, in place: see `ShrunkGaps`."""
+        np.add(self.residual, self._cells.null_shift, out=self.residual)
         self.__dict__.pop("correct", None)  # it was made of the curves as they were

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
+from calibrant.core.exact import joined
 from calibrant.core.weights import are_counts
 from calibrant.metrics.bins import bin_index, cell_edges
 from calibrant.scale.cell_curves import Cells
-from calibrant.scale.exact import joined
-from calibrant.scale.weighing import COUNT, Kinds, powers_of, tallied
+from calibrant.scale.weighted_counts import COUNT, Kinds, powers_of, tallied
 
 # Cells even in confidence and in log odds: for one set of rows, and for each of many groups.
 FINE, COARSE = (3600, 5000), (240, 500)
@@ -43,8 +43,8 @@ class CellSums:
     Attributes:
         grid: how fine the cells are.
         key: (P,) twice the cell, and 1 more for right rows, ascending; of rows with weights apart
-            by the power of two of these (`calibrant.scale.weighing`).
-        sums: (P, 3) how many rows, and their confidences in two halves (`calibrant.scale.exact`);
+            by the power of two of these (`calibrant.scale.weighted_counts`).
+        sums: (P, 3) how many rows, and their confidences in two halves (`calibrant.core.exact`);
             (P, 6) with sums of weights and of their squares, and confidences times weights.
         counts: whether weights, if there are any, are whole numbers, which count rows.
     """

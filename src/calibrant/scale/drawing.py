@@ -4,7 +4,8 @@ A resample of N rows draws, for each cell and outcome, how many of its rows it h
 a multinomial distribution, the very one that drawing rows would have. So nothing is approximated
 but where in its cell a row lies. Honest outcomes are binomial in each cell. Rows with weights
 carry them: those of a cell are drawn apart by the power of two of their weight, and what lies
-between is drawn from a normal law with the variance that it has (`calibrant.scale.weighing`).
+between is drawn from a normal law with the variance that it has
+(`calibrant.scale.weighted_counts`).
 Errors that add up gaps scatter around gaps drawn towards 0, as those of single rows do.
 
 What is drawn depends on the sums and the seed, and on nothing else.
@@ -16,9 +17,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from calibrant.evaluation.draws import Replicates
-from calibrant.evaluation.uncertainty import values_of_resamples
-from calibrant.metrics.shapes import CurveMetric, MeanMetric, Metric, values_of_curves
+from calibrant.evaluation.bootstrap import Replicates, values_of_resamples
+from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric, values_of_curves
 from calibrant.scale.row_sums import RowSums
 
 # Resamples are worked on in batches of about this many cells in all.

@@ -20,7 +20,7 @@ from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.scoring import score_top
 from calibrant.scale.cells import CellSums, edges_of
 from calibrant.scale.engines import Engine
-from calibrant.scale.running import Watcher, gathered
+from calibrant.scale.map_reduce import Watcher, gathered
 from calibrant.scale.sampling import sample as sample_rows
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards

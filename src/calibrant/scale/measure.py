@@ -31,8 +31,8 @@ from calibrant.scale.cells import added
 from calibrant.scale.drawing import honest
 from calibrant.scale.engines import Engine
 from calibrant.scale.locating import by_number
+from calibrant.scale.map_reduce import Watcher, gathered, left_out, left_out_text, summed
 from calibrant.scale.measuring import ShardEvaluation, evaluate_sums, evaluated
-from calibrant.scale.running import Watcher, gathered, left_out, left_out_text, summed
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
 from calibrant.scale.sums import By, Plan

@@ -10,26 +10,26 @@ import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import wrap
-from calibrant.evaluation.draws import Replicates
+from calibrant.evaluation.bootstrap import Replicates
 from calibrant.evaluation.rare_outcomes import ENOUGH, Gap
 from calibrant.evaluation.results import Evaluation, result_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, MOST_RESAMPLES, check_drawing
 from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.registry import metrics_named
-from calibrant.metrics.resampling import Clusters
-from calibrant.metrics.shapes import (
+from calibrant.metrics.metric_types import (
     MeanMetric,
     Metric,
     RowsMetric,
     values_of_curve,
 )
+from calibrant.metrics.registry import metrics_named
+from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.carrying import usable
 from calibrant.scale.drawing import honest, of_blocks, resampled
+from calibrant.scale.map_reduce import left_out, left_out_text
 from calibrant.scale.mean_gaps import gap_of, mean_confidence, residual_of
 from calibrant.scale.row_sums import RowSums
-from calibrant.scale.running import left_out, left_out_text
 from calibrant.scale.sums import ShardSums
 from calibrant.scale.whole_rows import WholeRowSums
 

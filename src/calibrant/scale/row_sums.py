@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.exact import exact_sum, mean_of
 from calibrant.core.weights import times
 from calibrant.metrics.positive import POSITIVE_METRICS
 from calibrant.metrics.registry import METRICS, MeanMetric
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.cells import FINE, CellSums, Grid, added
-from calibrant.scale.exact import exact_sum, mean_of
-from calibrant.scale.weighing import Kinds, powers_of, tallied
+from calibrant.scale.weighted_counts import Kinds, powers_of, tallied
 
 # Means over rows that aren't counts. Cells of their values are so many to a factor of two.
 LOSSES = ("nll", "brier")
@@ -34,7 +34,7 @@ class LossCells:
 
     Attributes:
         key: (P,) cells, ascending; of rows with weights apart by the power of two of these.
-        sums: (P, 1) rows of each; (P, 4) with their weights (`calibrant.scale.weighing`).
+        sums: (P, 1) rows of each; (P, 4) with their weights (`calibrant.scale.weighted_counts`).
     """
 
     key: IntArray
@@ -71,7 +71,7 @@ class RowSums:
     Attributes:
         n: number of rows.
         cells: rows by confidence and outcome.
-        totals: by name the exact sum of a loss (`calibrant.scale.exact`), times the weights; none
+        totals: by name the exact sum of a loss (`calibrant.core.exact`), times the weights; none
             for top-label form.
         losses: by name how often which losses occur.
         clipped: rows whose true class has a probability of nearly 0.

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray, to_numpy
 from calibrant.core.errors import InputError
+from calibrant.core.exact import mixed
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
-from calibrant.scale.exact import mixed
-from calibrant.scale.running import Task, Watcher, through
+from calibrant.scale.map_reduce import Task, Watcher, through
 from calibrant.scale.shards import Shards
 
 # Places are gone through so many at a time.

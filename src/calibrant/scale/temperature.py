@@ -21,6 +21,7 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
     PredictionsError,
 )
+from calibrant.core.exact import as_float, exact_sum, mean_of, rounded_sum
 from calibrant.core.weights import are_counts
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import (
@@ -32,9 +33,8 @@ from calibrant.predictions.temperature import (
     fit_temperature,
 )
 from calibrant.scale.engines import Engine
-from calibrant.scale.exact import as_float, exact_sum, mean_of, rounded_sum
+from calibrant.scale.map_reduce import Task, Watcher, gathered
 from calibrant.scale.moments import ORDER, row_moments
-from calibrant.scale.running import Task, Watcher, gathered
 from calibrant.scale.sampling import chosen_rows, joined
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards

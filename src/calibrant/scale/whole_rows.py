@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.exact import mixed
 from calibrant.metrics.bins import DEFAULT_BINS, bin_edges, bin_index
 from calibrant.metrics.full_rows import (
     BLOCKS,
@@ -26,7 +27,6 @@ from calibrant.metrics.refit import AS_GIVEN, GRID, lowest_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.quintic import quintic
 from calibrant.predictions.rows import summarize
-from calibrant.scale.exact import mixed
 
 # Numbers are rounded to multiples of these, of which sums over 2^28 rows are still exact.
 UNIT, LOSS_UNIT = 2.0**-32, 2.0**-24

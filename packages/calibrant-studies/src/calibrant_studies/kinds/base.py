@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
+from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import METRICS
-from calibrant.metrics.shapes import Metric
 from calibrant_studies.cells import Cell
 from calibrant_studies.declaration import METHOD, Study
 from calibrant_studies.inputs import Given, Inputs

@@ -22,7 +22,7 @@ from calibrant.comparison.comparison import ComparedMethod
 from calibrant.comparison.verdict import decide
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.evaluation.best_set import may_be_best
-from calibrant.evaluation.draws import drawn_once
+from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import holm, paired_difference
 from calibrant.posthoc.base import Calibrator

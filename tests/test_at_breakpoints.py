@@ -1,4 +1,4 @@
-"""Sums at landmarks: the same numbers as running sums over all rows, for much less work."""
+"""Sums at breakpoints: the same numbers as running sums over all rows, for much less work."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.evaluation.draws import Draws
+from calibrant.evaluation import poisson_binomial
+from calibrant.evaluation.at_breakpoints import CurvesAtBreakpoints, Resampling
+from calibrant.evaluation.bootstrap import Draws, floor
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.uncertainty import floor
-from calibrant.metrics import honest_numbers, smooth
-from calibrant.metrics.at_landmarks import CurvesAtLandmarks, Resampling
+from calibrant.evaluation.poisson_binomial import Pieces, honest_curves, numbers_right
+from calibrant.metrics import smooth
 from calibrant.metrics.binned import adaece_of_curves
-from calibrant.metrics.honest_numbers import Pieces, honest_curves, numbers_right
-from calibrant.metrics.landmarks import DenseLandmarks
+from calibrant.metrics.breakpoints import DenseBreakpoints
+from calibrant.metrics.metric_types import values_of_curves
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS, CurveMetric, metrics_named
 from calibrant.metrics.resampling import Clusters, draw_rows, resampled
-from calibrant.metrics.shapes import values_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 
-LANDMARKED = [
+AT_BREAKPOINTS = [
     metric
     for metric in (METRICS | POSITIVE_METRICS).values()
-    if isinstance(metric, CurveMetric) and metric.at_landmarks
+    if isinstance(metric, CurveMetric) and metric.at_breakpoints
 ]
 
 
@@ -58,10 +58,10 @@ def test_resamples_have_the_values_of_running_sums(
     for honest in (False, True):
         few, whole = resampling.curves(drawn), resampled(rows, counts.take(rows.order, axis=1))
         if honest:
-            few.drawn_to_honest()
-            whole.drawn_to_honest()
+            few.shrink_gaps()
+            whole.shrink_gaps()
         np.testing.assert_allclose(few.total, whole.total, rtol=1e-12)
-        for metric in LANDMARKED:
+        for metric in AT_BREAKPOINTS:
             found, wanted = metric.of_curves(few), metric.of_curves(whole)
             if weighted and honest and metric.of_curves is adaece_of_curves:
                 # Whether the last bin holds rows that weren't drawn, behind all that were, is left
@@ -79,9 +79,9 @@ def test_resamples_have_the_values_of_running_sums(
 def test_honest_outcomes_have_the_values_of_running_sums(n: int, ties: int):
     rows = sorted_rows(n, ties)
     outcomes = np.random.default_rng(0).random((30, n)) < rows.confidence
-    right = np.add.reduceat(outcomes, rows.landmarks.positions[:-1], axis=1, dtype=np.float64)
+    right = np.add.reduceat(outcomes, rows.breakpoints.positions[:-1], axis=1, dtype=np.float64)
     few, whole = honest_curves(rows, right.T), ResidualCurves.with_labels(rows, outcomes)
-    for metric in LANDMARKED:
+    for metric in AT_BREAKPOINTS:
         np.testing.assert_allclose(
             metric.of_curves(few), metric.of_curves(whole), atol=1e-12, err_msg=metric.name
         )
@@ -89,39 +89,41 @@ def test_honest_outcomes_have_the_values_of_running_sums(n: int, ties: int):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=400), st.booleans())
-def test_landmarks_keep_runs_whole_and_stretches_short(values: list[int], dense: bool):
+def test_breakpoints_keep_runs_whole_and_stretches_short(values: list[int], dense: bool):
     c = np.sort(np.array(values)) / 400
     rows = TopLabel.sort(c, c > 0.5)
-    marks = rows.dense_landmarks if dense else rows.landmarks
+    marks = rows.dense_breakpoints if dense else rows.breakpoints
     assert marks.positions[0] == 0
     assert marks.positions[-1] == rows.n
     assert (np.diff(marks.positions) > 0).all()
     assert np.isin(marks.positions, rows.tie_starts).all()
     runs = np.diff(np.searchsorted(rows.tie_starts, marks.positions))
-    if isinstance(marks, DenseLandmarks):
+    if isinstance(marks, DenseBreakpoints):
         np.testing.assert_array_equal(marks.single, runs == 1)
         assert marks.width == np.diff(marks.positions)[~marks.single].max(initial=0)
         assert marks.width < 64
 
 
-def test_what_is_no_landmark_is_refused():
+def test_what_is_no_breakpoint_is_refused():
     rows = sorted_rows(3000)
-    curves = CurvesAtLandmarks(rows, rows.landmarks, np.zeros((len(rows.landmarks.positions), 1)))
-    with pytest.raises(ValueError, match="landmarks only"):
+    curves = CurvesAtBreakpoints(
+        rows, rows.breakpoints, np.zeros((len(rows.breakpoints.positions), 1))
+    )
+    with pytest.raises(ValueError, match="breakpoints only"):
         curves.between_edges(np.arange(1001) / 1000)
 
 
 @pytest.mark.parametrize("ties", [0, 1])
 def test_numbers_of_right_rows_follow_their_distribution(ties: int):
     rows = sorted_rows(500, ties, seed=3)
-    pieces = Pieces.of(rows.landmarks)
+    pieces = Pieces.of(rows.breakpoints)
     assert np.diff(pieces.bounds).max() <= 64
     stretch, drawn = numbers_right(
         np.random.default_rng(0), rows.confidence, pieces, slice(0, len(pieces.stretch)), 4000
     )
-    np.testing.assert_array_equal(stretch, np.arange(rows.landmarks.stretches))
-    cuts = rows.landmarks.positions[:-1]
-    sizes = np.diff(rows.landmarks.positions)
+    np.testing.assert_array_equal(stretch, np.arange(rows.breakpoints.stretches))
+    cuts = rows.breakpoints.positions[:-1]
+    sizes = np.diff(rows.breakpoints.positions)
     assert (drawn >= 0).all()
     assert (drawn <= sizes[:, None]).all()
     mean = np.add.reduceat(rows.confidence, cuts)
@@ -141,21 +143,21 @@ def test_a_number_drawn_by_a_table_is_the_one_that_is_looked_for(confidence: str
     chance = np.sort(rng.random(400) if confidence == "mixed" else rng.random(400) ** 40)
     chance[-3:] = 1.0
     bounds = np.array([0, 1, 3, 40, 104, 168, 232, 296, 336, 397, 400])
-    below = honest_numbers._distribution(chance, bounds)  # pyright: ignore[reportPrivateUsage]
+    below = poisson_binomial._distribution(chance, bounds)  # pyright: ignore[reportPrivateUsage]
     uniform = rng.random((10, 500))
     uniform[:, :3] = [0.0, 0.5, 1 - 2**-53]  # the ends, and a place of the table itself
     uniform[:, 3] = below[:, 0] % 1
-    found = honest_numbers._drawn(below, uniform)  # pyright: ignore[reportPrivateUsage]
+    found = poisson_binomial._drawn(below, uniform)  # pyright: ignore[reportPrivateUsage]
     for each, table, numbers in zip(found, below, uniform, strict=True):
         np.testing.assert_array_equal(each, np.searchsorted(table, numbers, side="right"))
 
 
-def test_floors_at_landmarks_are_those_of_rows_drawn_one_by_one():
+def test_floors_at_breakpoints_are_those_of_rows_drawn_one_by_one():
     rows = sorted_rows(4000)
-    quick = floor(rows, LANDMARKED, 600, 0)
+    quick = floor(rows, AT_BREAKPOINTS, 600, 0)
     outcomes = np.random.default_rng(0).random((600, rows.n)) < rows.confidence
-    slow = values_of_curves(LANDMARKED, ResidualCurves.with_labels(rows, outcomes))
-    for metric in LANDMARKED:
+    slow = values_of_curves(AT_BREAKPOINTS, ResidualCurves.with_labels(rows, outcomes))
+    for metric in AT_BREAKPOINTS:
         first, second = quick[metric.name], slow[metric.name]
         assert not np.array_equal(first, second)
         error = np.hypot(first.std(), second.std()) / 600**0.5
@@ -173,7 +175,7 @@ def test_a_floor_does_not_depend_on_what_else_is_measured(labelled_logits):
 
 def test_the_usual_metrics_need_no_running_sums():
     usual = [metric for metric in metrics_named(None) if isinstance(metric, CurveMetric)]
-    assert all(metric.at_landmarks for metric in usual)
+    assert all(metric.at_breakpoints for metric in usual)
 
 
 @settings(max_examples=50, deadline=None)

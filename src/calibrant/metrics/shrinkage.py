@@ -13,7 +13,7 @@ from calibrant.core.arrays import FloatArray, IntArray
 GAP_GROUPS, FEWEST_IN_GROUP = 20, 25
 
 
-class LikelyGaps(NamedTuple):
+class ShrunkGaps(NamedTuple):
     """Gaps of groups of rows, drawn towards 0 as far as they may be noise.
 
     A bootstrap takes the gaps seen for the true ones. Where the truth is 0, or nearly, what was
@@ -43,7 +43,7 @@ class LikelyGaps(NamedTuple):
         for start, stop in pairwise(bounds):
             part = slice(start, stop)
             each = np.ones(stop - start) if weight is None else weight[part]
-            gaps.append(_likely_gap(confidence[part] - correct[part], each, each * each))
+            gaps.append(_shrunk_gap(confidence[part] - correct[part], each, each * each))
         return cls(np.array(bounds), np.array(gaps))
 
     @classmethod
@@ -62,7 +62,7 @@ class LikelyGaps(NamedTuple):
         firsts = np.searchsorted(ends, _firsts(int(ends[-1])), side="right")
         bounds = [*np.unique(firsts).tolist(), len(rows)]
         gaps = [
-            _likely_gap(*(each[:, start:stop].ravel() for each in (residual, mass, squares)))
+            _shrunk_gap(*(each[:, start:stop].ravel() for each in (residual, mass, squares)))
             for start, stop in pairwise(bounds)
         ]
         return cls(np.array(bounds), np.array(gaps))
@@ -80,7 +80,7 @@ def _firsts(n: int) -> IntArray:
     return np.arange(groups) * n // groups
 
 
-def _likely_gap(residual: FloatArray, mass: FloatArray, squares: FloatArray) -> float:
+def _shrunk_gap(residual: FloatArray, mass: FloatArray, squares: FloatArray) -> float:
     """Return the mean of residuals, drawn towards 0 as far as it may be noise.
 
     Args:

@@ -12,7 +12,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.weights import are_counts, mean
 from calibrant.metrics.bins import Cells
 from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.parts import each_once
+from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores
@@ -41,8 +41,8 @@ class Metric:
         weighs: which weights it takes: ``"any"``; ``"counts"``, whole numbers of rows that were
             observed apart; or ``"none"``.
         takes_clusters: whether rows may be clustered.
-        judges: whether a value at its floor means that confidences can't be told from perfect ones.
-            It counts every row and both directions, and a few rows can't decide it.
+        omnibus: whether a value at its floor means that confidences can't be told from perfect
+            ones. It counts every row and both directions, and a few rows can't decide it.
         of_positive: whether it is about the probability of the positive class of binary
             predictions, not about the predicted label.
     """
@@ -57,7 +57,7 @@ class Metric:
     fewest_rows: int = 1
     weighs: Literal["any", "counts", "none"] = "any"
     takes_clusters: bool = True
-    judges: bool = False
+    omnibus: bool = False
     of_positive: bool = False
 
     @property
@@ -118,10 +118,10 @@ class CurveMetric(Metric):
         has_floor: whether honest confidences make it zero, in the limit and only there. It is then
             biased upwards, and has a floor.
         sums_gaps: whether it is made of the sizes of many bins' gaps. Its resamples scatter around
-            gaps drawn towards 0 (`calibrant.metrics.likely_gaps`); what weighs all rows together
+            gaps drawn towards 0 (`calibrant.metrics.shrinkage`); what weighs all rows together
             knows its one gap better than bins know theirs.
-        at_landmarks: whether `of_curves` reads curves at landmarks only
-            (`calibrant.metrics.landmarks`), so that resamples needn't be summed row by row.
+        at_breakpoints: whether `of_curves` reads curves at breakpoints only
+            (`calibrant.metrics.breakpoints`), so that resamples needn't be summed row by row.
     """
 
     of_curves: Callable[[ResidualCurves], FloatArray]
@@ -129,7 +129,7 @@ class CurveMetric(Metric):
     grid: Cells = "uniform"
     has_floor: bool = True
     sums_gaps: bool = False
-    at_landmarks: bool = False
+    at_breakpoints: bool = False
 
     def value(self, rows: TopLabel) -> float:
         """Return the value on sorted rows."""

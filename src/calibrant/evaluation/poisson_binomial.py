@@ -13,9 +13,9 @@ from typing import Self
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.metrics.at_landmarks import CurvesAtLandmarks, running_columns
-from calibrant.metrics.drawn import sums_at
-from calibrant.metrics.landmarks import Landmarks
+from calibrant.evaluation.at_breakpoints import CurvesAtBreakpoints, running_columns
+from calibrant.evaluation.resampled_curves import sums_at
+from calibrant.metrics.breakpoints import Breakpoints
 from calibrant.metrics.running_sums import unit_of
 from calibrant.metrics.top_label import TopLabel
 
@@ -27,15 +27,17 @@ AT_ONCE = 32
 GUIDES = 256
 
 
-def honest_curves(rows: TopLabel, right: FloatArray) -> CurvesAtLandmarks:
+def honest_curves(rows: TopLabel, right: FloatArray) -> CurvesAtBreakpoints:
     """Return the curves of rows without weights of which (P, R) of each stretch are right."""
     unit = unit_of(rows.n)
     sums = running_columns(right * -float(unit))
     confidence = rows.confidence
-    said = sums_at(rows.landmarks.positions, lambda part: np.rint(confidence[part] * unit), rows.n)
+    said = sums_at(
+        rows.breakpoints.positions, lambda part: np.rint(confidence[part] * unit), rows.n
+    )
     sums += said[:, None]
     sums *= 1 / unit
-    return CurvesAtLandmarks(rows, rows.landmarks, sums)
+    return CurvesAtBreakpoints(rows, rows.breakpoints, sums)
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,14 @@ class Pieces:
     stretch: IntArray
 
     @classmethod
-    def of(cls, landmarks: Landmarks) -> Self:
+    def of(cls, breakpoints: Breakpoints) -> Self:
         """Return the pieces of all stretches."""
-        widths = np.diff(landmarks.positions)
+        widths = np.diff(breakpoints.positions)
         number = -(-widths // PIECE)
         stretch = np.repeat(np.arange(len(widths)), number)
         within = np.arange(len(stretch)) - np.repeat(np.cumsum(number) - number, number)
-        first = landmarks.positions[stretch] + within * widths[stretch] // number[stretch]
-        return cls(np.append(first, landmarks.positions[-1]), stretch)
+        first = breakpoints.positions[stretch] + within * widths[stretch] // number[stretch]
+        return cls(np.append(first, breakpoints.positions[-1]), stretch)
 
 
 def numbers_right(

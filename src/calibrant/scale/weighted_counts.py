@@ -1,7 +1,7 @@
 """Weights of rows in whole numbers, and draws of rows that are known by sums of their weights only.
 
 Rows in a cell are told apart by the power of two next above their weight. In units of it weights
-lie in [1/2, 1), and add up as exactly as confidences do (`calibrant.scale.exact`), whatever scale
+lie in [1/2, 1), and add up as exactly as confidences do (`calibrant.core.exact`), whatever scale
 they are on. And of rows whose weights differ by less than a factor of two, how many are drawn says
 nearly all about what they weigh together; the rest is normal, with the variance that it has.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.scale.exact import HALF_BITS, halves, joined
+from calibrant.core.exact import HALF_BITS, halves, joined
 
 # Added to exponents of weights, so that none is negative.
 OFFSET = 1100

@@ -14,16 +14,16 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 
-# Even cells whose edges are landmarks: those of ECE and those of smECE, which hold those of smCE.
+# Even cells whose edges are breakpoints: those of ECE and those of smECE, which hold those of smCE.
 GRIDS = (15, 256)
-# Bins of equal mass whose cuts are landmarks while every row counts once.
+# Bins of equal mass whose cuts are breakpoints while every row counts once.
 MASS_BINS = 15
-# Rows between two landmarks, more where there would be more landmarks than this.
-ROWS_BETWEEN, MOST_LANDMARKS = 32, 4096
+# Rows between two breakpoints, more where there would be more breakpoints than this.
+ROWS_BETWEEN, MOST_BREAKPOINTS = 32, 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Landmarks:
+class Breakpoints:
     """Positions in N sorted rows, each where a run of equal confidences begins.
 
     Attributes:
@@ -50,19 +50,19 @@ class Landmarks:
         return len(self.positions) - 1
 
     def places(self, positions: IntArray) -> IntArray:
-        """Return which landmarks (..., B) positions are.
+        """Return which breakpoints (..., B) positions are.
 
         Raises:
             ValueError: one is none.
         """
         found = np.searchsorted(self.positions, positions)
         if not np.array_equal(self.positions[found], positions):
-            raise ValueError("running sums are known at landmarks only")
+            raise ValueError("running sums are known at breakpoints only")
         return found
 
 
 @dataclass(frozen=True, eq=False)
-class DenseLandmarks(Landmarks):
+class DenseBreakpoints(Breakpoints):
     """So many of them that what a resample wants is near to one.
 
     Attributes:
@@ -74,14 +74,14 @@ class DenseLandmarks(Landmarks):
     width: int
 
     @classmethod
-    def among(cls, few: Landmarks, starts: IntArray) -> Self:
-        """Return more landmarks.
+    def among(cls, few: Breakpoints, starts: IntArray) -> Self:
+        """Return more breakpoints.
 
         Args:
             few: what all rows together want.
             starts: (G + 1,) first row of every run of equal confidences, and N.
         """
-        between = max(ROWS_BETWEEN, int(starts[-1]) // MOST_LANDMARKS)
+        between = max(ROWS_BETWEEN, int(starts[-1]) // MOST_BREAKPOINTS)
         first = np.flatnonzero(np.diff(starts[:-1] // between, prepend=-1))
         long = np.flatnonzero(np.diff(starts) > between)
         positions = np.unique(np.concatenate([few.positions, starts[first], starts[long]]))

@@ -1,6 +1,6 @@
-"""Residual curves of many resamples, or of many honest outcomes, known at landmarks only.
+"""Residual curves of many resamples, or of many honest outcomes, known at breakpoints only.
 
-Sums over the stretches between landmarks are a product of a sparse matrix, which holds the rows'
+Sums over the stretches between breakpoints are a product of a sparse matrix, which holds the rows'
 residuals, with how often each row was drawn, a resample a column. That takes one multiplication and
 one addition for each row of each resample; neither do rows have to be put in order, nor are running
 sums of all of them written down. Rows without weights are in whole numbers (`InUnits`), so that the
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
-from calibrant.metrics.drawn import DrawnCurve
-from calibrant.metrics.landmarks import DenseLandmarks, Landmarks
+from calibrant.evaluation.resampled_curves import DrawnCurve
+from calibrant.metrics.breakpoints import Breakpoints, DenseBreakpoints
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 # Resamples whose sums are made at once: so few that what is drawn stays in the cache.
@@ -27,20 +27,20 @@ COLUMNS = 64
 ROUNDING = 1e-12
 
 
-class CurvesAtLandmarks(ResidualCurves):
+class CurvesAtBreakpoints(ResidualCurves):
     """R residual curves whose rows all count as they do in `rows`.
 
     Args:
         rows: the sorted rows.
-        landmarks: of the rows.
-        sums: (P + 1, R) sums of c - a over the rows before each landmark.
+        breakpoints: of the rows.
+        sums: (P + 1, R) sums of c - a over the rows before each breakpoint.
     """
 
-    landmarks: Landmarks
+    breakpoints: Breakpoints
     sums: FloatArray
 
-    def __init__(self, rows: TopLabel, landmarks: Landmarks, sums: FloatArray) -> None:
-        for name, value in (("rows", rows), ("landmarks", landmarks), ("sums", sums)):
+    def __init__(self, rows: TopLabel, breakpoints: Breakpoints, sums: FloatArray) -> None:
+        for name, value in (("rows", rows), ("breakpoints", breakpoints), ("sums", sums)):
             object.__setattr__(self, name, value)
 
     @property
@@ -49,13 +49,13 @@ class CurvesAtLandmarks(ResidualCurves):
         return np.array([self.rows.total])
 
     def between(self, cuts: IntArray) -> FloatArray:
-        """Return (R, B) residual sums between the B + 1 landmarks `cuts`."""
-        return np.diff(self.sums[self.landmarks.places(cuts)], axis=0).T
+        """Return (R, B) residual sums between the B + 1 breakpoints `cuts`."""
+        return np.diff(self.sums[self.breakpoints.places(cuts)], axis=0).T
 
     def at_ranks(self, ranks: NDArray[Any]) -> FloatArray:
         """Return (R, B) values of R(k) at (B,) ranks in [0, N]; see `ResidualCurves.at_ranks`."""
         crossing = DrawnCurve(self.rows).crossing(ranks)
-        places = (self.landmarks.places(at[0]) for at in (crossing.below, crossing.above))
+        places = (self.breakpoints.places(at[0]) for at in (crossing.below, crossing.above))
         low, high = (self.sums[each] for each in places)
         return (low + crossing.share[0][:, None] * (high - low)).T
 
@@ -111,9 +111,9 @@ class Resampling:
         else:
             unit, weight, whole = 1.0, rows.weight, np.float64
             residual = weight * (rows.confidence - rows.correct)
-        shape = (rows.dense_landmarks.stretches, number)
+        shape = (rows.dense_breakpoints.stretches, number)
         adding, counting = (
-            csr_matrix((values, columns, rows.dense_landmarks.positions), shape=shape)
+            csr_matrix((values, columns, rows.dense_breakpoints.positions), shape=shape)
             for values in (residual, weight.astype(whole))
         )
         others = np.empty((len(means), number))
@@ -123,7 +123,7 @@ class Resampling:
         total = None if alike else np.bincount(columns, weight, number).astype(np.float64)
         return cls(rows, columns, residual, unit, adding, counting, others, total)
 
-    def curves(self, drawn: NDArray[Any], *, residuals: bool = True) -> ResampledAtLandmarks:
+    def curves(self, drawn: NDArray[Any], *, residuals: bool = True) -> ResampledAtBreakpoints:
         """Return the curves of (G, R) numbers of times that each row or cluster was drawn.
 
         Args:
@@ -152,26 +152,26 @@ class Resampling:
         means /= total
         running = running_columns(sums)
         running *= 1 / self.unit
-        return ResampledAtLandmarks(self, drawn, running, total, means)
+        return ResampledAtBreakpoints(self, drawn, running, total, means)
 
 
-class ResampledAtLandmarks(CurvesAtLandmarks):
+class ResampledAtBreakpoints(CurvesAtBreakpoints):
     """R residual curves of resamples.
 
     Args:
         resampling: of the rows.
         drawn: (G, R) how often each row or cluster was drawn.
-        sums: (P + 1, R) sums of c - a over the rows before each landmark.
+        sums: (P + 1, R) sums of c - a over the rows before each breakpoint.
         total: (R,) how many rows each resample has.
         means: (M, R) means of other numbers.
     """
 
-    landmarks: DenseLandmarks  # pyright: ignore[reportIncompatibleVariableOverride]
+    breakpoints: DenseBreakpoints  # pyright: ignore[reportIncompatibleVariableOverride]
     resampling: Resampling
     drawn: NDArray[Any]
     means: FloatArray
     _total: FloatArray
-    _drawn_to_honest: bool
+    _shrunk: bool
 
     def __init__(
         self,
@@ -181,9 +181,9 @@ class ResampledAtLandmarks(CurvesAtLandmarks):
         total: FloatArray,
         means: FloatArray,
     ) -> None:
-        super().__init__(resampling.rows, resampling.rows.dense_landmarks, sums)
+        super().__init__(resampling.rows, resampling.rows.dense_breakpoints, sums)
         more = {"resampling": resampling, "drawn": drawn, "means": means, "_total": total}
-        for name, value in (more | {"_drawn_to_honest": False}).items():
+        for name, value in (more | {"_shrunk": False}).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -193,14 +193,14 @@ class ResampledAtLandmarks(CurvesAtLandmarks):
 
     @cached_property
     def counts(self) -> FloatArray:
-        """(P + 1, R) how many rows there are before each landmark."""
+        """(P + 1, R) how many rows there are before each breakpoint."""
         counting = self.resampling.counting
         return running_columns(counting @ self.drawn.astype(counting.dtype))
 
-    def drawn_to_honest(self) -> None:
-        """Draw small gaps towards 0, in place: see `LikelyGaps`."""
-        np.add(self.sums, self.rows.towards_honest[self.landmarks.positions, None], out=self.sums)
-        object.__setattr__(self, "_drawn_to_honest", True)
+    def shrink_gaps(self) -> None:
+        """Draw small gaps towards 0, in place: see `ShrunkGaps`."""
+        np.add(self.sums, self.rows.null_shift[self.breakpoints.positions, None], out=self.sums)
+        object.__setattr__(self, "_shrunk", True)
 
     def at_ranks(self, ranks: NDArray[Any]) -> FloatArray:
         """Return (R, B) values of R(k) at ranks in [0, total]; see `ResidualCurves.at_ranks`."""
@@ -213,7 +213,7 @@ class ResampledAtLandmarks(CurvesAtLandmarks):
         width, gap = (_at(sums, stretch + 1) for sums in (self.counts, self.sums))
         width -= mass
         gap -= low
-        many = ~self.landmarks.single[stretch]
+        many = ~self.breakpoints.single[stretch]
         if many.any():
             missing = (wanted - mass)[many]
             before, within = self._runs_within(stretch[many], np.nonzero(many)[1], missing)
@@ -248,7 +248,7 @@ class ResampledAtLandmarks(CurvesAtLandmarks):
         Returns:
             Twice the (M,) number of rows and their sum of c - a.
         """
-        rows, how, marks = self.rows, self.resampling, self.landmarks
+        rows, how, marks = self.rows, self.resampling, self.breakpoints
         start, end = marks.positions[stretch], marks.positions[stretch + 1]
         # What lies beyond the end of a stretch is read, too, but never counted.
         row = np.minimum(start + np.arange(marks.width)[:, None], rows.n - 1)
@@ -268,8 +268,8 @@ class ResampledAtLandmarks(CurvesAtLandmarks):
             *(_split(sums, first, last) for sums in (reached, residual)), strict=True
         )
         gaps = [each[1] / how.unit for each in (before, within)]
-        if self._drawn_to_honest:
-            moved = rows.towards_honest
+        if self._shrunk:
+            moved = rows.null_shift
             gaps[0] += moved[start + first] - moved[start]
             gaps[1] += moved[start + last] - moved[start + first]
         return (before[0], gaps[0]), (within[0], gaps[1])

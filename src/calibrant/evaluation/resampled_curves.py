@@ -62,11 +62,11 @@ class DrawnCurve(ResidualCurves):
 
     _counts: Counts | None
     _outcomes: BoolArray | None
-    _drawn_to_honest = False
+    _shrunk = False
 
-    def drawn_to_honest(self) -> None:
-        """Draw small gaps towards 0, in place: see `LikelyGaps`."""
-        object.__setattr__(self, "_drawn_to_honest", True)
+    def shrink_gaps(self) -> None:
+        """Draw small gaps towards 0, in place: see `ShrunkGaps`."""
+        object.__setattr__(self, "_shrunk", True)
         for name in ("residual", "correct"):  # they were made of the curve as it was
             self.__dict__.pop(name, None)
 
@@ -94,7 +94,7 @@ class DrawnCurve(ResidualCurves):
         residual = rows.confidence[part] - right[part]
         if self._counts is not None:
             residual *= self._counts[part]
-        if self._drawn_to_honest:
+        if self._shrunk:
             residual += rows.shrinkage(part)
         return residual
 

@@ -1,0 +1,297 @@
+"""Resamples and honest data sets of rows in memory: drawn in batches, by a seed, once.
+
+Batches and their random numbers depend on the number of rows and on the seed alone, so that results
+don't depend on the number of threads, and resamples of several calibrators on one test set are
+paired. What intervals and floors are made of them, `calibrant.evaluation.uncertainty` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.threads import one_blas_thread, worker_count
+from calibrant.evaluation.at_breakpoints import Resampling
+from calibrant.evaluation.poisson_binomial import Pieces, honest_curves, numbers_right
+from calibrant.evaluation.resampled_curves import DrawnCurve, draw_counts, draw_outcomes, stretches
+from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric, values_of_curves
+from calibrant.metrics.resampling import Clusters, Counts, HonestDraws, draw_columns, resampled
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.predictions.scoring import RowScores
+
+T = TypeVar("T")
+AnyDraws = TypeVar("AnyDraws", bound="Draws")
+
+# Resamples are drawn in batches of about this many rows in all, 2 MB an array.
+BATCH_ROWS = 1 << 18
+# Sums at breakpoints are made of so many numbers of a resample's rows together, 1 MB.
+ROWS_TOGETHER = 1 << 20
+# Draws of more bytes than this are made anew for every evaluation.
+MOST_KEPT = 1 << 26
+# Pieces whose distributions, and data sets whose metrics, are computed at once.
+PIECES_TOGETHER, SETS_TOGETHER = 256, 100
+
+INDEPENDENT = HonestDraws(None, 0.0)
+
+Replicates = dict[str, FloatArray]
+
+
+def batch_sizes(rows: int, resamples: int) -> list[int]:
+    """Return how many resamples of so many rows each batch holds."""
+    size = max(1, min(resamples, BATCH_ROWS // rows))
+    return [min(size, resamples - start) for start in range(0, resamples, size)]
+
+
+def in_batches(
+    batch: Callable[[np.random.Generator, int], Replicates], rows: int, resamples: int, seed: int
+) -> Replicates:
+    """Return what `batch` makes of generators and numbers of resamples, on every core."""
+    sizes = batch_sizes(rows, resamples)
+    generators = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(len(sizes))]
+    return shared(lambda given: batch(*given), zip(generators, sizes, strict=True))
+
+
+def shared(batch: Callable[[T], Replicates], parts: Iterable[T]) -> Replicates:
+    """Return what `batch` makes of the parts, one behind the other, on every core."""
+    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
+        return joined(list(pool.map(batch, parts)))
+
+
+def joined(parts: Sequence[Replicates]) -> Replicates:
+    """Return the values of all parts, one behind the other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Resamples of N rows, or of G clusters of them.
+
+    Attributes:
+        number: G, or N.
+        sizes: how many resamples each batch holds.
+        seed: of the random numbers.
+        kept: what `of` returns, where it serves several evaluations.
+    """
+
+    number: int
+    sizes: list[int]
+    seed: int
+    kept: dict[range, Counts] = field(default_factory=dict[range, Counts])
+
+    @classmethod
+    def of_rows(
+        cls, rows: int, resamples: int, seed: int, clusters: Clusters | None = None
+    ) -> Self:
+        """Return what draws so many resamples of so many rows; see `drawn_once`."""
+        number = rows if clusters is None else clusters.number
+        found, store = cls(number, batch_sizes(rows, resamples), seed), _store.get()
+        return found if store is None else store.kept(found)
+
+    def kept_if_small(self) -> Self:
+        """Return the same with all of it drawn, unless it is too much to be kept."""
+        if sum(self.sizes) * self.number > MOST_KEPT:
+            return self
+        batches = self.batches()
+        with ThreadPoolExecutor(worker_count()) as pool:
+            drawn = pool.map(self.of, batches)
+            return replace(self, kept=dict(zip(batches, drawn, strict=True)))
+
+    def batches(self) -> list[range]:
+        """Return batches that are worked on together: some `ROWS_TOGETHER` numbers in all."""
+        together, last = max(1, ROWS_TOGETHER // (self.number * self.sizes[0])), len(self.sizes)
+        return [range(i, min(i + together, last)) for i in range(0, last, together)]
+
+    def of(self, batches: range) -> Counts:
+        """Return (G, R) how often each row was drawn in the resamples of batches."""
+        if batches in self.kept:
+            return self.kept[batches]
+        each = (self._batch(i) for i in batches)
+        return np.ascontiguousarray(np.concatenate(list(each), axis=1))
+
+    def _batch(self, index: int) -> Counts:
+        own = np.random.SeedSequence(self.seed, spawn_key=(index,))
+        return draw_columns(np.random.default_rng(own), self.number, self.sizes[index])
+
+
+class _Store:
+    """Draws that were kept, by what decides of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._draws: dict[tuple[int, ...], Any] = {}
+
+    def kept(self, draws: AnyDraws) -> AnyDraws:
+        key = (draws.number, draws.seed, *draws.sizes)
+        with self._lock:  # whoever comes second waits, and draws nothing
+            if key not in self._draws:
+                self._draws[key] = draws.kept_if_small()
+            return self._draws[key]
+
+
+_store: ContextVar[_Store | None] = ContextVar("store", default=None)
+
+
+@contextmanager
+def drawn_once() -> Generator[None]:
+    """Let all evaluations inside share what is drawn by the same seed for as many rows.
+
+    Threads that are started inside have to inherit the context.
+    """
+    token = _store.set(_store.get() or _Store())
+    try:
+        yield
+    finally:
+        _store.reset(token)
+
+
+def bootstrap(
+    scores: RowScores,
+    rows: TopLabel,
+    metrics: Sequence[Metric],
+    resamples: int,
+    seed: int,
+    clusters: Clusters | None = None,
+) -> Replicates:
+    """Return the (R,) values of every metric on R bootstrap resamples.
+
+    The same seed draws the same rows whatever the scores, so the values of two calibrators on one
+    test set are paired.
+
+    Args:
+        scores: N scored rows.
+        rows: the same, sorted by confidence.
+        metrics: what to compute; those of whole rows bring their own resamples.
+        resamples: R.
+        seed: of the random numbers.
+        clusters: of the rows, drawn whole; None where every row stands alone.
+    """
+    if not metrics:
+        return {}
+    if rows.n > BATCH_ROWS and rows.weight is None and clusters is None:
+        return in_batches(
+            lambda rng, _: _one_of_many_rows(scores, rows, metrics, rng), rows.n, resamples, seed
+        )
+    drawn = Draws.of_rows(rows.n, resamples, seed, clusters)
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    quick, whole = _at_breakpoints(metrics)
+    columns = rows.order if clusters is None else clusters.codes[rows.order]
+    numbers = [metric.per_row(scores)[rows.order] for metric in means]
+    sums = Resampling.of_rows(rows, columns, drawn.number, numbers)
+
+    def by_running_sums(counts: Counts) -> Replicates:
+        in_order = np.ascontiguousarray(counts.take(columns, axis=0).T)
+        return values_of_resamples(whole, resampled(rows, in_order))
+
+    def batch(batches: range) -> Replicates:
+        counts, size = drawn.of(batches), drawn.sizes[0]
+        found: Replicates = {}
+        if whole:  # on so few resamples that their running sums stay in the cache
+            starts = range(0, counts.shape[1], size)
+            found = joined([by_running_sums(counts[:, i : i + size]) for i in starts])
+        if means or quick:
+            curves = sums.curves(counts, residuals=bool(quick))
+            found |= {m.name: mean for m, mean in zip(means, curves.means, strict=True)}
+            found |= values_of_resamples(quick, curves)
+        return found
+
+    return shared(batch, drawn.batches())
+
+
+def _at_breakpoints(metrics: Sequence[Metric]) -> tuple[list[Metric], list[Metric]]:
+    """Return the curve metrics that read curves at breakpoints only, and those that read it all."""
+    curves = [metric for metric in metrics if isinstance(metric, CurveMetric)]
+    return [m for m in curves if m.at_breakpoints], [m for m in curves if not m.at_breakpoints]
+
+
+def floor(
+    rows: TopLabel,
+    metrics: Sequence[Metric],
+    resamples: int,
+    seed: int,
+    honest: HonestDraws = INDEPENDENT,
+) -> Replicates:
+    """Return the (R,) values of every curve metric under perfect calibration.
+
+    Args:
+        rows: N sorted rows, of which only the confidences are used.
+        metrics: what to compute; metrics without a floor are passed over.
+        resamples: R.
+        seed: of the random numbers.
+        honest: how outcomes of these rows depend on one another.
+    """
+
+    floored = [metric for metric in metrics if isinstance(metric, CurveMetric) and metric.has_floor]
+    quick, whole = _at_breakpoints(floored)
+    if rows.weight is not None or honest.correlation:
+        quick, whole = [], floored
+
+    def batch(rng: np.random.Generator, size: int) -> Replicates:
+        if rows.n > BATCH_ROWS and rows.weight is None and honest.clusters is None:
+            drawn = DrawnCurve(rows, outcomes=draw_outcomes(rng, rows.confidence))
+            return values_of_curves(whole, drawn)
+        outcomes = honest.outcomes(rng, rows.confidence, size)
+        return values_of_curves(whole, ResidualCurves.with_labels(rows, outcomes))
+
+    found = in_batches(batch, rows.n, resamples, seed) if whole else {}
+    return found | floor_at_breakpoints(rows, quick, resamples, seed) if quick else found
+
+
+def _one_of_many_rows(
+    scores: RowScores, rows: TopLabel, metrics: Sequence[Metric], rng: np.random.Generator
+) -> Replicates:
+    """Return the values on one resample, in little more memory than the rows have."""
+    counts = draw_counts(rng, rows.n)
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    totals = np.zeros(len(means))
+    for part in stretches(rows.n) if means else ():
+        often, some = counts[part].astype(np.float64), scores.take(part)
+        totals += [float(often @ metric.per_row(some)) for metric in means]
+    found = {m.name: np.array([t / rows.n]) for m, t in zip(means, totals.tolist(), strict=True)}
+    if len(means) < len(metrics):
+        found |= values_of_resamples(metrics, DrawnCurve(rows, counts[rows.order]))
+    return found
+
+
+def values_of_resamples(metrics: Sequence[Metric], curves: ResidualCurves) -> Replicates:
+    """Return the (R,) values of all curve metrics on R resamples.
+
+    Those made of many gaps scatter around gaps drawn towards 0.
+    """
+    errors = [each for each in metrics if isinstance(each, CurveMetric) and each.sums_gaps]
+    others = [each for each in metrics if each not in errors]
+    found = values_of_curves(others, curves)
+    if errors:
+        curves.shrink_gaps()
+        found |= values_of_curves(errors, curves)
+    return found
+
+
+def floor_at_breakpoints(
+    rows: TopLabel, metrics: Sequence[Metric], resamples: int, seed: int
+) -> Replicates:
+    """Return the (R,) values of metrics that want to know how many rows of a stretch are right."""
+    pieces = Pieces.of(rows.breakpoints)
+    parts = [slice(i, i + PIECES_TOGETHER) for i in range(0, len(pieces.stretch), PIECES_TOGETHER)]
+    generators = np.random.default_rng([seed, 4]).spawn(len(parts))
+    right = np.zeros((rows.breakpoints.stretches, resamples))
+
+    def draw(part: slice, rng: np.random.Generator) -> tuple[IntArray, IntArray]:
+        return numbers_right(rng, rows.confidence, pieces, part, resamples)
+
+    def batch(start: int) -> Replicates:
+        return values_of_curves(
+            metrics, honest_curves(rows, right[:, start : start + SETS_TOGETHER])
+        )
+
+    with one_blas_thread(), ThreadPoolExecutor(worker_count()) as pool:
+        for stretch, found in pool.map(draw, parts, generators):
+            right[stretch] += found
+        return joined(list(pool.map(batch, range(0, resamples, SETS_TOGETHER))))

@@ -21,7 +21,7 @@ from PIL import Image  # noqa: E402
 from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.training.data import ImageSet, Normalisation, read_data_set  # noqa: E402
 from calibrant.training.data.augment import random_crop, random_flip  # noqa: E402
-from calibrant.training.data.binary import read_cifar, read_cifar_c, read_idx  # noqa: E402
+from calibrant.training.data.binary import read_cifar, read_idx  # noqa: E402
 from calibrant.training.data.folders import (  # noqa: E402
     read_aircraft,
     read_class_folders,
@@ -285,22 +285,9 @@ def test_aircraft_loses_its_banner(tmp_path: Path) -> None:
     )
 
 
-def test_cifar_c_gives_the_rows_of_one_severity(tmp_path: Path) -> None:
-    images = pixels(15, 32)
-    np.save(tmp_path / "fog.npy", images)
-    np.save(tmp_path / "labels.npy", np.arange(15) % 3)
-    third = read_cifar_c(tmp_path, "fog", 3)
-    np.testing.assert_array_equal(as_rows(third.images), images[6:9])
-    assert third.labels.tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match="no corruption 'snow'; there are: fog"):
-        read_cifar_c(tmp_path, "snow", 1)
-    with pytest.raises(InputError, match="severity must be 1 to 5, not 6"):
-        read_cifar_c(tmp_path, "fog", 6)
-
-
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
-    cub, idx, shifted, python = (tmp_path / name for name in ("cub", "idx", "shifted", "python"))
-    for folder in (cub, idx, shifted, python):
+    cub, idx, python = (tmp_path / name for name in ("cub", "idx", "python"))
+    for folder in (cub, idx, python):
         folder.mkdir()
     (cub / "image_class_labels.txt").write_text("1 1\n")
     with pytest.raises(InputError, match=r"images\.txt: can't read the list: .*No such file"):
@@ -318,9 +305,6 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     (idx / "train-images-idx3-ubyte.gz").write_bytes(b"no gzip")
     with pytest.raises(InputError, match=r"idx3-ubyte\.gz: can't read the IDX file"):
         read_data_set(idx)
-    np.save(shifted / "fog.npy", pixels(5, 32))
-    with pytest.raises(InputError, match=r"shifted: can't read the arrays: .*labels"):
-        read_cifar_c(shifted, "fog", 1)
     (tmp_path / "cifar.tar.gz").write_bytes(b"no archive")
     with pytest.raises(InputError, match=r"cifar\.tar\.gz: can't read the archive"):
         read_data_set(tmp_path / "cifar.tar.gz")

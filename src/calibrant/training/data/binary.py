@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.files.keys import readable
 from calibrant.training.data.images import ByteArray, ImageSet
 from calibrant.training.data.pickled import images_of, names_of, unpickled
 
 SIDE = 32
-SEVERITIES = 5
 
 
 @dataclass(frozen=True)
@@ -213,36 +211,3 @@ def read_idx(file: Path) -> ByteArray:
     if len(values) != math.prod(shape):
         raise InputError(f"{file}: holds {len(values)} values, but its header says {shape}")
     return values.reshape(shape)
-
-
-def read_cifar_c(folder: Path, corruption: str, severity: int) -> ImageSet:
-    """Read one corruption of CIFAR-10-C or CIFAR-100-C at one severity.
-
-    Hendrycks & Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
-    Perturbations, ICLR 2019. ``CORRUPTION.npy`` stacks the test set five times, from the mildest to
-    the strongest, and ``labels.npy`` belongs to all of that.
-
-    Raises:
-        InputError: there is no such file or severity, or the shapes don't fit.
-    """
-    if not 1 <= severity <= SEVERITIES:
-        raise InputError(f"severity must be 1 to {SEVERITIES}, not {severity}")
-    file = folder / f"{corruption}.npy"
-    if not file.is_file():
-        known = sorted(item.stem for item in folder.glob("*.npy") if item.stem != "labels")
-        raise InputError(f"{folder}: no corruption '{corruption}'; there are: {', '.join(known)}")
-    with readable("the arrays", str(folder)):
-        images: Any = np.load(file, mmap_mode="r", allow_pickle=False)
-        labels: Any = np.load(folder / "labels.npy", allow_pickle=False)
-    for array in (images, labels):
-        if not isinstance(array, np.ndarray):
-            raise InputError(f"{folder}: holds an archive of arrays where an array is expected")
-    if images.ndim != 4 or labels.shape != images.shape[:1] or len(images) % SEVERITIES:
-        raise InputError(
-            f"{file}: images of shape {images.shape} and labels of shape {labels.shape} are no "
-            "five severities of one test set"
-        )
-    labels = check_labels(labels, len(images), None, str(folder / "labels.npy"))
-    rows = len(images) // SEVERITIES
-    chosen = slice((severity - 1) * rows, severity * rows)
-    return ImageSet.from_rows(np.asarray(images[chosen]), labels[chosen], str(file))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from calibrant.files.stored_experiments import Experiment
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
+from calibrant_studies.calarena.stored import Experiment
 
 MADE = {"made-binary": 2, "made-multiclass": 5}
 _FIT, _TEST = 300, 500

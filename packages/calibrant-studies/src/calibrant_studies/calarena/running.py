@@ -10,12 +10,12 @@ from typing import Protocol
 import numpy as np
 
 from calibrant.core.errors import NotApplicableError
-from calibrant.files.stored_experiments import Experiment
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
+from calibrant_studies.calarena.stored import Experiment
 
 
 class Experiments(Protocol):

@@ -59,7 +59,7 @@ class AlarmsOnImages(NetworkKind):
         """Return gaps with normal intervals, and what the monitor says."""
         import torch
 
-        from calibrant.training.data.corruptions import CORRUPTIONS, corrupt
+        from calibrant_studies.corruptions import CORRUPTIONS, corrupt
 
         corruption = cell.at["corruption"]
         if corruption not in (NONE, *CORRUPTIONS):

@@ -13,7 +13,6 @@ import numpy as np
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
-from calibrant.files.stored_experiments import StoredExperiments
 from calibrant.posthoc.registry import make_calibrator
 from calibrant_studies.calarena.among import (
     MEASURES,
@@ -32,6 +31,7 @@ from calibrant_studies.calarena.protocol import (
 )
 from calibrant_studies.calarena.published import BASE, Key, Results, read_published
 from calibrant_studies.calarena.running import Experiments, scores_of
+from calibrant_studies.calarena.stored import StoredExperiments
 from calibrant_studies.cells import Cell
 from calibrant_studies.declaration import Study
 from calibrant_studies.inputs import Inputs

@@ -123,8 +123,7 @@ def corrupted(
         severity: 1 to 5.
         inputs: what is given.
     """
-    from calibrant.training.data.binary import read_cifar_c
-    from calibrant.training.data.corruptions import CORRUPTIONS, corrupt
+    from calibrant_studies.corruptions import CORRUPTIONS, corrupt, read_cifar_c
 
     if name in inputs:
         folder = inputs[name].path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
 from scipy.ndimage import gaussian_filter  # noqa: E402
+from test_training_damaged_data import check_damage  # noqa: E402
 
 from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
 from calibrant.training.data import ImageSet  # noqa: E402
-from calibrant.training.data.corruptions import CORRUPTIONS, corrupt  # noqa: E402
+from calibrant_studies.corruptions import CORRUPTIONS, corrupt, read_cifar_c  # noqa: E402
 
 SEVERITIES = range(1, 6)
 SMOOTHING = ("gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur")
@@ -120,3 +123,65 @@ def test_unknown_names_and_severities_are_refused() -> None:
         corrupt(photographs(1), "gausian_blur", 1)
     with pytest.raises(InputError, match="severity must be 1 to 5, not 0"):
         corrupt(photographs(1), "fog", 0)
+
+
+# Images that others have corrupted
+
+
+@pytest.mark.parametrize("labels", [np.arange(10) / 3, np.full(10, -2), np.full(10, np.nan)])
+def test_labels_of_cifar_c_that_name_no_class_are_refused(
+    tmp_path: Path, labels: np.ndarray
+) -> None:
+    np.save(tmp_path / "fog.npy", np.zeros((10, 4, 4, 3), np.uint8))
+    np.save(tmp_path / "labels.npy", labels)
+    with pytest.raises(InputError, match=r"labels\.npy: 'labels' must be whole numbers from 0"):
+        read_cifar_c(tmp_path, "fog", 1)
+    np.save(tmp_path / "labels.npy", np.arange(10.0) % 3)
+    assert read_cifar_c(tmp_path, "fog", 1).labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("scalar", ["fog", "labels"])
+def test_arrays_of_cifar_c_without_dimensions_are_refused(tmp_path: Path, scalar: str) -> None:
+    arrays = {"fog": np.zeros((10, 4, 4, 3), np.uint8), "labels": np.zeros(10, np.int64)}
+    arrays[scalar] = np.array(3)
+    for name, values in arrays.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    with pytest.raises(InputError, match="are no five severities"):
+        read_cifar_c(tmp_path, "fog", 1)
+    with (tmp_path / f"{scalar}.npy").open("wb") as file:
+        np.savez(file, a=np.zeros(10))
+    with pytest.raises(InputError, match="holds an archive of arrays"):
+        read_cifar_c(tmp_path, "fog", 1)
+
+
+def test_images_that_are_no_bytes_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "fog.npy", np.zeros((10, 4, 4, 3)))
+    np.save(tmp_path / "labels.npy", np.zeros(10, int))
+    with pytest.raises(InputError, match=r"fog\.npy: images must be bytes .*not float64"):
+        read_cifar_c(tmp_path, "fog", 1)
+
+
+def test_whatever_is_damaged_ends_in_the_one_error_class(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), dtype=np.uint8)
+    np.save(tmp_path / "fog.npy", images)
+    np.save(tmp_path / "labels.npy", np.arange(10) % 2)
+    check_damage(tmp_path, lambda place: read_cifar_c(place, "fog", 2), 4)
+
+
+def test_cifar_c_gives_the_rows_of_one_severity(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (15, 32, 32, 3), dtype=np.uint8)
+    np.save(tmp_path / "fog.npy", images)
+    np.save(tmp_path / "labels.npy", np.arange(15) % 3)
+    third = read_cifar_c(tmp_path, "fog", 3)
+    np.testing.assert_array_equal(third.images.numpy().transpose(0, 2, 3, 1), images[6:9])
+    assert third.labels.tolist() == [0, 1, 2]
+    with pytest.raises(InputError, match="no corruption 'snow'; there are: fog"):
+        read_cifar_c(tmp_path, "snow", 1)
+    with pytest.raises(InputError, match="severity must be 1 to 5, not 6"):
+        read_cifar_c(tmp_path, "fog", 6)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "fog.npy", np.zeros((5, 32, 32, 3), np.uint8))
+    with pytest.raises(InputError, match=r"can't read the arrays: .*labels"):
+        read_cifar_c(tmp_path, "fog", 1)

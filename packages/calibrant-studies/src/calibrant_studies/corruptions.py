@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import named
+from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
-from calibrant.training.data.binary import SEVERITIES
+from calibrant.files.keys import readable
 from calibrant.training.data.images import ImageSet, open_image, tensor
 
+SEVERITIES = 5
 Pixels = NDArray[np.float64]
 # Each maps (N, H, W, 3) values in [0, 1] and a strength; what it returns is clipped to [0, 1].
 Corruption = Callable[[Pixels, Any, np.random.Generator], Pixels]
@@ -229,3 +232,36 @@ CORRUPTIONS: dict[str, tuple[Corruption, tuple[Any, ...]]] = {
     "jpeg_compression": (_jpeg, (80, 65, 58, 50, 40)),
     "elastic_transform": (_elastic, ((0.4, 2.0), (0.6, 2.0), (0.8, 2.0), (1.0, 2.0), (1.2, 2.0))),
 }
+
+
+def read_cifar_c(folder: Path, corruption: str, severity: int) -> ImageSet:
+    """Read one corruption of CIFAR-10-C or CIFAR-100-C at one severity.
+
+    Hendrycks & Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
+    Perturbations, ICLR 2019. ``CORRUPTION.npy`` stacks the test set five times, from the mildest to
+    the strongest, and ``labels.npy`` belongs to all of that.
+
+    Raises:
+        InputError: there is no such file or severity, or the shapes don't fit.
+    """
+    if not 1 <= severity <= SEVERITIES:
+        raise InputError(f"severity must be 1 to {SEVERITIES}, not {severity}")
+    file = folder / f"{corruption}.npy"
+    if not file.is_file():
+        known = sorted(item.stem for item in folder.glob("*.npy") if item.stem != "labels")
+        raise InputError(f"{folder}: no corruption '{corruption}'; there are: {', '.join(known)}")
+    with readable("the arrays", str(folder)):
+        images: Any = np.load(file, mmap_mode="r", allow_pickle=False)
+        labels: Any = np.load(folder / "labels.npy", allow_pickle=False)
+    for array in (images, labels):
+        if not isinstance(array, np.ndarray):
+            raise InputError(f"{folder}: holds an archive of arrays where an array is expected")
+    if images.ndim != 4 or labels.shape != images.shape[:1] or len(images) % SEVERITIES:
+        raise InputError(
+            f"{file}: images of shape {images.shape} and labels of shape {labels.shape} are no "
+            "five severities of one test set"
+        )
+    labels = check_labels(labels, len(images), None, str(folder / "labels.npy"))
+    rows = len(images) // SEVERITIES
+    chosen = slice((severity - 1) * rows, severity * rows)
+    return ImageSet.from_rows(np.asarray(images[chosen]), labels[chosen], str(file))

@@ -255,7 +255,7 @@ def heads() -> dict[str, bytes]:
 
 
 def see_head(watch: Watch, kept: dict[str, bytes], rng: Rng) -> None:
-    from calibrant.training.second_stages.storage import load_head
+    from calibrant.training.second_stages.heads import load_head
 
     path = watch.folder / "head.safetensors"
     content, other = (kept[str(name)] for name in rng.choice(list(kept), 2))

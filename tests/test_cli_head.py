@@ -20,7 +20,7 @@ from calibrant.posthoc.temperature.scaling import TemperatureScaling  # noqa: E4
 from calibrant.predictions.predictions import Predictions  # noqa: E402
 from calibrant.sample import load_sample  # noqa: E402
 from calibrant.training.second_stages import FeatureRows, HeadRetraining, load_head  # noqa: E402
-from calibrant.training.second_stages.held_out import logits_of, measure_logits  # noqa: E402
+from calibrant.training.second_stages.measured import logits_of, measure_logits  # noqa: E402
 
 QUICK = ["--epochs", "2", "--resamples", "20"]
 

@@ -160,7 +160,7 @@ def test_what_an_epoch_came_to_is_read_whole_on_a_narrow_terminal(
     pytest.importorskip("lightning")
     from calibrant.cli.output import progress
     from calibrant.training.run import Announcer
-    from calibrant.training.run.state import Progress
+    from calibrant.training.run.folder import Progress
 
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)

@@ -20,9 +20,9 @@ from calibrant.training.losses import (
     CrossEntropy,
     RankMixup,
     SoftECE,
-    pairs,
+    margins,
 )
-from calibrant.training.losses.pairs import pair_sum
+from calibrant.training.losses.margins import pair_sum
 
 CLASSES = 4
 
@@ -220,11 +220,11 @@ def test_cpc_by_running_sums_of_powers_is_that_by_decays(monkeypatch, n_classes,
     logits, target = 3 * torch.randn(64, n_classes), torch.randint(n_classes, (64,))
     if wide:
         logits[5, 0] = 1000.0
-    powers = Mock(wraps=pairs._weighted_sums)
-    monkeypatch.setattr(pairs, "_weighted_sums", powers)
+    powers = Mock(wraps=margins._weighted_sums)
+    monkeypatch.setattr(margins, "_weighted_sums", powers)
     found: list[tuple[torch.Tensor, torch.Tensor]] = []
     for on_host in (True, False):
-        monkeypatch.setattr(pairs, "on_host", lambda logits, answer=on_host: answer)
+        monkeypatch.setattr(margins, "on_host", lambda logits, answer=on_host: answer)
         z = logits.clone().requires_grad_()
         value = CPC(reduction="none")(z, target)
         value.sum().backward()

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from calibrant.training.losses import MMCE, CrossEntropy, FeDLaS  # noqa: E402
-from calibrant.training.losses.recorder import Recorder  # noqa: E402
+from calibrant.training.losses.base import Recorder  # noqa: E402
 from calibrant.training.nets import make_network  # noqa: E402
 from calibrant.training.run.objective import Objective  # noqa: E402
 

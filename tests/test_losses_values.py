@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.training.decoupling import decouple
 from calibrant.training.losses import (
     CPC,
     CRL,
@@ -20,6 +19,7 @@ from calibrant.training.losses import (
     MbLS,
     make_loss,
 )
+from calibrant.training.mixing import decouple
 
 ROWS, CLASSES = np.arange(4)[:, None], np.arange(5)
 LOGITS = torch.tensor(8 * np.sin(5 * ROWS + CLASSES))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import TrainingWarning
 from calibrant.training.losses import CRL, FeDLaS, Focal, watch
-from calibrant.training.losses.focal import BATCHES_WITHOUT_EPOCH
+from calibrant.training.losses.likelihood import BATCHES_WITHOUT_EPOCH
 
 CLASSES = 4
 

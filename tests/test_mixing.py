@@ -9,9 +9,8 @@ from torch import nn
 
 from calibrant.core.errors import InputError
 from calibrant.training import LOSSES, MIT, Mixup, PenultimateFeatures, RegMixup, make_loss
-from calibrant.training.decoupling import _chance_apart
 from calibrant.training.losses import BrierLoss, CrossEntropy, FeDLaS, LabelSmoothing
-from calibrant.training.mixing import MixedBatch
+from calibrant.training.mixing import MixedBatch, _chance_apart
 
 CLASSES = 4
 

@@ -76,7 +76,7 @@ def test_the_axis_of_gaps_is_in_points(drifted: cb.Monitor) -> None:
 def test_a_second_stage_names_its_tolerance_and_what_was_lost() -> None:
     pytest.importorskip("torch")
     from calibrant.training.second_stages import MaCCal
-    from calibrant.training.second_stages.kappa import Candidate, KappaPoint, choose, warning_of
+    from calibrant.training.second_stages.maccal import Candidate, KappaPoint, choose, warning_of
 
     held: dict[str, Any] = {"accuracy": 0.7, "confidence": 0.7, "ece": 0.1, "nll": 1.0}
     lost = held | {"loss": 0.0315, "loss_error": 0.004}

@@ -41,9 +41,9 @@ from calibrant.training.second_stages import (  # noqa: E402
     make_second_stage,
     replace_head,
 )
-from calibrant.training.second_stages.held_out import logits_of, measure_logits  # noqa: E402
-from calibrant.training.second_stages.kappa import Candidate, KappaPoint, accuracy_lost, choose  # noqa: E402
-from calibrant.training.second_stages.scaling import FeatureScaling  # noqa: E402
+from calibrant.training.second_stages.maccal import Candidate, KappaPoint, accuracy_lost, choose  # noqa: E402
+from calibrant.training.second_stages.measured import logits_of, measure_logits  # noqa: E402
+from calibrant.training.second_stages.sources import FeatureScaling  # noqa: E402
 
 FEW = {"epochs": 3, "seed": 1}
 # After three epochs a head of two layers is far behind a linear one, which MaC-Cal warns of.
@@ -470,22 +470,22 @@ def test_files_that_are_no_heads_are_refused(rows, tmp_path):
 
 
 def test_no_header_reserves_memory_for_more_than_the_file_holds(monkeypatch, rows):
-    from calibrant.training.second_stages import storage
+    from calibrant.training.second_stages import heads
 
     made = []
-    for name, maker in storage.MAKERS.items():
+    for name, maker in heads.MAKERS.items():
         recorded = lambda *sizes, maker=maker: made.append(sizes) or maker(*sizes)  # noqa: E731
-        monkeypatch.setitem(storage.MAKERS, name, recorded)
+        monkeypatch.setitem(heads.MAKERS, name, recorded)
     for layers in ([["linear", 100, 100]] * 2, [["relu"]] * 17, [["variational", 100, 20, 3, 10]]):
         with pytest.raises(ValueError, match=r"sizes of the layers|17 layers"):
-            storage.build(layers, 10_100)
+            heads.build(layers, 10_100)
     assert not made
     for method in SECOND_STAGES:  # a head asks for just what its file holds
         stage = quick(method).fit(*rows[0])
         elements = sum(value.numel() for value in stage.head_.state_dict().values())
-        storage.build(storage.describe(stage.head_), elements)
+        heads.build(heads.describe(stage.head_), elements)
         with pytest.raises(ValueError, match="sizes of the layers"):
-            storage.build(storage.describe(stage.head_), elements - 1)
+            heads.build(heads.describe(stage.head_), elements - 1)
 
 
 def test_layers_that_do_not_fit_one_another_are_refused(tmp_path):

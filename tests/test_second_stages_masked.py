@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from calibrant.training.second_stages.kappa import next_retention, step_bound  # noqa: E402
+from calibrant.training.second_stages.maccal import next_retention, step_bound  # noqa: E402
 from calibrant.training.second_stages.masked import MaskedDescent, MaskedHeads  # noqa: E402
-from calibrant.training.second_stages.seeds import SeededShuffle, epoch_order  # noqa: E402
+from calibrant.training.second_stages.sources import SeededShuffle, epoch_order  # noqa: E402
 
 WIDTHS = (5, 7, 3)
 RATE = 0.3

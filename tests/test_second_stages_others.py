@@ -26,8 +26,8 @@ from calibrant.training.second_stages import (  # noqa: E402
     parameter_cuts,
     simplex_frame,
 )
-from calibrant.training.second_stages.balanced_head import class_factors, find_balance  # noqa: E402
-from calibrant.training.second_stages.variational_head import (  # noqa: E402
+from calibrant.training.second_stages.balcal import class_factors, find_balance  # noqa: E402
+from calibrant.training.second_stages.heads import (  # noqa: E402
     divergence_from_standard_normal,
 )
 

@@ -13,7 +13,7 @@ import torch
 
 from calibrant.core.errors import InputError
 from calibrant.training.data import read_data_set
-from calibrant.training.data.arrow import ArrowImages
+from calibrant.training.data.columns import ArrowImages
 
 Image = pytest.importorskip("PIL.Image")
 datasets = pytest.importorskip("datasets")
@@ -62,7 +62,7 @@ def test_a_saved_data_set_is_read_batch_by_batch(saved):
 
 
 def test_only_the_images_of_a_batch_are_decoded(saved, monkeypatch):
-    import calibrant.training.data.arrow as module
+    import calibrant.training.data.columns as module
 
     seen: list[str] = []
     real = module.decode

@@ -23,7 +23,7 @@ from PIL import Image  # noqa: E402
 
 from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.training.data import ImageSet, read_data_set  # noqa: E402
-from calibrant.training.data.binary import read_cifar, read_idx  # noqa: E402
+from calibrant.training.data.columns import read_parquet_images  # noqa: E402
 from calibrant.training.data.folders import (  # noqa: E402
     read_aircraft,
     read_class_folders,
@@ -31,7 +31,7 @@ from calibrant.training.data.folders import (  # noqa: E402
     read_list,
 )
 from calibrant.training.data.images import decode  # noqa: E402
-from calibrant.training.data.parquet import read_parquet_images  # noqa: E402
+from calibrant.training.data.small_sets import read_cifar, read_idx  # noqa: E402
 
 RNG = np.random.default_rng(0)
 

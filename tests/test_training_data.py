@@ -20,15 +20,14 @@ from PIL import Image  # noqa: E402
 
 from calibrant.core.errors import InputError  # noqa: E402
 from calibrant.training.data import ImageSet, Normalisation, read_data_set  # noqa: E402
-from calibrant.training.data.augment import random_crop, random_flip  # noqa: E402
-from calibrant.training.data.binary import read_cifar, read_idx  # noqa: E402
+from calibrant.training.data.columns import find_parquet, read_parquet_images  # noqa: E402
 from calibrant.training.data.folders import (  # noqa: E402
     read_aircraft,
     read_class_folders,
     read_list,
 )
-from calibrant.training.data.parquet import find_parquet, read_parquet_images  # noqa: E402
-from calibrant.training.data.splits import shuffled_split, split_by_class  # noqa: E402
+from calibrant.training.data.small_sets import read_cifar, read_idx  # noqa: E402
+from calibrant.training.run.rows import random_crop, random_flip, shuffled_split, split_by_class  # noqa: E402  # noqa: E402
 
 REAL = Path(__file__).parents[2] / "shared/data/cifar10-jpeg"
 

@@ -11,9 +11,13 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
-from calibrant.training.nets import NETS, make_network  # noqa: E402
-from calibrant.training.nets.base import initialise_by_outputs  # noqa: E402
-from calibrant.training.nets.densenet import GROWTH, DenseLayer  # noqa: E402
+from calibrant.training.nets import (  # noqa: E402  # noqa: E402
+    GROWTH,
+    NETS,
+    DenseLayer,
+    initialise_by_outputs,
+    make_network,
+)
 
 # Counted in the reference code; resnet20 by hand, below.
 PUBLISHED = [

@@ -15,7 +15,7 @@ import torch
 
 from calibrant.core.errors import InputError
 from calibrant.training.data import read_data_set
-from calibrant.training.data.pickled import unpickled
+from calibrant.training.data.small_sets import unpickled
 
 RNG = np.random.default_rng(4)
 PIXELS = RNG.integers(256, size=(6, 3072), dtype=np.uint8)

@@ -35,10 +35,10 @@ from calibrant.training.run import (  # noqa: E402
     predict,
     train,
 )
-from calibrant.training.run.batches import TrainingBatches  # noqa: E402
+from calibrant.training.run.folder import Progress, read_checkpoint  # noqa: E402
 from calibrant.training.run.objective import Objective  # noqa: E402
-from calibrant.training.run.protocols import Protocol, protocol_named, rate_at  # noqa: E402
-from calibrant.training.run.state import Progress, read_checkpoint  # noqa: E402
+from calibrant.training.run.rows import TrainingBatches  # noqa: E402
+from calibrant.training.run.settings import Protocol, protocol_named, rate_at  # noqa: E402
 from calibrant.training.second_stages import ProgressiveFreezing  # noqa: E402
 
 CLASSES = 3

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("lightning")
 
 from calibrant.training.run import Announcer
-from calibrant.training.run.state import Progress
+from calibrant.training.run.folder import Progress
 
 
 def test_the_line_names_loss_and_accuracy_of_the_last_epoch_and_nothing_before_it():

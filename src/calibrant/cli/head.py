@@ -68,8 +68,8 @@ def head(
 
     MaC-Cal's head is linear; --set bottleneck=true gives it the two layers of its paper.
     """
+    from calibrant.training.second_stages.heads import FORMAT
     from calibrant.training.second_stages.outcome import run_second_stage
-    from calibrant.training.second_stages.storage import FORMAT
 
     check_outputs([], [out, json])  # the files of a run may have to be made first
     stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
@@ -119,7 +119,7 @@ def _files(
         raise InputError(
             "give either the folder of a run or --train, --validation and --test, not both"
         )
-    from calibrant.training.second_stages.runs import files_of_run
+    from calibrant.training.second_stages.outcome import files_of_run
 
     return files_of_run(run, data)
 

@@ -10,10 +10,10 @@ import torch.distributed
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, MissingDependencyError
+from calibrant.training.adapters import NetworkWithLoss
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.collectives import world_size
-from calibrant.training.with_loss import NetworkWithLoss
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, MissingDependencyError
 from calibrant.training.adapters import for_trainer
-from calibrant.training.features import PenultimateFeatures
+from calibrant.training.features import PenultimateFeatures, logits_of
 from calibrant.training.losses.base import CalibrationLoss
 from calibrant.training.losses.collectives import world_size
 from calibrant.training.mixing import Mixup
-from calibrant.training.nets.forms import logits_of
 
 if TYPE_CHECKING:
     TrainerCallback = object

@@ -13,13 +13,26 @@ import numpy as np
 
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.files.atomic import StrPath, replacing
-from calibrant.training.data.arrays import is_arrays, read_arrays
-from calibrant.training.data.arrow import find_arrow, read_arrow_images
-from calibrant.training.data.binary import is_cifar, is_idx, read_cifar, read_idx_folder
+from calibrant.training.data.columns import (
+    ParquetImages,
+    find_arrow,
+    find_parquet,
+    read_arrow_images,
+    read_parquet_images,
+)
 from calibrant.training.data.folders import read_aircraft, read_class_folders, read_cub
 from calibrant.training.data.images import Images, ImageSet, tensor
-from calibrant.training.data.matlab import DIGITS, is_digits, read_digits
-from calibrant.training.data.parquet import ParquetImages, find_parquet, read_parquet_images
+from calibrant.training.data.small_sets import (
+    DIGITS,
+    is_arrays,
+    is_cifar,
+    is_digits,
+    is_idx,
+    read_arrays,
+    read_cifar,
+    read_digits,
+    read_idx_folder,
+)
 
 LAYOUTS = (
     "train-*.parquet and test-*.parquet, Arrow files of Hugging Face datasets, CIFAR's files or "

@@ -11,23 +11,23 @@ Examples:
     MbLS 0.118
 """
 
-from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
-from calibrant.training.losses.batch import MDCA, MMCE
-from calibrant.training.losses.fedlas import FeDLaS
-from calibrant.training.losses.focal import FLSD, DualFocal, Focal, focal_gamma
-from calibrant.training.losses.gate_recorder import GateEpoch, GateRecorder
-from calibrant.training.losses.gate_state import GateState
+from calibrant.training.losses.fedlas import FeDLaS, GateEpoch, GateRecorder, GateState
 from calibrant.training.losses.likelihood import (
+    FLSD,
+    AdaFocal,
     BrierLoss,
     ConfidencePenalty,
     CrossEntropy,
+    DualFocal,
+    Focal,
     LabelSmoothing,
+    focal_gamma,
 )
 from calibrant.training.losses.margins import ACLS, CPC, MbLS
+from calibrant.training.losses.penalised import MDCA, MMCE, SoftAvUC, SoftECE
 from calibrant.training.losses.ranking import CRL, RankMixup
 from calibrant.training.losses.registry import LOSSES, make_loss
-from calibrant.training.losses.soft import SoftAvUC, SoftECE
 
 __all__ = [
     "ACLS",

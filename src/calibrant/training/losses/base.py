@@ -1,10 +1,11 @@
-"""What all losses share: inputs of any shape, ignored targets, precision, reductions."""
+"""What all losses share: the batch as rows, checks of it, precision, reductions."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
@@ -12,16 +13,211 @@ from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
 from calibrant.training.losses.arguments import choice
-from calibrant.training.losses.inputs import (
-    as_table,
-    check_batch,
-    check_features,
-    check_range,
-    weights_of_classes,
-    weights_of_rows,
-)
-from calibrant.training.losses.recorder import Recorder
-from calibrant.training.losses.rows import Rows
+
+
+@dataclass
+class Rows:
+    """A batch as rows, ignored ones kept in place so that no shape depends on values.
+
+    Attributes:
+        logits: (M, K) float32 or float64; zeros where ignored.
+        target: (M,) int64 classes; 0 where ignored.
+        valid: (M,) bool, False where ignored.
+        features: (M, D) as float32 or float64, or None; zeros where ignored.
+        index: (M,) positions of the rows in the data set, or None.
+        log_probs: (M, K) log softmax.
+        true_log_prob: (M,) log probability of the target.
+        weight: (M,) 1 where valid, else 0.
+        count: () number of valid rows.
+    """
+
+    logits: Tensor
+    target: Tensor
+    valid: Tensor
+    features: Tensor | None = None
+    index: Tensor | None = None
+    log_probs: Tensor = field(init=False)
+    true_log_prob: Tensor = field(init=False)
+    weight: Tensor = field(init=False)
+    count: Tensor = field(init=False)
+
+    # Not lazily: a cached property would end torch.compile's graph, and all losses use these.
+    def __post_init__(self) -> None:
+        self.log_probs = self.logits.log_softmax(1)
+        self.true_log_prob = pick(self.log_probs, self.target)
+        self.weight = self.valid.to(self.logits.dtype)
+        self.count = self.weight.sum()
+
+    @property
+    def cross_entropy(self) -> Tensor:
+        """(M,) minus the log probability of the target."""
+        return -self.true_log_prob
+
+    @property
+    def confidence(self) -> Tensor:
+        """(M,) largest probability."""
+        return self.log_probs.amax(1).exp()
+
+    @property
+    def correct(self) -> Tensor:
+        """(M,) 1 where the largest logit is the target's, else 0; no gradient."""
+        return (self.logits.detach().argmax(1) == self.target).to(self.logits.dtype)
+
+
+def pick(table: Tensor, columns: Tensor) -> Tensor:
+    """Return (M,) the entry of each row of `table` (M, K) in its column."""
+    return table.gather(1, columns[:, None])[:, 0]
+
+
+class Recorder(nn.Module):
+    """Keeps what a loss did to each sample; a module, so that checkpoints hold what it has seen.
+
+    In a distributed run all processes call all of it.
+    """
+
+    def record(self, loss: Any, index: Tensor, logits: Tensor, target: Tensor) -> None:
+        """Keep what `loss` did in its last call, with these (N, K) logits and (N,) targets.
+
+        Args:
+            loss: the one that made this recorder.
+            index: (N,) positions in the training set.
+            logits: (N, K).
+            target: (N,).
+        """
+        raise NotImplementedError
+
+    def join_ranks(self) -> None:
+        """Give each process what all have seen so far: before a checkpoint within an epoch."""
+        raise NotImplementedError
+
+    def columns(self) -> dict[str, float]:
+        """End the epoch and return what the run's history says of it, by column."""
+        raise NotImplementedError
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_batch(logits: Tensor, target: Tensor) -> None:
+    """Check shapes and types of logits (N, K, ...) and target (N, ...).
+
+    Raises:
+        InputError: they don't belong together.
+    """
+    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim >= 2 else None
+    if shape is None or target.shape != shape:
+        raise InputError(
+            "logits must be (N, K) or (N, K, ...) and target (N,) or (N, ...), "
+            f"not {tuple(logits.shape)} and {tuple(target.shape)}{_remedy(logits, target)}"
+        )
+    if logits.shape[1] < 2:
+        raise InputError(
+            "logits must have at least two classes, not one; for a single logit z of a binary "
+            "classifier pass torch.stack([torch.zeros_like(z), z], 1)"
+        )
+    if not logits.is_floating_point():
+        raise InputError(f"logits must be floating point, not {logits.dtype}")
+    if target.dtype not in _INTEGERS:
+        raise InputError(
+            f"target must be whole numbers, not {target.dtype}; target.long() makes them so"
+        )
+
+
+def _remedy(logits: Tensor, target: Tensor) -> str:
+    if logits.shape == target.shape:
+        return (
+            "; soft or one-hot labels aren't taken: pass classes, as target.argmax(1), or let "
+            "calibrant.training.Mixup mix the labels"
+        )
+    if logits.ndim > 2 and target.shape == logits.shape[:-1]:
+        return "; the classes come second: logits.movedim(-1, 1)"
+    if logits.ndim == 2 and target.shape == (len(logits), 1):
+        return "; target.squeeze(1) fits"
+    return ""
+
+
+def check_features(features: Tensor, target: Tensor) -> None:
+    """Check that features are (N, D) or (N, D, ...) beside target (N,) or (N, ...).
+
+    Raises:
+        InputError: they are not.
+    """
+    if features.ndim < 2 or (features.shape[0], *features.shape[2:]) != target.shape:
+        raise InputError(
+            f"features must be (N, D) or (N, D, ...) beside target {tuple(target.shape)}, "
+            f"not {tuple(features.shape)}"
+        )
+
+
+def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
+    """Check that whole numbers lie in 0 to size - 1, where looking is free: on the host.
+
+    On an accelerator this would wait for it; there the device itself refuses such a number, in
+    words of its own. Within torch.compile a look at values would end the graph, and within vmap
+    there are none.
+
+    Args:
+        what: the values' name and of what they are numbers.
+        values: (M,) whole numbers.
+        size: how many there are to choose from.
+        advice: ends the sentence.
+
+    Raises:
+        InputError: one lies outside.
+    """
+    if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
+        return
+    try:
+        low, high = (int(end) for end in values.aminmax())
+    except RuntimeError:
+        return
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise InputError(f"{what} must lie in 0 to {size - 1}, but one is {wrong}; {advice}")
+
+
+def weights_of_classes(weights: Sequence[float] | Tensor | None) -> Tensor | None:
+    """Return class weights as a float32 tensor of their own, checked; None stays None.
+
+    Raises:
+        InputError: they aren't at least two finite numbers from 0, one of them above.
+    """
+    if weights is None:
+        return None
+    try:
+        table = torch.as_tensor(weights).detach().float().clone()
+    # What torch says of words, or of rows of several lengths.
+    except (TypeError, ValueError, RuntimeError):
+        table = torch.empty(0)
+    if table.ndim != 1 or len(table) < 2:
+        raise InputError(f"class_weights must be one number for each class, not {weights!r}")
+    if not table.isfinite().all() or table.min() < 0 or table.max() == 0:
+        raise InputError(
+            "class_weights must be finite, from 0, and not all 0, but lie "
+            f"between {float(table.min())} and {float(table.max())}"
+        )
+    return table
+
+
+def weights_of_rows(weights: Tensor, target: Tensor, logits: Tensor) -> Tensor:
+    """Return (M,) the class weight of each row's target (M,), as precise as logits (M, K).
+
+    Raises:
+        InputError: there are other than K weights.
+    """
+    if len(weights) != logits.shape[1]:
+        raise InputError(
+            f"class_weights are {len(weights)}, but logits have {logits.shape[1]} classes"
+        )
+    return weights.to(logits.dtype)[target]
+
+
+def as_table(values: Tensor) -> Tensor:
+    """Return (M, K) rows of (N, K, ...), in at least float32."""
+    if values.ndim > 2:
+        values = values.movedim(1, -1).reshape(-1, values.shape[1])
+    return values if values.dtype == torch.float64 else values.float()
+
 
 Reduction = Literal["mean", "sum", "none"]
 ClassWeights = Sequence[float] | Tensor | None

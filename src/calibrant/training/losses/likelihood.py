@@ -1,13 +1,18 @@
-"""Cross-entropy and its closest kin: label smoothing, the confidence penalty, the Brier score."""
+"""Losses of the likelihood of a row's target: cross-entropy, its closest kin, the focal family."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from calibrant.training.losses.arguments import number
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction
-from calibrant.training.losses.rows import Rows
+from calibrant.core.errors import InputError
+from calibrant.training.losses.arguments import number, whole
+from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.collectives import world_size
 
 
 class CrossEntropy(CalibrationLoss):
@@ -95,3 +100,291 @@ class ConfidencePenalty(CalibrationLoss):
         terms = -(rows.log_probs.exp() * logs)
         entropy = terms.mean(1) if self.legacy_class_mean else terms.sum(1)
         return rows.cross_entropy - self.beta * entropy
+
+
+# Below this 1 - p the derivative of (1 - p)^gamma with gamma < 1 would overflow.
+_SMALLEST_REST = 1e-12
+# After so many the first call of `start_epoch`, due before the first of them, was forgotten.
+BATCHES_WITHOUT_EPOCH = 1000
+
+
+def rest(rows: Rows) -> Tensor:
+    """Return (M,) 1 - p_y, exact where p_y is close to 1."""
+    return -torch.expm1(rows.true_log_prob)
+
+
+class Focal(CalibrationLoss):
+    """(1 - p_y)^gamma times cross-entropy (Lin et al. 2017; Mukhoti et al. 2020).
+
+    The gradient flows through the weight too.
+
+    Args:
+        gamma: exponent, 0 is cross-entropy; or a schedule {epoch: gamma}, each holding from its
+            epoch, counted from 0, on. The published one on CIFAR is {0: 5, 100: 3, 250: 1}. A
+            schedule needs `start_epoch` to be called.
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
+
+    Attributes:
+        gamma: the exponent in use.
+    """
+
+    def __init__(
+        self,
+        gamma: float | Mapping[int, float] = 3.0,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
+    ) -> None:
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
+        steps = gamma if isinstance(gamma, Mapping) else {0: gamma}
+        if 0 not in steps:
+            raise InputError("a schedule of gamma must say what holds from epoch 0")
+        self.schedule = {
+            whole("epoch of gamma", epoch, at_least=0): number("gamma", steps[epoch], at_least=0)
+            for epoch in sorted(steps)
+        }
+        self.gamma = self.schedule[0]
+        self._calls_without_epoch = 0
+        if len(self.schedule) > 1:
+            self.needs = frozenset({"epochs"})
+
+    def start_epoch(self, epoch: int) -> None:
+        """Take the gamma of the schedule that holds in `epoch`, counted from 0."""
+        self._calls_without_epoch = -1
+        self.gamma = [gamma for start, gamma in self.schedule.items() if start <= epoch][-1]
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        if self.needs and self.learning and not torch.compiler.is_compiling():
+            self._expect_epochs()
+        return rest(rows).clamp_min(_SMALLEST_REST) ** self.gamma * rows.cross_entropy
+
+    def _expect_epochs(self) -> None:
+        """Say so where nobody tells the schedule of epochs."""
+        if self._calls_without_epoch < 0:
+            return
+        self._calls_without_epoch += 1
+        if self._calls_without_epoch > BATCHES_WITHOUT_EPOCH:
+            self._warn_once(
+                f"has a schedule, but no call of start_epoch(epoch) came in "
+                f"{BATCHES_WITHOUT_EPOCH} batches: it stays at gamma {self.gamma:g}"
+            )
+
+
+class FLSD(CalibrationLoss):
+    """Focal loss whose gamma depends on the row's p_y (Mukhoti et al. 2020; "FLSD-53").
+
+    gamma is a constant to the gradient.
+
+    Args:
+        boundaries: increasing p_y at which the next gamma begins.
+        gammas: one more than boundaries. FLSD-53 is the default; FLSD-52 is (5, 3, 2).
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
+    """
+
+    def __init__(
+        self,
+        boundaries: Sequence[float] = (0.2, 0.5),
+        gammas: Sequence[float] = (5.0, 3.0, 3.0),
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
+    ) -> None:
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
+        for name, values in (("boundaries", boundaries), ("gammas", gammas)):
+            if not isinstance(values, (list, tuple)):
+                raise InputError(f"{name} must be several numbers, not {values!r}")
+        self.boundaries = tuple(number("boundary", edge, above=0, at_most=1) for edge in boundaries)
+        self.gammas = tuple(number("gamma", gamma, at_least=0) for gamma in gammas)
+        if len(gammas) != len(boundaries) + 1 or sorted(boundaries) != list(boundaries):
+            raise InputError(
+                "boundaries must increase and gammas must be one more, "
+                f"not {self.boundaries} and {self.gammas}"
+            )
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        likely = rows.true_log_prob.detach().exp()
+        gamma = torch.full_like(likely, self.gammas[0])
+        for edge, exponent in zip(self.boundaries, self.gammas[1:], strict=True):
+            gamma = gamma.masked_fill(likely >= edge, exponent)
+        return rest(rows).clamp_min(_SMALLEST_REST) ** gamma * rows.cross_entropy
+
+
+class DualFocal(CalibrationLoss):
+    """(1 - p_y + p_j)^gamma times cross-entropy, p_j the next below p_y (Tao et al. 2023).
+
+    p_j is the largest probability strictly below p_y, 0 if none is. Gradients flow through both.
+
+    Args:
+        gamma: exponent, 0 is cross-entropy. The authors take 5 on CIFAR-10 and 3 on 20 Newsgroups
+            and cross-validate elsewhere; the 0 that their code starts from is never meant.
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
+    """
+
+    def __init__(
+        self,
+        gamma: float = 5.0,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
+    ) -> None:
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
+        self.gamma = number("gamma", gamma, at_least=0)
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        below = rows.log_probs < rows.true_log_prob[:, None]
+        next_smaller = rows.log_probs.exp().masked_fill(~below, 0).max(1).values
+        base = (rest(rows) + next_smaller).clamp_min(_SMALLEST_REST)
+        return base**self.gamma * rows.cross_entropy
+
+
+def focal_gamma(probability: float) -> float:
+    """Return the gamma at which focal loss pulls a row of that p_y as hard as cross-entropy does.
+
+    Solves (1 - p)^gamma - gamma p (1 - p)^(gamma - 1) log p = 1 for gamma > 0 by Lambert's W; rows
+    less likely are pulled harder, the others less (Mukhoti et al. 2020). There is none
+    from p = 1/2 on.
+
+    Raises:
+        InputError: `probability` isn't between 0 and 1/2.
+    """
+    from math import exp, log, log1p
+
+    from scipy.special import lambertw
+
+    p = number("probability", probability, above=0)
+    if p >= 0.5:
+        raise InputError(f"probability must lie below 1/2, where a gamma exists, not {p}")
+    # exp(a g) (1 + b g) = 1; besides g = 0 the other real branch of W solves it.
+    a, b = log1p(-p), -p * log(p) / (1 - p)
+    other = lambertw(a / b * exp(a / b), k=-1)
+    return float(other.real / a - 1 / b)
+
+
+class AdaFocal(CalibrationLoss):
+    """Focal loss with a gamma per bin, moved by validation calibration (Ghosh et al. 2022).
+
+    A row takes the gamma of the bin of its p_y: (1 - p_y)^gamma CE for gamma >= 0, and the
+    "inverse" (1 + p_y)^|gamma| CE below, where the bin is underconfident. After each epoch call
+    `update_from_validation`: bins become equal-mass bins of validation confidence, and with the
+    gap E_b = mean confidence - accuracy of bin b
+
+        gamma_b <- gamma_b exp(rate E_b)  if gamma_b > 0, else  gamma_b exp(-rate E_b),
+
+    then |gamma_b| < switch jumps to the other sign at magnitude `switch`, and gamma_b is clipped.
+    The bins are of top-label confidence but looked up by p_y, as in the paper. The validation rows
+    are used up by this: don't also report on them.
+
+    Args:
+        n_bins: number of bins.
+        rate: lambda of the update.
+        gamma_min: lower limit of gamma.
+        gamma_max: upper limit of gamma.
+        switch: magnitude below which gamma changes sign.
+        reduction: see `CalibrationLoss`.
+        ignore_index: see `CalibrationLoss`.
+        class_weights: see `CalibrationLoss`.
+
+    Attributes:
+        edges: (bins + 1,) buffer. gammas: (bins,) buffer. Equal widths and 1 at first.
+    """
+
+    needs = frozenset({"validation"})
+    edges: Tensor
+    gammas: Tensor
+
+    def __init__(
+        self,
+        n_bins: int = 15,
+        rate: float = 1.0,
+        gamma_min: float = -2.0,
+        gamma_max: float = 20.0,
+        switch: float = 0.2,
+        *,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        class_weights: ClassWeights = None,
+    ) -> None:
+        super().__init__(
+            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
+        )
+        self.n_bins = whole("n_bins", n_bins, at_least=1)
+        self.rate = number("rate", rate, at_least=0)
+        self.gamma_min = number("gamma_min", gamma_min, at_most=0)
+        self.gamma_max = number("gamma_max", gamma_max, above=0)
+        self.switch = number("switch", switch, at_least=0)
+        self.register_buffer("edges", torch.linspace(0, 1, self.n_bins + 1))
+        self.register_buffer("gammas", torch.ones(self.n_bins))
+
+    def _row_losses(self, rows: Rows) -> Tensor:
+        likely = rows.true_log_prob.exp()
+        inner = self.edges[1:-1].to(likely.dtype)
+        band = torch.bucketize(likely.detach(), inner, right=True)
+        gamma = self.gammas.to(likely.dtype)[band]
+        base = torch.where(gamma >= 0, rest(rows), 1 + likely).clamp_min(1e-12)
+        return base ** gamma.abs() * rows.cross_entropy
+
+    @torch.no_grad()
+    def update_from_validation(self, logits: Tensor, target: Tensor) -> None:
+        """Move bins and gammas by how far off the network is on held-out rows.
+
+        In a distributed run all processes call it; the outcome of process 0, which therefore needs
+        the whole validation set, is taken by all.
+
+        Args:
+            logits: (N, K) or (N, K, ...) of the validation set, network in eval mode.
+            target: (N,) or (N, ...).
+
+        Raises:
+            InputError: no row that counts, logits that are no numbers, or shapes that don't fit.
+        """
+        rows = self._rows(logits, target, None)
+        # On the host: once an epoch, and not every accelerator has float64.
+        confidence = rows.confidence[rows.valid].cpu().double()
+        correct = rows.correct[rows.valid].cpu().double()
+        if not len(confidence):
+            raise InputError("the validation set of AdaFocal has no row that counts")
+        if confidence.isnan().any():
+            raise InputError("the validation logits of AdaFocal must be numbers, but some are NaN")
+        edges = _equal_mass_edges(confidence, self.n_bins)
+        # Bins are (lo, hi]; the smallest confidence, equal to the first edge, is in none.
+        band = torch.bucketize(confidence, edges) - 1
+        inside = band >= 0
+        gaps = torch.zeros(self.n_bins, dtype=torch.float64)
+        sizes = gaps.clone()
+        gaps.index_add_(0, band[inside], (confidence - correct)[inside])
+        sizes.index_add_(0, band[inside], torch.ones_like(confidence)[inside])
+        gamma = self.gammas.cpu().double()
+        gamma = gamma * torch.exp(gamma.sign() * self.rate * gaps / sizes.clamp_min(1))
+        jump = self.switch * torch.where(gamma > 0, -torch.ones_like(gamma), 1)
+        gamma = torch.where(gamma.abs() < self.switch, jump, gamma)
+        self.gammas.copy_(gamma.clamp(self.gamma_min, self.gamma_max))
+        self.edges.copy_(edges)
+        if world_size() > 1:
+            dist.broadcast(self.gammas, 0)
+            dist.broadcast(self.edges, 0)
+
+
+def _equal_mass_edges(confidence: Tensor, n_bins: int) -> Tensor:
+    """Return (bins + 1,) edges between sorted confidences, interpolated at equal ranks."""
+    ordered = confidence.sort().values
+    last = len(ordered) - 1
+    rank = torch.linspace(0, len(ordered), n_bins + 1, dtype=torch.float64)
+    rank = rank.clamp_max(last)
+    low = rank.floor().long()
+    high = (low + 1).clamp_max(last)
+    return torch.lerp(ordered[low], ordered[high], rank - low)

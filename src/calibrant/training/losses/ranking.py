@@ -11,10 +11,14 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.losses.arguments import choice, number, whole
-from calibrant.training.losses.base import CalibrationLoss, Reduction, full_precision
+from calibrant.training.losses.base import (
+    CalibrationLoss,
+    Reduction,
+    Rows,
+    check_range,
+    full_precision,
+)
 from calibrant.training.losses.collectives import gather_rows
-from calibrant.training.losses.inputs import check_range
-from calibrant.training.losses.rows import Rows
 
 
 class CRL(CalibrationLoss):

@@ -9,20 +9,21 @@ from typing import Any
 
 from calibrant.core.arguments import named, unknown
 from calibrant.core.errors import InputError
-from calibrant.training.losses.adafocal import AdaFocal
 from calibrant.training.losses.base import CalibrationLoss
-from calibrant.training.losses.batch import MDCA, MMCE
 from calibrant.training.losses.fedlas import FeDLaS
-from calibrant.training.losses.focal import FLSD, DualFocal, Focal
 from calibrant.training.losses.likelihood import (
+    FLSD,
+    AdaFocal,
     BrierLoss,
     ConfidencePenalty,
     CrossEntropy,
+    DualFocal,
+    Focal,
     LabelSmoothing,
 )
 from calibrant.training.losses.margins import ACLS, CPC, MbLS
+from calibrant.training.losses.penalised import MDCA, MMCE, SoftAvUC, SoftECE
 from calibrant.training.losses.ranking import CRL, RankMixup
-from calibrant.training.losses.soft import SoftAvUC, SoftECE
 
 LOSSES: dict[str, Callable[..., CalibrationLoss]] = {
     "cross-entropy": CrossEntropy,

@@ -9,16 +9,12 @@ Examples:
     2
 """
 
-from calibrant.training.run.examples import Examples, own_data
-from calibrant.training.run.folder import write_outputs
-from calibrant.training.run.images import held_out
-from calibrant.training.run.observer import Announcer, Observer
-from calibrant.training.run.outcome import RunOutcome, evaluate_run
+from calibrant.training.run.folder import Announcer, Observer, write_outputs
 from calibrant.training.run.outputs import Outputs, predict
-from calibrant.training.run.protocols import PROTOCOLS, Protocol
-from calibrant.training.run.settings import RunSettings
+from calibrant.training.run.rows import Examples, held_out, own_data
+from calibrant.training.run.settings import PROTOCOLS, Protocol, RunSettings
 from calibrant.training.run.train import train
-from calibrant.training.run.trained import Trained, load_network
+from calibrant.training.run.trained import RunOutcome, Trained, evaluate_run, load_network
 
 __all__ = [
     "PROTOCOLS",

@@ -1,9 +1,14 @@
-"""The folder of a run: what it was asked to do, how it went, and what the network says."""
+"""The folder of a run: what it was asked to do, how far it is, how it went."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +20,162 @@ from calibrant.core.errors import InputError, PredictionsError, TrainingWarning,
 from calibrant.core.text import strict_json
 from calibrant.files.atomic import StrPath, replacing
 from calibrant.predictions.last_layer import Head, check_head_makes
+from calibrant.training.data.images import Normalisation
+from calibrant.training.features import frozen
 from calibrant.training.nets import ImageClassifier, TappedNetwork
-from calibrant.training.nets.forms import frozen
 from calibrant.training.run.outputs import Outputs
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import LAST, Progress
+
+FORMAT = 1
+LAST, BEST = "last.ckpt", "best.ckpt"
+_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation")
+
+
+@dataclass
+class Progress:
+    """Where a run is.
+
+    Attributes:
+        epoch: the one that is going on, counted from 0.
+        step: the next of its steps.
+        loss_sum: of the rows of this epoch so far, on this device.
+        right: how many of those were classified rightly.
+        rows: how many there were.
+        best_accuracy: the largest validation accuracy of a finished epoch; -1 before the first.
+        history: a row for every finished epoch.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    right: int = 0
+    rows: int = 0
+    best_accuracy: float = -1.0
+    history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+
+
+def save_checkpoint(
+    path: Path,
+    progress: Progress,
+    objective: dict[str, Any],
+    optimizer: dict[str, Any],
+    precision: dict[str, Any],
+    normalise: Normalisation,
+    labels: Tensor,
+) -> None:
+    """Write a checkpoint, whole or not at all.
+
+    Args:
+        path: of the file.
+        progress: where the run is.
+        objective: the state dict of network and loss together.
+        optimizer: its state dict.
+        precision: state of the loss scaling of 16-bit floats; empty without.
+        normalise: what the network reads its images through.
+        labels: (N,) of the rows to train on, in their order, by which data are told apart.
+    """
+    content = {
+        "format": FORMAT,
+        "progress": asdict(progress),
+        "objective": objective,
+        "optimizer": optimizer,
+        "precision": precision,
+        "normalisation": (normalise.mean, normalise.std),
+        "data": told_apart(labels),
+    }
+    with replacing(path) as temporary:
+        torch.save(content, temporary)
+
+
+def told_apart(labels: Tensor) -> str:
+    """Return what the rows to train on are known by: their number and a digest of their labels."""
+    content = labels.cpu().long().contiguous().numpy().tobytes()
+    return f"{len(labels)} rows, {hashlib.blake2b(content, digest_size=8).hexdigest()}"
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the content of a checkpoint on the CPU, its progress as `Progress`.
+
+    Raises:
+        InputError: the file is none, is damaged, lacks a part, or has weights that are no numbers.
+    """
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    # A damaged file makes the decoder raise almost anything.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(f"{path}: can't be read as a checkpoint ({reason})") from error
+    if not isinstance(content, dict) or not _is_format(cast(Any, content).get("format")):
+        raise InputError(f"{path}: is no checkpoint of a run, or of another version")
+    parts = cast(dict[str, Any], content)
+    for name in _PARTS:
+        if name not in parts:
+            raise InputError(f"{path}: is a checkpoint without '{name}'")
+    progress = _progress(parts["progress"])
+    if progress is None:
+        raise InputError(f"{path}: doesn't say how far the run is ('progress' is damaged)")
+    for name in ("objective", "optimizer", "precision"):
+        if not isinstance(parts[name], dict):
+            raise InputError(f"{path}: '{name}' must be a dict, not {type(parts[name]).__name__}")
+    # Runs from before it was written are read, too.
+    if not isinstance(parts.setdefault("data", ""), str):
+        raise InputError(f"{path}: 'data' must say what rows the run is on")
+    for name, values in parts["objective"].items():
+        if not isinstance(values, Tensor):
+            raise InputError(f"{path}: '{name}' of the objective is no tensor")
+        if values.is_floating_point() and not values.isfinite().all():
+            raise InputError(f"{path}: '{name}' holds values that are no finite numbers")
+    if not _is_normalisation(parts["normalisation"]):
+        raise InputError(f"{path}: 'normalisation' must be means and deviations of three colours")
+    return parts | {"progress": progress}
+
+
+@contextmanager
+def loading(path: Path) -> Generator[None]:
+    """Turn whatever a part says against the state that it is given into an `InputError`."""
+    try:
+        yield
+    # torch's parts raise RuntimeError, KeyError, ValueError, TypeError, ...
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = " ".join(lines[:2])[:200] or type(error).__name__
+        raise InputError(f"{path}: doesn't fit this network and loss ({reason})") from error
+
+
+def _is_format(value: Any) -> bool:
+    return isinstance(value, int) and value == FORMAT
+
+
+def _progress(content: Any) -> Progress | None:
+    """Return the progress that a checkpoint holds; None if it holds something else."""
+    defaults = asdict(Progress())
+    if not isinstance(content, dict) or cast(Any, content).keys() != defaults.keys():
+        return None
+    values = cast(dict[str, Any], content)
+    for name in ("epoch", "step", "right", "rows"):
+        if not isinstance(values[name], int) or values[name] < 0:
+            return None
+    if not all(isinstance(values[name], (int, float)) for name in ("loss_sum", "best_accuracy")):
+        return None
+    history: Any = values["history"]
+    if not isinstance(history, list) or len(cast(Any, history)) != values["epoch"]:
+        return None
+    for row in cast(list[Any], history):
+        if not isinstance(row, dict):
+            return None
+        if not all(isinstance(cell, (int, float)) for cell in cast(dict[str, Any], row).values()):
+            return None
+    return Progress(**values)
+
+
+def _is_normalisation(value: Any) -> bool:
+    try:
+        mean, std = (tuple(float(number) for number in part) for part in value)
+    except (TypeError, ValueError):
+        return False
+    sound = all(isfinite(number) for number in (*mean, *std)) and all(number > 0 for number in std)
+    return len(mean) == len(std) == 3 and sound
+
 
 CONFIG = "config.json"
 
@@ -154,3 +310,64 @@ def _makes(head: Head, outputs: Outputs, file: str) -> bool:
     except PredictionsError:
         return False
     return True
+
+
+class Observer:
+    """Told what happens in a run; a base to derive from. It must not change the run.
+
+    An exception raised in here ends the run, which can be taken up again from its last checkpoint.
+    """
+
+    def on_start(self, steps_per_epoch: int) -> None:
+        """The first step of this process is about to begin."""
+
+    def on_step(self, progress: Progress) -> None:
+        """A step is done; `progress.step` is the next one."""
+
+    def on_epoch(self, progress: Progress) -> None:
+        """An epoch is done; its row is the last of the history."""
+
+
+@dataclass(eq=False)
+class Announcer(Observer):
+    """Says in words which step is going on.
+
+    Attributes:
+        epochs: how many the run has.
+        say: called as each step begins with the words, how many steps are done, and how many the
+            run has. Of the words, what the last whole epoch came to is a line of its own.
+    """
+
+    epochs: int
+    say: Callable[[str, int, int], None]
+    _steps: int = 0
+
+    def on_start(self, steps_per_epoch: int) -> None:
+        """Remember the number, and say nothing of a first step that may be anywhere."""
+        self._steps = steps_per_epoch
+
+    def on_step(self, progress: Progress) -> None:
+        """Name the epoch, and what the last whole one came to, if there is one."""
+        words = f"epoch {progress.epoch + 1} of {self.epochs}"
+        if progress.history:
+            last = progress.history[-1]
+            words += (
+                f"\nepoch {int(last['epoch'])}: training loss {last['train_loss']:.3f}, "
+                f"validation accuracy {last['validation_accuracy']:.1%}"
+            )
+        self.say(words, progress.epoch * self._steps + progress.step, self.epochs * self._steps)
+
+
+@dataclass(frozen=True, eq=False)
+class HistoryWriter(Observer):
+    """Keeps the files of the history up to date.
+
+    Attributes:
+        folder: of the run.
+    """
+
+    folder: Path
+
+    def on_epoch(self, progress: Progress) -> None:
+        """Write the rows of all finished epochs."""
+        write_history(self.folder, progress)

@@ -13,24 +13,21 @@ from torch import Tensor
 
 from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images
-from calibrant.training.nets.forms import moved
-from calibrant.training.run.batches import TrainingBatches
-from calibrant.training.run.examples import Examples
-from calibrant.training.run.objective import Objective
-from calibrant.training.run.observer import Observer
-from calibrant.training.run.outputs import Outputs, predict_on_all_devices
-from calibrant.training.run.protocols import MOMENTUM, rate_at
-from calibrant.training.run.seeding import seed_everything
-from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import (
+from calibrant.training.features import moved
+from calibrant.training.run.folder import (
     BEST,
     LAST,
+    Observer,
     Progress,
     loading,
     read_checkpoint,
     save_checkpoint,
     told_apart,
 )
+from calibrant.training.run.objective import Objective
+from calibrant.training.run.outputs import Outputs, predict_on_all_devices
+from calibrant.training.run.rows import Examples, TrainingBatches, seed_everything
+from calibrant.training.run.settings import MOMENTUM, RunSettings, rate_at
 from calibrant.training.second_stages.progressive_freezing import (
     PAPER_CUTS,
     ProgressiveFreezing,

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.training.decoupling import MIT
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses import CalibrationLoss
-from calibrant.training.mixing import Mixup, RegMixup, refuse_mixing
+from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier, TappedNetwork
 
 MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {

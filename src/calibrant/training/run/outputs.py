@@ -13,9 +13,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images, Normalisation
+from calibrant.training.features import frozen, moved, parted
 from calibrant.training.nets import ImageClassifier, TappedNetwork
-from calibrant.training.nets.forms import frozen, moved, parted
-from calibrant.training.run.examples import AsItIs, Examples, has_rows_by_number
+from calibrant.training.run.rows import AsItIs, Examples, has_rows_by_number
 
 BATCH = 500
 

@@ -27,22 +27,20 @@ from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.losses import LOSSES, CalibrationLoss, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
-from calibrant.training.run.batches import TrainingBatches
-from calibrant.training.run.examples import AsItIs, Examples
 from calibrant.training.run.folder import (
+    HistoryWriter,
+    Observer,
+    Progress,
     is_first_process,
     open_folder,
     write_history,
     write_outputs,
 )
-from calibrant.training.run.images import held_out
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
-from calibrant.training.run.observer import HistoryWriter, Observer
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
-from calibrant.training.run.seeding import seed_everything
+from calibrant.training.run.rows import AsItIs, Examples, TrainingBatches, held_out, seed_everything
 from calibrant.training.run.settings import RunSettings
-from calibrant.training.run.state import Progress
 from calibrant.training.run.trained import Trained
 
 _FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}

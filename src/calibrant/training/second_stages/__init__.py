@@ -10,12 +10,33 @@ Examples:
     0.8
 """
 
-from calibrant.training.second_stages.balanced_head import BalancedHead, simplex_frame
+from calibrant.training.features import frozen
 from calibrant.training.second_stages.balcal import BalCAL
-from calibrant.training.second_stages.inference_masking import MaskedInference, mask_at_inference
-from calibrant.training.second_stages.kappa import KAPPAS, SHARES, Candidate, KappaPoint
-from calibrant.training.second_stages.maccal import MaCCal
-from calibrant.training.second_stages.one_temperature import BesideTemperature, beside_temperature
+from calibrant.training.second_stages.heads import (
+    BalancedHead,
+    VariationalHead,
+    load_head,
+    simplex_frame,
+)
+from calibrant.training.second_stages.maccal import (
+    ABLATION,
+    KAPPAS,
+    PAPER,
+    SHARES,
+    Candidate,
+    KappaPoint,
+    MaCCal,
+)
+from calibrant.training.second_stages.masked import (
+    HeadRetraining,
+    MaskedInference,
+    mask_at_inference,
+)
+from calibrant.training.second_stages.measured import (
+    BesideTemperature,
+    EpochRecord,
+    beside_temperature,
+)
 from calibrant.training.second_stages.outcome import SecondStageOutcome, run_second_stage
 from calibrant.training.second_stages.progressive_freezing import (
     PAPER_CUTS,
@@ -23,22 +44,16 @@ from calibrant.training.second_stages.progressive_freezing import (
     ProgressiveLayerPeeling,
     parameter_cuts,
 )
-from calibrant.training.second_stages.published import ABLATION, PAPER
-from calibrant.training.second_stages.records import EpochRecord
 from calibrant.training.second_stages.registry import SECOND_STAGES, make_second_stage
-from calibrant.training.second_stages.retraining import HeadRetraining
-from calibrant.training.second_stages.seeds import SeededShuffle
 from calibrant.training.second_stages.sources import (
     FeatureRows,
     NetworkFeatures,
+    SeededShuffle,
     find_head,
-    frozen,
     replace_head,
 )
 from calibrant.training.second_stages.stage import SecondStage
-from calibrant.training.second_stages.storage import load_head, save_head
 from calibrant.training.second_stages.two_stage import TwoStageTraining, VariationalTwoStageTraining
-from calibrant.training.second_stages.variational_head import VariationalHead
 
 __all__ = [
     "ABLATION",
@@ -75,6 +90,5 @@ __all__ = [
     "parameter_cuts",
     "replace_head",
     "run_second_stage",
-    "save_head",
     "simplex_frame",
 ]

@@ -13,24 +13,70 @@ from torch.nn import functional
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import check_labels
-from calibrant.training.second_stages.balanced_head import (
-    NORM_MOMENTUM,
-    Accuracy,
-    BalancedHead,
-    class_factors,
-    find_balance,
-)
+from calibrant.training.second_stages.heads import NORM_MOMENTUM, BalancedHead, Rescale
 from calibrant.training.second_stages.learning import (
     ModuleLearner,
     check_finite,
     train,
 )
-from calibrant.training.second_stages.records import Progress, silent
-from calibrant.training.second_stages.scaling import FeatureScaling, Rescale
-from calibrant.training.second_stages.sources import Batch, FeatureRows, FeatureSource
+from calibrant.training.second_stages.measured import Progress, silent
+from calibrant.training.second_stages.sources import (
+    Batch,
+    FeatureRows,
+    FeatureScaling,
+    FeatureSource,
+    random_state_kept,
+    tensor_of,
+)
 from calibrant.training.second_stages.stage import SecondStage
-from calibrant.training.second_stages.tensors import random_state_kept, tensor_of
 from calibrant.training.second_stages.two_stage import initialise, make_optimizer
+
+BALANCE_TOLERANCE = 1e-4
+
+
+Accuracy = Literal["mixture", "linear"]
+
+
+def class_factors(labels: Tensor, n_classes: int) -> Tensor:
+    """Return (K,) sqrt((N / U) / count_k) for the U classes in a batch of N rows, else 1."""
+    counts = torch.bincount(labels, minlength=n_classes).double()
+    present = counts > 0
+    even = len(labels) / present.sum()
+    return torch.where(present, (even / counts.clamp(min=1)).sqrt(), 1.0)
+
+
+def find_balance(
+    linear: Tensor, simplex: Tensor, labels: Tensor, delta: float, of: Accuracy = "mixture"
+) -> float:
+    """Return the share of the linear head that makes mean confidence `delta` times accuracy.
+
+    If the linear head is not confident enough on its own, its share is 1; else the share is found
+    by bisection on [0, 1].
+
+    Args:
+        linear: (N, K) logits of the linear head.
+        simplex: (N, K) logits of the simplex head.
+        labels: (N,) classes.
+        delta: factor on accuracy.
+        of: whose accuracy: that of the mixture at each step, as in the authors' code, or
+            throughout that of the linear head.
+    """
+
+    def measured(share: float) -> tuple[float, float]:
+        mixed = share * linear + (1 - share) * simplex
+        top = functional.softmax(mixed, dim=1).max(dim=1)
+        return float((top.indices == labels).double().mean()), float(top.values.double().mean())
+
+    alone, confidence = measured(1.0)
+    if delta * alone > confidence:
+        return 1.0
+    low, high = 0.0, 1.0
+    while high - low > BALANCE_TOLERANCE:
+        middle = (low + high) / 2
+        accuracy, confidence = measured(middle)
+        wanted = delta * (accuracy if of == "mixture" else alone)
+        low, high = (middle, high) if confidence < wanted else (low, middle)
+    return (low + high) / 2
 
 
 class _BalancedLearner(ModuleLearner):

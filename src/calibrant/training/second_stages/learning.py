@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.training.second_stages.masked import MaskedHeads
-from calibrant.training.second_stages.records import EpochRecord, Progress
-from calibrant.training.second_stages.scaling import READ_ROWS, FeatureScaling
-from calibrant.training.second_stages.sources import FeatureRows, FeatureSource
-from calibrant.training.second_stages.tensors import descend
+from calibrant.training.second_stages.measured import EpochRecord, Progress
+from calibrant.training.second_stages.sources import (
+    READ_ROWS,
+    FeatureRows,
+    FeatureScaling,
+    FeatureSource,
+    descend,
+)
 
 
 class Learner(Protocol):
@@ -87,63 +89,6 @@ class Tally:
                 "a generator does; give a DataLoader or a list of batches"
             )
         return (total / self.rows).numpy()
-
-
-class MaskedLearner:
-    """Masked heads that draw new masks in every epoch.
-
-    Args:
-        heads: R heads.
-        scaling: of the features that they take.
-        retention: (R,) of the first epoch.
-        rate: the learning rate of an epoch.
-        adapt: from epoch, retention, accuracy and confidence to the next retention, all (R,).
-        remeasure: None to count accuracy and confidence while training; otherwise a function that
-            yields all rows, to count them on when the epoch has ended.
-    """
-
-    def __init__(
-        self,
-        heads: MaskedHeads,
-        scaling: FeatureScaling,
-        retention: FloatArray,
-        rate: Callable[[int], float],
-        adapt: Callable[[int, FloatArray, FloatArray, FloatArray], FloatArray],
-        remeasure: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
-    ) -> None:
-        self.heads, self.scaling, self._rate, self._adapt = heads, scaling, rate, adapt
-        self._retention, self._remeasure = retention, remeasure
-        self._records: list[tuple[FloatArray, FloatArray, FloatArray]] = []
-        self._learning_rate, self._tally = 0.0, Tally(heads.count)
-
-    def begin(self, epoch: int) -> None:
-        """Draw the masks of the epoch, and set its learning rate."""
-        self.heads.draw_masks(self._retention, epoch)
-        self._learning_rate = self._rate(epoch)
-        self._tally = Tally(self.heads.count)
-
-    def learn(self, features: Tensor, labels: Tensor) -> None:
-        """Take one step of all heads, and count what they got right."""
-        logits = self.heads.step(self.scaling.apply(features), labels, self._learning_rate)
-        self._tally.add(logits, labels)
-
-    def end(self, epoch: int) -> None:
-        """Record the epoch, and decide on the next one's retention."""
-        tally = self._tally
-        if self._remeasure is not None:
-            tally = Tally(self.heads.count)
-            for features, labels in self._remeasure():
-                tally.add(self.heads.logits(self.scaling.apply(features)), labels)
-        accuracy, confidence = tally.accuracy, tally.confidence
-        self._records.append((self._retention.copy(), accuracy, confidence))
-        self._retention = self._adapt(epoch, self._retention, accuracy, confidence)
-
-    def history(self, head: int) -> list[EpochRecord]:
-        """Return the records of one head."""
-        return [
-            EpochRecord(epoch, *(float(values[head]) for values in record))
-            for epoch, record in enumerate(self._records, start=1)
-        ]
 
 
 class ModuleLearner:
@@ -228,10 +173,3 @@ def check_finite(head: nn.Module) -> None:
         raise InputError(
             "the head's weights are no longer finite after training; lower the learning rate"
         )
-
-
-def unchanged(
-    _epoch: int, retention: FloatArray, _accuracy: FloatArray, _confidence: FloatArray
-) -> FloatArray:
-    """Leave retention as it is."""
-    return np.asarray(retention)

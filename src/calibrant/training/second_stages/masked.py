@@ -1,4 +1,4 @@
-"""Heads trained under masks: R of them side by side, on the same batches.
+"""Heads trained under masks: R of them side by side; plain retraining is one without any.
 
 Heads that differ only in a setting (MaC-Cal's kappa, say) cost little more than one when they share
 their batches, since small matrices leave a processor idle. Every tensor has a leading axis R, and
@@ -7,19 +7,35 @@ no head sees another's numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrant.core.arrays import FloatArray
-from calibrant.training.second_stages.seeds import INITIAL_WEIGHTS, MASK, generator_for
-from calibrant.training.second_stages.tensors import random_state_kept, tensor_of
+from calibrant.core.arguments import argument
+from calibrant.core.arrays import Array, FloatArray, to_numpy
+from calibrant.core.errors import InputError
+from calibrant.training.losses.arguments import whole
+from calibrant.training.second_stages.learning import Tally, check_finite, train
+from calibrant.training.second_stages.measured import EpochRecord, Held, Progress, measure_logits
+from calibrant.training.second_stages.sources import (
+    INITIAL_WEIGHTS,
+    LINEAR_LENGTH,
+    MASK,
+    Batch,
+    FeatureRows,
+    FeatureScaling,
+    FeatureSource,
+    generator_for,
+    random_state_kept,
+    tensor_of,
+)
+from calibrant.training.second_stages.stage import Schedule, SecondStage, rate_at
 
 MaskMode = Literal["zeroing", "last_mask", "expected", "full"]
 MaskedMomentum = Literal["dropped", "kept"]
@@ -191,3 +207,210 @@ class MaskedHeads:
                 linear.bias.copy_(self.biases[layer][head, 0])
             layers.append(linear)
         return nn.Sequential(*layers).eval()
+
+
+class MaskedLearner:
+    """Masked heads that draw new masks in every epoch.
+
+    Args:
+        heads: R heads.
+        scaling: of the features that they take.
+        retention: (R,) of the first epoch.
+        rate: the learning rate of an epoch.
+        adapt: from epoch, retention, accuracy and confidence to the next retention, all (R,).
+        remeasure: None to count accuracy and confidence while training; otherwise a function that
+            yields all rows, to count them on when the epoch has ended.
+    """
+
+    def __init__(
+        self,
+        heads: MaskedHeads,
+        scaling: FeatureScaling,
+        retention: FloatArray,
+        rate: Callable[[int], float],
+        adapt: Callable[[int, FloatArray, FloatArray, FloatArray], FloatArray],
+        remeasure: Callable[[], Iterable[tuple[Tensor, Tensor]]] | None = None,
+    ) -> None:
+        self.heads, self.scaling, self._rate, self._adapt = heads, scaling, rate, adapt
+        self._retention, self._remeasure = retention, remeasure
+        self._records: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+        self._learning_rate, self._tally = 0.0, Tally(heads.count)
+
+    def begin(self, epoch: int) -> None:
+        """Draw the masks of the epoch, and set its learning rate."""
+        self.heads.draw_masks(self._retention, epoch)
+        self._learning_rate = self._rate(epoch)
+        self._tally = Tally(self.heads.count)
+
+    def learn(self, features: Tensor, labels: Tensor) -> None:
+        """Take one step of all heads, and count what they got right."""
+        logits = self.heads.step(self.scaling.apply(features), labels, self._learning_rate)
+        self._tally.add(logits, labels)
+
+    def end(self, epoch: int) -> None:
+        """Record the epoch, and decide on the next one's retention."""
+        tally = self._tally
+        if self._remeasure is not None:
+            tally = Tally(self.heads.count)
+            for features, labels in self._remeasure():
+                tally.add(self.heads.logits(self.scaling.apply(features)), labels)
+        accuracy, confidence = tally.accuracy, tally.confidence
+        self._records.append((self._retention.copy(), accuracy, confidence))
+        self._retention = self._adapt(epoch, self._retention, accuracy, confidence)
+
+    def history(self, head: int) -> list[EpochRecord]:
+        """Return the records of one head."""
+        return [
+            EpochRecord(epoch, *(float(values[head]) for values in record))
+            for epoch, record in enumerate(self._records, start=1)
+        ]
+
+
+def unchanged(
+    _epoch: int, retention: FloatArray, _accuracy: FloatArray, _confidence: FloatArray
+) -> FloatArray:
+    """Leave retention as it is."""
+    return np.asarray(retention)
+
+
+@dataclass(eq=False)
+class HeadRetraining(SecondStage):
+    """A fresh linear head trained on the frozen features, nothing else: the control.
+
+    Retraining alone moves calibration, so no second stage should be judged without it.
+
+    Attributes:
+        momentum, weight_decay: of SGD; biases decay too.
+        schedule: learning rate over the epochs: ``"constant"`` or ``"cosine"``.
+    """
+
+    method: ClassVar[str] = "retrain"
+
+    momentum: float = argument(0.9, at_least=0, below=1)
+    weight_decay: float = argument(5e-4, at_least=0)
+    schedule: Schedule = argument("constant", choices=get_args(Schedule))
+
+    def _rate(self, epoch: int) -> float:
+        return rate_at(self.learning_rate, self.schedule, epoch, self.epochs)
+
+    def _plain_learner(
+        self,
+        source: FeatureSource,
+        scaling: FeatureScaling,
+        remeasure: Callable[[], Iterable[Batch]] | None = None,
+    ) -> MaskedLearner:
+        descent = MaskedDescent(momentum=self.momentum, weight_decay=self.weight_decay)
+        widths = (source.width, source.n_classes)
+        heads = MaskedHeads(widths, 1, self.seed, descent, *source.place)
+        return MaskedLearner(heads, scaling, np.ones(1), self._rate, unchanged, remeasure)
+
+    def _fit(
+        self,
+        source: FeatureSource,
+        validation: FeatureRows | None,
+        reference: Tensor | None,
+        progress: Progress,
+    ) -> None:
+        scaling = self._scaling(source, LINEAR_LENGTH)
+        learner = self._plain_learner(source, scaling)
+        train(source, [learner], self.epochs, self.batch_size, progress)
+        self.head_ = folded(learner, 0)
+        check_finite(self.head_)
+        self.history_ = learner.history(0)
+
+
+def folded(learner: MaskedLearner, head: int) -> nn.Sequential:
+    """Return one head as a module that takes features as the network gives them."""
+    module = learner.heads.module(head)
+    first = module[0]
+    assert isinstance(first, nn.Linear)
+    learner.scaling.fold_into(first)
+    return module
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedInference(Held):
+    """How a head does with a share of its connections; means over repeats.
+
+    Attributes:
+        retention: probability that a connection is kept.
+    """
+
+    retention: float
+
+
+def mask_at_inference(
+    weight: Array,
+    bias: Array,
+    features: Array,
+    labels: Array,
+    retentions: Sequence[float] = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1),
+    *,
+    batch_size: int = 128,
+    repeats: int = 5,
+    seed: int = 0,
+) -> list[MaskedInference]:
+    """Measure a linear head whose weights are masked at random, anew for every batch.
+
+    Confidence falls with the share of connections, and so does accuracy: the motive for retraining
+    under masks.
+
+    Args:
+        weight: (K, D) of the trained head; kept weights are not rescaled.
+        bias: (K,), not masked.
+        features: (N, D) held-out features.
+        labels: (N,) classes.
+        retentions: probabilities of keeping a connection.
+        batch_size: rows that share a mask.
+        repeats: how often all rows are measured; the results are averaged.
+        seed: of the masks.
+
+    Raises:
+        InputError: arrays that don't fit, or a number out of range.
+
+    References:
+        Section 4.1 of the MaC-Cal paper (arXiv 2508.09116).
+    """
+    batch_size, repeats = (
+        whole(name, value, at_least=1)
+        for name, value in (("batch_size", batch_size), ("repeats", repeats))
+    )
+    seed = whole("seed", seed, at_least=0)
+    matrix = tensor_of(np.array(to_numpy(weight), dtype=np.float64))
+    offset = tensor_of(np.array(to_numpy(bias), dtype=np.float64))
+    rows = FeatureRows.checked(features, labels, len(matrix), source="features")
+    if matrix.shape != (rows.n_classes, rows.width) or offset.shape != (rows.n_classes,):
+        raise InputError(
+            f"the head must have weights (K, {rows.width}) and biases (K,), not "
+            f"{tuple(matrix.shape)} and {tuple(offset.shape)}"
+        )
+    results: list[MaskedInference] = []
+    for retention in retentions:
+        if not 0 <= retention <= 1:
+            raise InputError(f"a retention must lie between 0 and 1, not {retention}")
+        runs = [
+            _measure(
+                matrix, offset, rows, retention, batch_size, generator_for(MASK, seed, run)
+            ).as_dict()
+            for run in range(repeats)
+        ]
+        means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+        results.append(MaskedInference(retention=retention, **means))
+    return results
+
+
+def _measure(
+    weight: Tensor,
+    bias: Tensor,
+    rows: FeatureRows,
+    retention: float,
+    batch_size: int,
+    generator: torch.Generator,
+) -> Held:
+    parts: list[Tensor] = []
+    for features, _ in rows.passes(batch_size):
+        # The same uniform numbers for every retention: the curves are smooth in it.
+        uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64)
+        masked = weight * (uniform < retention)
+        parts.append(features.cpu().double() @ masked.T + bias)
+    return measure_logits(torch.cat(parts), rows)[0]

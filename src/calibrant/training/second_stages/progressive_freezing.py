@@ -13,8 +13,8 @@ from torch.nn import functional
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.training.second_stages.learning import Tally
-from calibrant.training.second_stages.records import EpochRecord, Progress
-from calibrant.training.second_stages.tensors import descend
+from calibrant.training.second_stages.measured import EpochRecord, Progress
+from calibrant.training.second_stages.sources import descend
 
 # Of the authors' networks: how many parameter tensors, from the bottom, each stage still trains.
 PAPER_CUTS: dict[str, tuple[int, ...]] = {

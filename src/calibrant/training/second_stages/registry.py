@@ -9,7 +9,7 @@ from calibrant.core.arguments import named
 from calibrant.core.errors import InputError, UnknownMethodError
 from calibrant.training.second_stages.balcal import BalCAL
 from calibrant.training.second_stages.maccal import MaCCal
-from calibrant.training.second_stages.retraining import HeadRetraining
+from calibrant.training.second_stages.masked import HeadRetraining
 from calibrant.training.second_stages.stage import SecondStage
 from calibrant.training.second_stages.two_stage import TwoStageTraining, VariationalTwoStageTraining
 

@@ -1,25 +1,180 @@
-"""Where a second stage gets features: an array, or a frozen network fed by a loader.
-
-Both give the same thing, batches of (N, D) features with (N,) labels, an epoch at a time.
-"""
+"""Where a second stage gets features: an array, or a frozen network fed by a loader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Sampler
 
 from calibrant.core.arrays import Array, as_array, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.predictions.predictions import check_features, check_labels
-from calibrant.training.features import PenultimateFeatures, last_layer
-from calibrant.training.nets.forms import answered, frozen, moved, parted
-from calibrant.training.second_stages.seeds import epoch_order
-from calibrant.training.second_stages.tensors import row_parts, tensor_of, width_of
+from calibrant.training.features import (
+    PenultimateFeatures,
+    answered,
+    frozen,
+    last_layer,
+    moved,
+    parted,
+)
+
+# What a draw is for, so that no two purposes share their numbers.
+ORDER, INITIAL_WEIGHTS, MASK, NOISE = range(4)
+
+
+def generator_for(purpose: int, *key: int) -> torch.Generator:
+    """Return a generator on the CPU that depends on nothing but its arguments.
+
+    Ranks of a distributed run that pass the same key draw the same numbers.
+    """
+    seed = np.random.SeedSequence([purpose, *key]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(seed) & (2**63 - 1))
+
+
+def epoch_order(rows: int, seed: int, epoch: int) -> Tensor:
+    """Return the (rows,) order in which an epoch visits the training rows."""
+    return torch.randperm(rows, generator=generator_for(ORDER, seed, epoch))
+
+
+class SeededShuffle(Sampler[int]):
+    """Sampler for a `DataLoader` that visits rows in the order that cached features are visited.
+
+    With it, and without augmentation, a second stage fitted through a network and a loader sees the
+    same batches as one fitted on an array of features. Each pass over it is the next epoch; the
+    second stages call `set_epoch` to say which.
+
+    Args:
+        rows: length of the data set.
+        seed: the `seed` of the second stage.
+    """
+
+    def __init__(self, rows: int, seed: int = 0) -> None:
+        self.rows, self.seed, self.epoch = rows, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next pass is."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (int(row) for row in epoch_order(self.rows, self.seed, self.epoch))
+        self.epoch += 1
+
+
+def tensor_of(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares the memory of an array, or of a copy if that is read-only."""
+    given = array if array.flags.writeable else np.array(array)
+    return cast(Tensor, cast(Any, torch).from_numpy(given))
+
+
+def row_parts(tensor: Tensor, rows: int) -> list[Tensor]:
+    """Return views of so many rows each, the last one of what is left."""
+    return list(cast(Any, tensor).split(rows))
+
+
+@contextmanager
+def random_state_kept() -> Generator[None]:
+    """Put torch's own generator back on leaving: building a layer draws from it."""
+    with cast(Any, torch.random).fork_rng(devices=[]):
+        yield
+
+
+def descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Take one step of an optimiser down the gradient of a loss."""
+    optimizer.zero_grad(set_to_none=True)
+    cast(Any, loss).backward()
+    cast(Any, optimizer).step()
+
+
+def width_of(head: nn.Module) -> int | None:
+    """Return how many features a head takes, by its first linear layer; None if it has none."""
+    linear = (part.in_features for part in head.modules() if isinstance(part, nn.Linear))
+    return next(linear, None)
+
+
+def head_logits(head: nn.Module, features: Tensor) -> Tensor:
+    """Return the logits of a head without gradients, computed in the dtype of its parameters."""
+    reference = next(head.parameters())
+    with torch.no_grad():
+        return head(features.to(reference.device, reference.dtype)).to(features.device)
+
+
+# Root mean square length of a row once scaled. A step of SGD moves a logit of a linear head by the
+# learning rate times the square of this length, so it decides how far a number of epochs gets.
+# In a head of two layers both grow together, so its rows are shorter.
+LINEAR_LENGTH, DEEP_LENGTH = 2.0, 0.5
+# Rows read at a time where nothing is learnt from them.
+READ_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class FeatureScaling:
+    """x -> factor * (x - mean): centred rows of a given root mean square length.
+
+    One factor for all features, so a feature that hardly varies is not blown up.
+
+    Attributes:
+        mean: (D,) float64 mean over the training rows.
+        factor: what to multiply by.
+    """
+
+    mean: Tensor
+    factor: float
+
+    @classmethod
+    def of(cls, source: FeatureSource) -> FeatureScaling:
+        """Learn from one pass over the training rows, in float64, to give rows of length 1.
+
+        Raises:
+            InputError: all rows are alike.
+        """
+        rows, first, mean, squares = 0, None, torch.zeros(()), 0.0
+        for features, _ in source.passes(READ_ROWS):
+            wide = features.double()
+            # Sums of differences to one row: a large common offset would cost all digits.
+            first = wide[0] if first is None else first
+            wide = wide - first
+            mean = mean.to(wide) + wide.sum(0)
+            squares += float(wide.square().sum())
+            rows += len(wide)
+        if first is None:
+            raise InputError("the training rows are empty")
+        mean = mean / rows
+        variance = squares / rows - float(mean.square().sum())
+        if variance <= 1e-12 * max(squares / rows, 1e-300):
+            raise InputError("the features are the same in every training row: nothing to learn")
+        return cls(first + mean, variance**-0.5)
+
+    @classmethod
+    def identity(cls, width: int) -> FeatureScaling:
+        """Leave features as they are."""
+        return cls(torch.zeros(width, dtype=torch.float64), 1.0)
+
+    def longer(self, length: float) -> FeatureScaling:
+        """Return a scaling to rows that many times as long."""
+        return FeatureScaling(self.mean, self.factor * length)
+
+    def apply(self, features: Tensor) -> Tensor:
+        """Return scaled (N, D) features in their own dtype."""
+        return (features - self.mean.to(features)) * self.factor
+
+    def fold_into(self, layer: nn.Linear) -> None:
+        """Change a layer that expects scaled features so that it takes them as they come."""
+        with torch.no_grad():
+            weight = layer.weight.double() * self.factor
+            shift = weight @ self.mean.to(weight)
+            layer.bias.copy_(layer.bias.double() - shift)
+            layer.weight.copy_(weight)
+
 
 Batch = tuple[Tensor, Tensor]
 Place = tuple[torch.device, torch.dtype]

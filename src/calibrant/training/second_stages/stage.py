@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -18,12 +19,25 @@ from calibrant.core.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions, check_features
 from calibrant.predictions.rows import softmax
-from calibrant.training.second_stages.one_temperature import BesideTemperature, beside_temperature
-from calibrant.training.second_stages.records import EpochRecord, Progress, silent
-from calibrant.training.second_stages.scaling import READ_ROWS, FeatureScaling
-from calibrant.training.second_stages.sources import FeatureRows, FeatureSource, NetworkFeatures
-from calibrant.training.second_stages.storage import save_head
-from calibrant.training.second_stages.tensors import head_logits, row_parts, tensor_of, width_of
+from calibrant.training.second_stages.heads import FORMAT, write_head
+from calibrant.training.second_stages.measured import (
+    BesideTemperature,
+    EpochRecord,
+    Progress,
+    beside_temperature,
+    silent,
+)
+from calibrant.training.second_stages.sources import (
+    READ_ROWS,
+    FeatureRows,
+    FeatureScaling,
+    FeatureSource,
+    NetworkFeatures,
+    head_logits,
+    row_parts,
+    tensor_of,
+    width_of,
+)
 
 # For an interval beside a fit; `calibrant head` draws more, on test rows.
 BESIDE_RESAMPLES = 200
@@ -192,8 +206,7 @@ class SecondStage(ABC):
             NotFittedError: before `fit`.
             PredictionsError: unusable features.
         """
-        if not hasattr(self, "head_"):
-            raise NotFittedError(f"this {type(self).__name__} has not been fitted")
+        self._check_fitted()
         features = as_array(features)
         check_features(features, int(features.shape[0]), "features")
         width = width_of(self.head_)
@@ -206,13 +219,32 @@ class SecondStage(ABC):
         result = torch.cat(parts)
         return to_numpy(result) if is_numpy(features) else result
 
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "head_"):
+            raise NotFittedError(f"this {type(self).__name__} has not been fitted")
+
     def predict_proba(self, features: Array) -> Array:
         """Return (N, K) probabilities of (N, D) features, as an array of their kind."""
         return softmax(self.logits(features))
 
     def save(self, path: StrPath) -> None:
-        """Write the head to a safetensors file, which `load_head` reads; see there."""
-        save_head(self, path)
+        """Write the head to a ``.safetensors`` file, which `load_head` reads.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: another extension, or a folder that doesn't exist.
+        """
+        FORMAT.check_extension(path)
+        self._check_fitted()
+        about = {
+            "method": self.method,
+            # NumPy's numbers are fine as arguments, and JSON doesn't know them.
+            "arguments": json.dumps(self.get_params(), default=lambda number: number.item()),
+            "chosen": json.dumps(self.summary()),
+            "history": json.dumps([record.as_dict() for record in self.history_]),
+            "notes": json.dumps(self.notes_),
+        }
+        write_head(path, self.head_, about)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments of the constructor."""

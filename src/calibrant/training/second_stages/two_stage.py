@@ -11,21 +11,26 @@ from torch.nn import functional
 
 from calibrant.core.arguments import argument
 from calibrant.core.errors import InputError
+from calibrant.training.second_stages.heads import (
+    VariationalHead,
+    divergence_from_standard_normal,
+)
 from calibrant.training.second_stages.learning import (
     ModuleLearner,
     check_finite,
     train,
 )
-from calibrant.training.second_stages.records import Progress
-from calibrant.training.second_stages.scaling import FeatureScaling
-from calibrant.training.second_stages.seeds import INITIAL_WEIGHTS, NOISE, generator_for
-from calibrant.training.second_stages.sources import FeatureRows, FeatureSource
-from calibrant.training.second_stages.stage import SecondStage
-from calibrant.training.second_stages.tensors import random_state_kept
-from calibrant.training.second_stages.variational_head import (
-    VariationalHead,
-    divergence_from_standard_normal,
+from calibrant.training.second_stages.measured import Progress
+from calibrant.training.second_stages.sources import (
+    INITIAL_WEIGHTS,
+    NOISE,
+    FeatureRows,
+    FeatureScaling,
+    FeatureSource,
+    generator_for,
+    random_state_kept,
 )
+from calibrant.training.second_stages.stage import SecondStage
 
 
 def initialise(module: nn.Module, seed: int) -> None:

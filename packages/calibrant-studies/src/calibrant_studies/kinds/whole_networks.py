@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from calibrant.training.data.dataset import DataSet
     from calibrant.training.data.images import Images
-    from calibrant.training.run.batches import TrainingBatches
+    from calibrant.training.run.rows import TrainingBatches
 
 IMAGES = "a data set in a form that `calibrant train` reads (--data NAME=PATH)"
 # What rescales a network, and how titles call that.
@@ -132,9 +132,9 @@ class WholeNetworks(Kind):
 
     def _train(self, cell: Cell, inputs: Inputs, cache: Path, folder: Path) -> None:
         """Train a network, and write what it says of its images into a folder."""
-        from calibrant.training.run.batches import TrainingBatches
         from calibrant.training.run.folder import write_outputs
         from calibrant.training.run.outputs import predict
+        from calibrant.training.run.rows import TrainingBatches
         from calibrant.training.run.train import statistics_for
 
         data = data_set(cell.input, inputs, cache)
@@ -160,7 +160,7 @@ class WholeNetworks(Kind):
     def _parted(self, data: DataSet, cell: Cell) -> tuple[Images, Images]:
         """Return the images to train on and those that are held out."""
         from calibrant.training.run import RunSettings
-        from calibrant.training.run.images import held_out
+        from calibrant.training.run.rows import held_out
 
         rows = self.setting(cell, "training_rows") or None
         return held_out(data, RunSettings(cell.input, seed=cell.seed, training_rows=rows))
@@ -204,7 +204,7 @@ def trained(
     import torch
 
     from calibrant.training.nets import make_network
-    from calibrant.training.run.seeding import seed_everything
+    from calibrant.training.run.rows import seed_everything
     from calibrant.training.second_stages import BalCAL, ProgressiveLayerPeeling
 
     seed_everything(seed)

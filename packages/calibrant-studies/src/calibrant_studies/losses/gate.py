@@ -51,10 +51,10 @@ def gate_on_test_images(run: Path, settings: Mapping[str, Any], test: Prediction
     import torch
 
     from calibrant.training.losses import FeDLaS, make_loss
-    from calibrant.training.run.protocols import protocol_named
-    from calibrant.training.run.seeding import seed_everything
-    from calibrant.training.run.state import BEST, LAST, read_checkpoint
-    from calibrant.training.second_stages.tensors import random_state_kept
+    from calibrant.training.run.folder import BEST, LAST, read_checkpoint
+    from calibrant.training.run.rows import seed_everything
+    from calibrant.training.run.settings import protocol_named
+    from calibrant.training.second_stages.sources import random_state_kept
 
     best = protocol_named(settings["protocol"]).select == "best"
     checkpoint = run / (BEST if best else LAST)

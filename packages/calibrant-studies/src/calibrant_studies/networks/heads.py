@@ -40,8 +40,12 @@ class Head:
         """Return (N, K) logits of (N, D) features."""
         import torch
 
-        from calibrant.training.second_stages.scaling import READ_ROWS
-        from calibrant.training.second_stages.tensors import head_logits, row_parts, tensor_of
+        from calibrant.training.second_stages.sources import (
+            READ_ROWS,
+            head_logits,
+            row_parts,
+            tensor_of,
+        )
 
         rows = tensor_of(np.asarray(features))
         parts = [head_logits(self.module, part) for part in row_parts(rows, READ_ROWS)]
@@ -88,7 +92,7 @@ def fit_to(stage: SecondStage, training: Predictions, validation: Predictions) -
 def kept(file: Path) -> Head:
     """Return the head in a file."""
     from calibrant.training.second_stages import load_head
-    from calibrant.training.second_stages.storage import FORMAT
+    from calibrant.training.second_stages.heads import FORMAT
 
     header, _ = FORMAT.read(file)
     return Head(load_head(file), json.loads(header["history"]), json.loads(header["notes"]))

@@ -108,7 +108,7 @@ class Network:
     def make_training_rows(self, file: Path | None = None) -> None:
         """Run the network over its training images once, and write what it says if asked."""
         from calibrant.training.run import RunSettings, load_network, predict, write_outputs
-        from calibrant.training.run.images import held_out
+        from calibrant.training.run.rows import held_out
 
         run = self._run()
         network, normalise = load_network(run)

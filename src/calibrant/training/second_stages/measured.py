@@ -1,22 +1,94 @@
-"""What a single temperature on the network's own head would have done.
-
-A second stage is worth its epochs only if it does better than that: one number, fitted in a moment,
-that leaves every prediction as it was.
-"""
+"""How a head does on rows: epoch by epoch, held out, and beside a single temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from calibrant.core.text import listed
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import difference_with_interval, with_interval
 from calibrant.evaluation.results import MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, paired_difference
+from calibrant.metrics.binned import ece_of_curves
+from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
+from calibrant.predictions.scoring import score_rows
+from calibrant.training.second_stages.sources import READ_ROWS, FeatureRows, head_logits
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What an epoch showed on its training rows, seen while it trained.
+
+    Attributes:
+        epoch: counted from 1.
+        retention: share of connections kept; 1 where nothing is masked.
+        accuracy: share of rows whose label was predicted.
+        confidence: mean probability of the predicted label.
+    """
+
+    epoch: int
+    retention: float
+    accuracy: float
+    confidence: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the numbers as JSON takes them."""
+        return asdict(self)
+
+
+def silent(_: str) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """How a head does on held-out rows.
+
+    Attributes:
+        accuracy: fraction right.
+        confidence: mean confidence.
+        ece: expected calibration error, 15 bins, a fraction.
+        nll: mean negative log-likelihood in nats.
+    """
+
+    accuracy: float
+    confidence: float
+    ece: float
+    nll: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the numbers as JSON takes them."""
+        return asdict(self)
+
+
+def logits_of(head: nn.Module, rows: FeatureRows) -> Tensor:
+    """Return the (N, K) logits of a head that takes features as they come."""
+    return torch.cat([head_logits(head, features) for features, _ in rows.passes(READ_ROWS)])
+
+
+def measure_logits(logits: Tensor, rows: FeatureRows) -> tuple[Held, NDArray[np.bool_]]:
+    """Measure (N, K) logits of N rows; also return for each row whether it is predicted right."""
+    scores = score_rows(Predictions.from_logits(logits.cpu().numpy(), rows.labels.cpu().numpy()))
+    curves = TopLabel.sort(scores.confidence, scores.correct).curves()
+    held = Held(
+        accuracy=float(scores.correct.mean()),
+        confidence=float(scores.confidence.mean()),
+        ece=float(ece_of_curves(curves)[0]),
+        nll=float(scores.nll.mean()),
+    )
+    return held, np.asarray(scores.correct, dtype=bool)
+
 
 # What both are measured by; lower is better for the second and the third.
 MEASURED = ("accuracy", "ece", "nll")

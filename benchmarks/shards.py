@@ -155,7 +155,7 @@ PASSES = """
 import sys, time
 import numpy as np
 from calibrant.scale.shards import Shards
-from calibrant.scale.fitting import fit_shards
+from calibrant.posthoc.shard_fitting import fit_shards
 from calibrant.scale.engines import Engine
 import calibrant as cb
 

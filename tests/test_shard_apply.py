@@ -15,7 +15,7 @@ from test_shards import CLASSES, WRITERS, rows
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.table_writers import open_writer, written_as
-from calibrant.scale.applying import RECORD
+from calibrant.posthoc.shard_applying import RECORD
 
 ONE = cb.Engine(workers=1)
 
@@ -183,7 +183,7 @@ def test_very_many_classes_go_into_one_column_of_lists(tmp_path: Path) -> None:
 KILLED = """
 import sys
 import calibrant as cb
-from calibrant.scale import applying
+from calibrant.posthoc import shard_applying as applying
 
 if __name__ == "__main__":
     def slowly(work, calibrator, real=applying.apply_to):

@@ -125,6 +125,8 @@ from calibrant.posthoc.noise import ConsistencyCalibration as ConsistencyCalibra
 from calibrant.posthoc.noise import ProbitScaling as ProbitScaling
 from calibrant.posthoc.per_label import PerLabel as PerLabel
 from calibrant.posthoc.registry import make_calibrator as make_calibrator
+from calibrant.posthoc.shard_applying import apply_shards as apply_shards
+from calibrant.posthoc.shard_fitting import fit_shards as fit_shards
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping as LogitClipping
 from calibrant.posthoc.temperature.mixtures import (
     EnsembleTemperatureScaling as EnsembleTemperatureScaling,
@@ -147,9 +149,7 @@ from calibrant.predictions.rows import RowSummary as RowSummary
 from calibrant.predictions.rows import softmax as softmax
 from calibrant.predictions.rows import summarize as summarize
 from calibrant.sample import load_sample as load_sample
-from calibrant.scale.applying import apply_shards as apply_shards
 from calibrant.scale.engines import Engine as Engine
-from calibrant.scale.fitting import fit_shards as fit_shards
 from calibrant.scale.measure import evaluate_shards as evaluate_shards
 from calibrant.scale.measure import evaluate_shards_by as evaluate_shards_by
 from calibrant.scale.measuring import evaluate_sums as evaluate_sums

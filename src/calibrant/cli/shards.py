@@ -146,7 +146,7 @@ def fit_many(
     """Fit a calibrator to many files, as `calibrant fit` does to one."""
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
     from calibrant.posthoc.saving import FORMAT
-    from calibrant.scale.fitting import fit_shards
+    from calibrant.posthoc.shard_fitting import fit_shards
 
     calibrator = make_calibrator(method, **parse_arguments(method, settings))
     engine, shards = many.by(), many.shards()
@@ -164,7 +164,7 @@ def fit_many(
 def apply_many(many: Many, *, calibrator: Path, out: Path, json: str | None) -> None:
     """Apply a calibrator to many files, as `calibrant apply` does to one."""
     from calibrant.posthoc.loading import load
-    from calibrant.scale.applying import apply_shards
+    from calibrant.posthoc.shard_applying import apply_shards
 
     fitted = load(calibrator)
     engine, shards = many.by(), many.shards(labelled=False)

@@ -17,6 +17,7 @@ from calibrant.posthoc.contents import FittedForm
 from calibrant.posthoc.needs import ONLY_COUNTS
 from calibrant.posthoc.temperature.mixtures import LaplaceTemperatureScaling
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
+from calibrant.posthoc.temperature.summed import fit_temperature_to
 from calibrant.predictions.scoring import score_top
 from calibrant.scale.cells import CellSums, edges_of
 from calibrant.scale.engines import Engine
@@ -24,7 +25,6 @@ from calibrant.scale.map_reduce import Watcher, gathered
 from calibrant.scale.sampling import sample as sample_rows
 from calibrant.scale.shard import Shard
 from calibrant.scale.shards import Shards
-from calibrant.scale.temperature import fit_temperature_to
 
 # Rows of the sample at most: of so many SMART's fit costs less than 1e-5 in NLL. Methods that fit
 # several take their time for half as many.

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import calibrant as cb
-from calibrant.monitor.lines import Reading
+from calibrant.monitor.rows import Reading
+from calibrant.monitor.sequential_tests import TwoTests
 from calibrant.monitor.streams import feed
-from calibrant.monitor.two_tests import TwoTests
 from calibrant.monitor.windows import Windows
 
 ROWS, AT_ONCE = 400_000, 2048

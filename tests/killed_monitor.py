@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from calibrant.monitor import streams
-from calibrant.monitor.keeper import Keeper
-from calibrant.monitor.lines import Reading
+from calibrant.monitor.checkpointing import Checkpoints
 from calibrant.monitor.monitor import Monitor
+from calibrant.monitor.rows import Reading
 
 # Many steps, and so many states, a life.
 streams.BYTES_AT_ONCE, streams.POLL_SECONDS = 400, 0.001
@@ -26,9 +26,9 @@ streams.BYTES_AT_ONCE, streams.POLL_SECONDS = 400, 0.001
 
 def live(rows: str, state: Path, follow: streams.Following | None) -> Monitor:
     monitor = Monitor.load(state) if state.exists() else Monitor(window=100)
-    keeper = Keeper(monitor, state, seconds=0.0)
-    keeper.keep(streams.feed(monitor, [rows], Reading(), follow=follow))
-    keeper.save()
+    checkpoints = Checkpoints(monitor, state, seconds=0.0)
+    checkpoints.keep(streams.feed(monitor, [rows], Reading(), follow=follow))
+    checkpoints.save()
     return monitor
 
 

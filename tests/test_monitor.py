@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import calibrant as cb
 from calibrant.core.errors import CalibratorFileError
-from calibrant.monitor.betting import ALTERNATIVES, payments
-from calibrant.monitor.groups import MOST_GROUPS, OTHERS, Groups
+from calibrant.monitor.sequential_tests import ALTERNATIVES, MOST_GROUPS, OTHERS, Groups, payments
 from calibrant.monitor.trail import Trail
 
 

@@ -14,9 +14,7 @@ import calibrant as cb
 from calibrant.comparison.datasets import compare_over
 from calibrant.evaluation import results
 from calibrant.evaluation.formatting import interval_of
-from calibrant.monitor import words
-from calibrant.monitor.charts import gap_chart
-from calibrant.monitor.page import monitor_page
+from calibrant.monitor.page import gap_chart, monitor_page
 from calibrant.posthoc.fitting.cross_validation import Trial
 from calibrant.posthoc.model_selection import sentence_of_weights
 
@@ -35,23 +33,23 @@ def drifted() -> cb.Monitor:
 def test_a_monitor_names_its_own_tolerance_level_and_run_length(drifted: cb.Monitor) -> None:
     quiet = cb.Monitor(tolerance=0.03)
     quiet.update([0.5, 0.5], [True, False])
-    assert words.headline(quiet).endswith("that confidences are off by more than 3 points.")
+    assert quiet.findings().headline.endswith("that confidences are off by more than 3 points.")
     level, change = (
-        words.alarm_words(drifted.alarms[name], drifted) for name in ("level", "change")
+        drifted.findings().alarm_sentence(drifted.alarms[name]) for name in ("level", "change")
     )
     assert "they are off by more than 3 points" in level
     assert "a probability of 2 % at most" in level
     assert "gone off by more than 3 points" in change
     assert "comes after 20 000 rows on average" in change
     # -ln .02, and ln 20 000.
-    said = words.evidence_words(drifted)
+    said = drifted.findings().evidence_sentence
     assert "(alarm at 3.91)" in said
     assert "(alarm at 9.90)" in said
-    assert "at 2 % for all groups together" in words.text(drifted)
+    assert "at 2 % for all groups together" in str(drifted)
 
 
 def test_the_page_of_a_monitor_says_the_same(drifted: cb.Monitor) -> None:
-    page = monitor_page(drifted)
+    page = monitor_page(drifted.findings())
     assert "tolerance 3 points." in page
     assert "within 3 points of p" in page
     assert "A false alarm with probability 2 % at most" in page

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
 import calibrant as cb
-from calibrant.monitor.announcing import metrics_text
+from calibrant.monitor.checkpointing import metrics_text
 from examples.serve.counters import Counters
 from examples.serve.model import Model, Unusable
 

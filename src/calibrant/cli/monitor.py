@@ -108,10 +108,9 @@ def monitor(
     ] = None,
 ) -> None:
     """Watch confidences and outcomes; exit code 3 if they have stopped being honest."""
-    from calibrant.monitor.keeper import Keeper
-    from calibrant.monitor.lines import Reading
-    from calibrant.monitor.outcomes import feed_outcomes
-    from calibrant.monitor.streams import feed
+    from calibrant.monitor.checkpointing import Checkpoints
+    from calibrant.monitor.rows import Reading
+    from calibrant.monitor.streams import feed, feed_outcomes
 
     inputs = [Path(stream) for stream in streams or [] if stream != "-"]
     check_outputs([*inputs, *(outcomes or []), *(merge or [])], [state, report, metrics_out, json])
@@ -129,20 +128,20 @@ def monitor(
         other = {"by": by, "of": of, "follow": follow or None, "idle": idle, "on_alarm": on_alarm}
         _refuse_beside_merge(settings | other)
         watched = _merged(merge)
-        Keeper(watched, None, metrics_out).save()
+        Checkpoints(watched, None, metrics_out).save()
         _finish(watched, report, json, details=details)
         return
     if not streams and not outcomes:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
     watched = _begun(state, settings)
-    keeper = Keeper(watched, state, metrics_out, on_alarm, save_seconds)
+    checkpoints = Checkpoints(watched, state, metrics_out, on_alarm, save_seconds)
     reading = Reading(by, of, key)
     live = follow or "-" in (streams or [])
     with _until_signal(follow=follow, live=live, idle=idle) as following:
-        keeper.keep(feed(watched, streams or [], reading, kind=kind, follow=following))  # type: ignore[arg-type]
+        checkpoints.keep(feed(watched, streams or [], reading, kind=kind, follow=following))  # type: ignore[arg-type]
         for path in outcomes or []:
-            keeper.keep(feed_outcomes(watched, str(path), key))
-    keeper.save()
+            checkpoints.keep(feed_outcomes(watched, str(path), key))
+    checkpoints.save()
     _finish(watched, report, json, details=details)
 
 
@@ -206,10 +205,8 @@ def _finish(
     details: bool,
 ) -> None:
     """Write and print what was found; an alarm is an exit code."""
-    from calibrant.monitor.page import write_monitor_report
-
     if report is not None:
-        write_monitor_report(report, watched)
+        watched.to_html(report)
     emit(str(watched), watched.as_dict(details=details), json)
     if watched.alarms:
         raise typer.Exit(ALARM)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument, check_arguments
-from calibrant.core.arrays import Array, FloatArray
-from calibrant.core.errors import InputError
+from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.atomic import StrPath
 from calibrant.metrics.pairs import confidence_and_correct
-from calibrant.monitor import state, words
-from calibrant.monitor.counted import Counted
+from calibrant.monitor.delayed_labels import Outcome, Unlabelled
 from calibrant.monitor.diagnosis import Diagnosis
-from calibrant.monitor.inputs import as_ids, as_names, as_rows, check_lengths
-from calibrant.monitor.two_tests import Alarm
-from calibrant.monitor.unlabelled import Unlabelled
-from calibrant.monitor.waiting import Outcome
+from calibrant.monitor.formatting import GroupFound, MonitorFindings, groups_found
+from calibrant.monitor.sequential_tests import Alarm
+from calibrant.monitor.state import State, damaged_is_said, read_state, write_state
 from calibrant.monitor.windows import Window
 
 SETTINGS = (
@@ -44,7 +43,7 @@ class Monitor:
     - **change**: has it gone off? A false alarm after `average_run_length` rows on average, or
       later; within n rows with probability at most n / `average_run_length`.
 
-    Both may be looked at after every row. Formulas: `calibrant.monitor.evidence`.
+    Both may be looked at after every row. Formulas: `calibrant.monitor.sequential_tests`.
 
     Args:
         tolerance: how far a probability may be from what was said, a fraction; 0 is allowed, but
@@ -92,7 +91,7 @@ class Monitor:
         check_arguments(self)
         if self.n_groups is not None and self.n_groups < 1:
             raise InputError(f"n_groups must be at least 1, not {self.n_groups}")
-        self._counted = Counted.start(self._settings())
+        self._state = State.start(self._settings())
 
     def _settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in SETTINGS}
@@ -100,32 +99,32 @@ class Monitor:
     @property
     def rows(self) -> int:
         """How many rows with outcomes were counted."""
-        return self._counted.windows.rows
+        return self._state.windows.rows
 
     @property
     def alarms(self) -> dict[str, Alarm]:
         """The alarms that rose, by test."""
-        return dict(self._counted.tests.alarms)
+        return dict(self._state.tests.alarms)
 
     @property
     def unlabelled(self) -> Unlabelled:
         """The rows without outcome: how many there are, and the accuracy to expect of them."""
-        return self._counted.unlabelled
+        return self._state.unlabelled
 
     @property
     def notes(self) -> dict[str, Any]:
         """What whoever feeds the monitor wants kept with its state, such as how far they came."""
-        return self._counted.notes
+        return self._state.notes
 
     @property
     def log_e(self) -> float:
         """Evidence of the level test, log E in nats; an alarm rises at log(1 / alpha)."""
-        return self._counted.tests.log_level
+        return self._state.tests.log_level
 
     @property
     def log_r(self) -> float:
         """Evidence of the change test, log R in nats; an alarm rises at log c."""
-        return self._counted.tests.log_mass
+        return self._state.tests.log_mass
 
     def update(
         self, confidence: Array, correct: Array | None = None, groups: Any = None
@@ -150,7 +149,7 @@ class Monitor:
             return ()
         values, right = _pairs(said, as_rows(correct))
         names = as_names(groups, len(values))
-        return self._counted.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), names)
+        return self._state.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), names)
 
     def predict(
         self,
@@ -178,7 +177,7 @@ class Monitor:
         if predicted is not None:
             classes = [int(label) for label in as_rows(predicted).tolist()]
         check_lengths(keys, said, classes)
-        return self._counted.predict(keys, np.clip(said, 0.0, 1.0), classes, names)
+        return self._state.predict(keys, np.clip(said, 0.0, 1.0), classes, names)
 
     def learn(
         self, ids: Any, labels: Array | None = None, *, correct: Array | None = None
@@ -202,15 +201,15 @@ class Monitor:
         keys, is_label = as_ids(ids), labels is not None
         known = as_rows(correct if labels is None else labels).tolist()
         check_lengths(keys, known)
-        return self._counted.learn(keys, [Outcome(int(value), is_label) for value in known])
+        return self._state.learn(keys, [Outcome(int(value), is_label) for value in known])
 
     def windows(self) -> list[Window]:
         """Return calibration over the windows of the stream, the last of which may be growing."""
-        return [Window.of_sums(first, sums) for first, sums in self._counted.windows.stretches()]
+        return [Window.of_sums(first, sums) for first, sums in self._state.windows.stretches()]
 
     def latest_window(self) -> Window | None:
         """Return the latest window that is whole, or else the growing one; None without rows."""
-        stretches = self._counted.windows.stretches()
+        stretches = self._state.windows.stretches()
         if not stretches:
             return None
         whole = len(stretches) > 1 and self.rows - stretches[-1][0] < self.window
@@ -220,7 +219,7 @@ class Monitor:
         """Return what is wrong since the change, or over the latest rows; None without rows."""
         alarm = self.alarms.get("change") or self.alarms.get("level")
         since = None if alarm is None else alarm.since.row
-        return self._counted.latest.diagnosis(self.rows, since)
+        return self._state.latest.diagnosis(self.rows, since)
 
     def as_dict(self, details: bool = False) -> dict[str, Any]:
         """Return what was found as JSON takes it; fractions, rows counted from 0.
@@ -229,14 +228,44 @@ class Monitor:
             details: whether to add "details": the alarms in full, the diagnosis, groups, and rows
                 without outcome.
         """
-        return words.document(self, details=details)
+        return self.findings().as_dict(details=details)
 
     def __str__(self) -> str:
-        return words.text(self)
+        return str(self.findings())
 
-    def groups(self) -> list[words.GroupFound]:
+    def groups(self) -> list[GroupFound]:
         """Return what each group shows, in the order in which they came."""
-        return words.groups_found(self._counted.tests)
+        return groups_found(self._state.tests)
+
+    def findings(self) -> MonitorFindings:
+        """Return all that was found so far, as a value that later rows don't change."""
+        return MonitorFindings(
+            rows=self.rows,
+            tolerance=self.tolerance,
+            alpha=self.alpha,
+            average_run_length=self.average_run_length,
+            log_e=self.log_e,
+            log_r=self.log_r,
+            alarms=self.alarms,
+            windows=self.windows(),
+            diagnosis=self.diagnosis(),
+            groups=self.groups(),
+            unlabelled=replace(self.unlabelled),
+        )
+
+    def to_html(self, path: StrPath) -> None:
+        """Write the page of what was found so far: one file that loads nothing.
+
+        Args:
+            path: the HTML file; an old one is replaced.
+
+        Raises:
+            InputError: the folder doesn't exist, or `path` is no regular file.
+        """
+        from calibrant.monitor.page import monitor_page
+        from calibrant.report.render import write_page
+
+        write_page(path, monitor_page(self.findings()))
 
     def save(self, path: StrPath) -> None:
         """Write the state to a file, whole or not at all.
@@ -244,8 +273,8 @@ class Monitor:
         Raises:
             InputError: the folder doesn't exist, or there is no room.
         """
-        header, arrays = self._counted.pack()
-        state.write_state(path, header | {"settings": self._settings()}, arrays)
+        header, arrays = self._state.pack()
+        write_state(path, header | {"settings": self._settings()}, arrays)
 
     @classmethod
     def load(cls, path: StrPath) -> Monitor:
@@ -254,10 +283,10 @@ class Monitor:
         Raises:
             CalibratorFileError: the file is missing, damaged or something else.
         """
-        header, arrays = state.read_state(path)
-        with state.damaged_is_said(path):
+        header, arrays = read_state(path)
+        with damaged_is_said(path):
             monitor = cls(**header["settings"])
-            monitor._counted.unpack(header, arrays)
+            monitor._state.unpack(header, arrays)
         return monitor
 
     def merge(self, *others: Monitor) -> Monitor:
@@ -277,10 +306,45 @@ class Monitor:
             if apart:
                 raise InputError(f"only monitors of one {apart[0]} can be merged")
         merged = type(self)(**settings)
-        merged._counted = Counted.merged([part._counted for part in (self, *others)])
+        merged._state = State.merged([part._state for part in (self, *others)])
         return merged
 
 
 def _pairs(said: NDArray[Any], right: NDArray[Any]) -> tuple[FloatArray, NDArray[Any]]:
     """Return checked confidences and outcomes; (n,) numbers are confidences here."""
     return confidence_and_correct(said, right, None if said.ndim == 2 else "confidence")
+
+
+def as_rows(values: Array | float) -> NDArray[Any]:
+    """Return an array of any library, or a single number, as NumPy with an axis of rows."""
+    if isinstance(values, (int, float)):
+        return np.array([values])
+    return np.atleast_1d(to_numpy(as_array(values)))
+
+
+def as_ids(ids: Any) -> list[Any]:
+    """Return (n,) ids, or a single one, as a list."""
+    if isinstance(ids, (str, int)):
+        return [ids]
+    if isinstance(ids, (list, tuple)):
+        return list(cast(Sequence[Any], ids))
+    return as_rows(ids).tolist()
+
+
+def as_names(groups: Any, rows: int) -> list[str] | None:
+    """Return the group's name of each of so many rows; one name is for all of them."""
+    if groups is None:
+        return None
+    names = [str(name) for name in as_ids(groups)]
+    if len(names) == 1:
+        return names * rows
+    if len(names) != rows:
+        raise PredictionsError(f"groups has {len(names)} entries, but there are {rows} rows")
+    return names
+
+
+def check_lengths(ids: Sized, *columns: Sequence[Any] | NDArray[Any]) -> None:
+    """Raise `PredictionsError` unless every column has an entry for each id."""
+    for column in columns:
+        if len(column) != len(ids):
+            raise PredictionsError(f"there are {len(ids)} ids, but {len(column)} entries with them")

@@ -18,14 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.errors import InputError
+from calibrant.core.arrays import IntArray
+from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files import read_column, read_predictions
 from calibrant.files.bounds import check_regular
-from calibrant.monitor.lines import Reading, parse, plain, scored
+from calibrant.files.keys import LABELS
+from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.scored import Scored, score
-from calibrant.monitor.two_tests import Alarm
-from calibrant.monitor.waiting import Outcome
+from calibrant.monitor.rows import Reading, Scored, parse, plain, score, scored
+from calibrant.monitor.sequential_tests import Alarm
 from calibrant.predictions.predictions import ScoreKind
 
 LINE_FILES = (".jsonl", ".ndjson", ".json")
@@ -254,3 +255,50 @@ def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> It
             yield alarms
         if not data:
             break
+
+
+def feed_outcomes(monitor: Monitor, path: str, key: str) -> Iterator[list[Alarm]]:
+    """Let a monitor learn the outcomes in a file, by id.
+
+    Args:
+        monitor: has the predictions, or will.
+        path: JSON lines, or a table with the columns `key` and ``label`` or ``correct``.
+        key: where the ids stand.
+
+    Yields:
+        The alarms that rose, after some rows each.
+
+    Raises:
+        InputError: the file isn't usable.
+    """
+    if is_lines(path):
+        yield from LineFile(path, monitor, Reading(key=key)).new_rows(to_the_end=True)
+        return
+    ids = read_column(path, key)
+    name, values = _outcome_column(path, key)
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        labels, correct = (None, values[part]) if name == "correct" else (values[part], None)
+        yield list(monitor.learn(ids[part].tolist(), labels, correct=correct))
+
+
+def _outcome_column(path: str, key: str) -> tuple[str, IntArray]:
+    """Return the name and the whole numbers of a table's column of outcomes."""
+    for name in (*LABELS, "correct"):
+        try:
+            column: Any = read_column(path, name)
+        except PredictionsError:
+            continue
+        words = {"true": 1, "false": 0}
+        try:
+            if column.dtype.kind in "US":
+                column = np.array([words.get(str(w).lower(), w) for w in column]).astype(float)
+            values = column.astype(np.int64)
+        except ValueError:
+            values = None
+        if values is None or (values != column).any() or (values < 0).any():
+            raise PredictionsError(f"{path}: column '{name}' must hold whole numbers from 0")
+        if name == "correct" and (values > 1).any():
+            raise PredictionsError(f"{path}: column 'correct' must hold 0 and 1")
+        return name, values
+    raise PredictionsError(f"{path}: there is no column 'label' or 'correct' beside '{key}'")

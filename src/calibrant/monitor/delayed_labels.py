@@ -1,4 +1,4 @@
-"""Outcomes that come late: joined with their predictions by id, in any order, counted once."""
+"""Outcomes that come late, joined with their predictions by id; and rows without any outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
+from calibrant.core.text import counted
+from calibrant.evaluation.formatting import percent
 
 
 class Said(NamedTuple):
@@ -43,7 +46,7 @@ class Joined(NamedTuple):
 
 
 @dataclass
-class Waiting:
+class DelayedLabels:
     """Predictions without an outcome yet, outcomes without a prediction, and ids that are done.
 
     Each kind is bounded: beyond `most`, the oldest is given up (of predictions and outcomes), or
@@ -129,7 +132,7 @@ class Waiting:
         }
 
     @classmethod
-    def unpack(cls, most: int, arrays: dict[str, NDArray[Any]]) -> Waiting:
+    def unpack(cls, most: int, arrays: dict[str, NDArray[Any]]) -> DelayedLabels:
         """Return what `pack` made arrays of."""
         predictions, outcomes, repeated, given_up = json.loads(
             zlib.decompress(arrays["waiting"].tobytes())
@@ -139,9 +142,9 @@ class Waiting:
         done = dict.fromkeys(arrays["done"].tolist())
         return cls(most, said, known, done, repeated, given_up)
 
-    def merge(self, others: Iterable[Waiting]) -> Waiting:
+    def merge(self, others: Iterable[DelayedLabels]) -> DelayedLabels:
         """Return what waits here and in others; replicas share no id."""
-        merged = Waiting(self.most)
+        merged = DelayedLabels(self.most)
         for one in (self, *others):
             merged.predictions |= one.predictions
             merged.outcomes |= one.outcomes
@@ -155,3 +158,70 @@ def _hash(name: str) -> int:
     """Return 64 bits of an id, the same in every process."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
+
+
+BLIND = (
+    "This rests on the confidences being honest still: it can't see a change of what the inputs "
+    "mean, which only outcomes show."
+)
+NORMAL_95 = 1.959963984540054
+
+
+@dataclass
+class Unlabelled:
+    """Sums over rows without an outcome.
+
+    With p the confidences, the expected accuracy is their mean, and the accuracy itself lies about
+    it with deviation sqrt(sum p (1 - p)) / n (the confidence-based estimate that NannyML calls
+    CBPE).
+
+    Attributes:
+        rows: how many there are.
+        total: sum of p; variance: sum of p (1 - p).
+    """
+
+    rows: int = 0
+    total: float = 0.0
+    variance: float = 0.0
+
+    def add(self, confidence: FloatArray, sign: int = 1) -> None:
+        """Add (n,) rows, or with `sign` -1 take them out, their outcomes being known now."""
+        self.rows += sign * len(confidence)
+        self.total += sign * float(confidence.sum())
+        self.variance += sign * float((confidence * (1 - confidence)).sum())
+
+    def __add__(self, other: Unlabelled) -> Unlabelled:
+        """Return the sums of both sets of rows."""
+        return Unlabelled(
+            self.rows + other.rows, self.total + other.total, self.variance + other.variance
+        )
+
+    @property
+    def expected_accuracy(self) -> tuple[float, float, float] | None:
+        """The expected accuracy, and the ends that hold the accuracy in 95 % of cases."""
+        if self.rows == 0:
+            return None
+        mean = float(np.clip(self.total / self.rows, 0.0, 1.0))
+        half = NORMAL_95 * max(self.variance, 0.0) ** 0.5 / self.rows
+        return mean, max(mean - half, 0.0), min(mean + half, 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is known as JSON takes it."""
+        value, low, high = self.expected_accuracy or (None, None, None)
+        return {
+            "rows": self.rows,
+            "expected_accuracy": value,
+            "low": low,
+            "high": high,
+            "blind_to": BLIND,
+        }
+
+    def __str__(self) -> str:
+        found = self.expected_accuracy
+        if found is None:
+            return "No row is without its outcome."
+        value, low, high = (percent(number) for number in found)
+        return (
+            f"{counted(self.rows, 'row')} without outcome: expected accuracy {value} % "
+            f"({low} to {high}). {BLIND}"
+        )

@@ -1,0 +1,209 @@
+"""What a monitor found, as JSON takes it and as people read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from calibrant.core.text import counted, format_table, listed, wrap
+from calibrant.evaluation.formatting import percent
+from calibrant.monitor.delayed_labels import Unlabelled
+from calibrant.monitor.diagnosis import Diagnosis
+from calibrant.monitor.sequential_tests import Alarm, TwoTests
+from calibrant.monitor.windows import Window
+
+# A table on a terminal shows no more windows than this: the first and the latest.
+SHOWN_WINDOWS = 14
+
+
+@dataclass(frozen=True)
+class GroupFound:
+    """What one group shows.
+
+    Attributes:
+        group: its name; rows: how many it has.
+        log_e: its own evidence of the level test, in nats.
+        off: whether that alone is enough, at alpha for all groups together.
+        gap: confidence less accuracy; gap_low, gap_high: ends of its interval.
+    """
+
+    group: str
+    rows: int
+    log_e: float
+    off: bool
+    gap: float
+    gap_low: float
+    gap_high: float
+
+
+def groups_found(tests: TwoTests) -> list[GroupFound]:
+    """Return what each group shows."""
+    flagged, groups = tests.flagged(), tests.groups
+    found: list[GroupFound] = []
+    for name, evidence, sums in zip(groups.names, groups.evidence, groups.sums, strict=True):
+        if evidence.rows:
+            whole = Window.of_sums(0, sums)
+            gap = (whole.gap, whole.gap_low, whole.gap_high)
+            found.append(GroupFound(name, evidence.rows, evidence.log_level, name in flagged, *gap))
+    return found
+
+
+@dataclass(frozen=True)
+class MonitorFindings:
+    """What a monitor has found so far, as a value: all that its text, its JSON and its page show.
+
+    Attributes:
+        rows: rows with outcomes.
+        tolerance: how far a probability may be off; alpha: of the level test.
+        average_run_length: of the change test.
+        log_e: evidence of the level test; log_r: of the change test; in nats.
+        alarms: those that rose, by test.
+        windows: calibration over stretches of the stream.
+        diagnosis: what is wrong; None without rows.
+        groups: what each group shows.
+        unlabelled: rows without outcome.
+    """
+
+    rows: int
+    tolerance: float
+    alpha: float
+    average_run_length: float
+    log_e: float
+    log_r: float
+    alarms: dict[str, Alarm]
+    windows: list[Window]
+    diagnosis: Diagnosis | None
+    groups: list[GroupFound]
+    unlabelled: Unlabelled
+
+    @property
+    def headline(self) -> str:
+        """The finding in one sentence."""
+        if not self.rows:
+            return "No row with an outcome yet."
+        if not self.alarms:
+            return (
+                f"No alarm in {counted(self.rows, 'row')}: nothing shows that confidences are off "
+                f"by more than {100 * self.tolerance:g} points."
+            )
+        change = self.alarms.get("change")
+        if change is None:
+            return f"Confidences are off: an alarm rose at row {self.alarms['level'].row}."
+        since = change.since
+        if since.low == 0:
+            first = min(alarm.row for alarm in self.alarms.values())
+            return f"Confidences are off, perhaps from the start: an alarm rose at row {first}."
+        return (
+            f"Confidences have gone off: an alarm rose at row {change.row}, and they have probably "
+            f"been off since row {since.row} ({since.low} to {since.high})."
+        )
+
+    def alarm_sentence(self, alarm: Alarm) -> str:
+        """Return what an alarm says and what it is worth, as a sentence."""
+        off = f"off by more than {100 * self.tolerance:g} points"
+        where = "" if alarm.group is None else f", most plainly in group {alarm.group}"
+        since = f"row {alarm.since.row} (95 % interval {alarm.since.low} to {alarm.since.high})"
+        if alarm.test == "level":
+            return (
+                f"at row {alarm.row}: they are {off}{where}, probably since {since}. A false alarm "
+                f"has a probability of {100 * self.alpha:g} % at most, however long the stream."
+            )
+        return (
+            f"at row {alarm.row}: they have gone {off}{where}, probably since {since}. A false "
+            f"alarm comes after {spaced(self.average_run_length)} rows on average, or later."
+        )
+
+    @property
+    def evidence_sentence(self) -> str:
+        """Where both tests stand."""
+        bounds = -math.log(self.alpha), math.log(self.average_run_length)
+        return (
+            f"Evidence now, in nats: level {self.log_e:.2f} (alarm at {bounds[0]:.2f}), change "
+            f"{self.log_r:.2f} (alarm at {bounds[1]:.2f})."
+        )
+
+    @property
+    def which_way(self) -> str:
+        """Which way the latest rows are off, as a sentence; empty without rows."""
+        clause = "" if self.diagnosis is None else self.diagnosis.which_way()
+        return f"{clause[:1].upper()}{clause[1:]}." if clause else ""
+
+    def as_dict(self, *, details: bool) -> dict[str, Any]:
+        """Return what was found as JSON takes it; see `Monitor.as_dict`."""
+        level, change = self.alarms.get("level"), self.alarms.get("change")
+        found: dict[str, Any] = {
+            "rows": self.rows,
+            "level": {
+                "alarm": level is not None,
+                "row": None if level is None else level.row,
+                "log_e": self.log_e,
+            },
+            "change": {
+                "alarm": change is not None,
+                "row": None if change is None else change.row,
+                "since": None if change is None else change.since.row,
+            },
+            "windows": [window.as_dict() for window in self.windows],
+        }
+        if details:
+            found["details"] = {
+                "tolerance": self.tolerance,
+                "alpha": self.alpha,
+                "average_run_length": self.average_run_length,
+                "log_r": self.log_r,
+                "alarms": [alarm.as_dict() for alarm in self.alarms.values()],
+                "diagnosis": None if self.diagnosis is None else self.diagnosis.as_dict(),
+                "groups": [asdict(group) for group in self.groups],
+                "unlabelled": self.unlabelled.as_dict(),
+            }
+        return found
+
+    def __str__(self) -> str:
+        parts = [wrap(self.headline)]
+        if self.rows:
+            alarms = self.alarms.values()
+            parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]
+            parts.append(wrap(self.evidence_sentence))
+            if self.diagnosis is not None:
+                parts.append(wrap(f"{self.which_way} {self.diagnosis.what_a_refit_gives()}"))
+            parts.append(windows_table(self.windows))
+        off = [group.group for group in self.groups if group.off]
+        if off:
+            together = f"at {100 * self.alpha:g} % for all groups together"
+            parts.append(wrap(f"Off by their own evidence, {together}: {listed(off)}."))
+        if self.unlabelled.rows:
+            parts.append(wrap(str(self.unlabelled)))
+        return "\n\n".join(parts)
+
+
+def spaced(number: float) -> str:
+    """Return a large number with spaces between thousands, or with an exponent."""
+    return f"{number:,.0f}".replace(",", " ") if number < 1e12 else f"{number:.3g}"
+
+
+def windows_table(windows: Sequence[Window]) -> str:
+    """Return the windows as a table, those in the middle left out if there are many."""
+    head = ["rows", "said", "right", "gap", "interval", "ECE", "interval", "floor 95 %"]
+    lines = [_line(window) for window in windows]
+    if len(lines) > SHOWN_WINDOWS:
+        half = SHOWN_WINDOWS // 2
+        lines = [*lines[:half], ["..."] + [""] * (len(head) - 1), *lines[-half:]]
+    note = (
+        "In percent. Said: mean confidence; right: accuracy; gap: the one less the other. Floor "
+        "95 %: what the ECE of honest confidences would stay below in 95 % of cases."
+    )
+    return f"{format_table(head, lines)}\n\n{wrap(note)}"
+
+
+def _line(window: Window) -> list[str]:
+    numbers = [percent(n) for n in (window.confidence, window.accuracy, window.gap)]
+    return [
+        f"{window.first} to {window.first + window.rows - 1}",
+        *numbers,
+        f"{percent(window.gap_low)} to {percent(window.gap_high)}",
+        percent(window.ece),
+        f"{percent(window.ece_low)} to {percent(window.ece_high)}",
+        percent(window.floor_95),
+    ]

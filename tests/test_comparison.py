@@ -12,7 +12,7 @@ from feature_rows import rows_with_features
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
-from calibrant.comparison.pairs import pair_p_values
+from calibrant.comparison.verdict import pair_p_values
 from calibrant.core.errors import CalibrantError, InputError, UnknownMethodError
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import paired_difference
@@ -100,7 +100,7 @@ def test_ranking_by_another_metric(sets):
     assert set(by_ks["none"].evaluation.results) == {*CORE_METRICS, "ks"}
     values = [m.evaluation["ks"].value for m in by_ks.methods]
     assert values == sorted(values)
-    assert by_ks.headline().startswith("Lowest KS error: ")
+    assert by_ks.ranking().startswith("Lowest KS error: ")
 
 
 def test_what_can_not_rank_is_refused_before_anything_is_fitted(sets):
@@ -142,7 +142,7 @@ def test_one_method_that_is_worse_is_not_tied_and_a_copy_is(sets):
     assert len(result.tied_with_best) == 1
     assert result.tied_with_best[0].startswith("temperature-")
     assert "none" not in result.tied_with_best
-    assert "Can't be told apart" in result.headline() or "tied" in result.headline().lower()
+    assert "Can't be told apart" in result.ranking() or "tied" in result.ranking().lower()
 
 
 def test_calibrators_may_be_given_as_such(sets):
@@ -229,7 +229,7 @@ def test_text_has_all_methods_and_no_control_characters(everything):
     for name in METHODS:
         assert name in text
     assert all(c.isprintable() or c == "\n" for c in text)
-    assert everything.headline() in text.replace("\n", " ") or everything.headline()[:40] in text
+    assert everything.ranking() in text.replace("\n", " ") or everything.ranking()[:40] in text
 
 
 @pytest.mark.filterwarnings("ignore:the rows to fit on and to measure on are the same")

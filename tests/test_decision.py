@@ -12,10 +12,9 @@ import pytest
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.verdict import decide
-from calibrant.evaluation.best_set import may_be_best, may_have_best_mean
+from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.bootstrap import INDEPENDENT
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.mean_noise import covariance_of_means
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions

@@ -159,10 +159,10 @@ def test_json_holds_the_sentences_that_are_printed(comparison: Comparison) -> No
         found = measured(shift)
         assert found.as_dict()["finding"] == findings.heading(found)
         assert found.headline().startswith(findings.heading(found).removesuffix("."))
-    assert comparison.as_dict()["headline"] == comparison.headline()
+    assert comparison.as_dict()["headline"] == comparison.ranking()
     said = " ".join(str(comparison).split())
     use = f"Use {comparison.recommended}. {comparison.verdict.why} "
-    assert said.startswith(use + comparison.headline())
+    assert said.startswith(use + comparison.ranking())
     assert [measured(s).as_dict()["state"] for s in (0, 0.1)] == ["honest", "overconfident"]
 
 
@@ -195,7 +195,7 @@ def test_a_method_goes_by_one_name_everywhere(comparison: Comparison, page: str)
         assert method_title(method.calibrator) in text
     assert [m["name"] for m in data["methods"]] == [m.name for m in comparison.methods]
     assert "title" not in data["methods"][0]
-    assert typeset(comparison.headline()) in text
+    assert typeset(comparison.ranking()) in text
 
 
 def test_the_page_writes_numbers_as_the_printed_table_does(

@@ -297,7 +297,7 @@ def test_the_table_and_json_of_a_comparison(sets):
                 min(sign * plain.values[name] for plain in values.values()), rel=1e-9
             )
     head = values[best].values["ece"] * 100
-    assert found.headline().startswith(f"Lowest ECE: {best}, {head:.2f} % (95 % interval ")
+    assert found.ranking().startswith(f"Lowest ECE: {best}, {head:.2f} % (95 % interval ")
 
 
 def test_json_of_a_fit(command, file: Path, tmp_path: Path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.comparison.datasets import compare_over
+from calibrant.comparison.multi_dataset import compare_over
 from calibrant.evaluation import results
 from calibrant.evaluation.formatting import interval_of
 from calibrant.monitor.page import gap_chart, monitor_page

@@ -14,8 +14,7 @@ import pytest
 import calibrant as cb
 from calibrant.cli import main
 from calibrant.cli.datasets import seeds_in
-from calibrant.comparison.datasets import compare_over
-from calibrant.comparison.many import ManyComparisons
+from calibrant.comparison.multi_dataset import ManyComparisons, compare_over
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.tables import Table
 from calibrant.evaluation.over_data_sets import (

@@ -92,9 +92,9 @@ def test_a_comparison_ranked_by_one_direction_calls_nothing_perfect(labelled_log
     options: Any = {"metrics": ["underconfidence"], "resamples": 50} | sets
     found = compare(["none"], rank_by="underconfidence", **options)
     assert found["none"].evaluation["underconfidence"].at_floor
-    assert found.headline().endswith(", no more than noise gives.")
+    assert found.ranking().endswith(", no more than noise gives.")
     page, _ = comparison_words(found, found["none"].evaluation)
     assert page.startswith("Overconfident by ")
     by_ece = compare(["temperature"], rank_by="ece", **options)
     assert by_ece["temperature"].evaluation["ece"].at_floor
-    assert by_ece.headline().endswith(", not distinguishable from perfect.")
+    assert by_ece.ranking().endswith(", not distinguishable from perfect.")

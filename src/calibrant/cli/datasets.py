@@ -87,7 +87,7 @@ def compare_datasets(
     **options: Any,
 ) -> None:
     """Compare methods over data sets, print what was found and write its tables."""
-    from calibrant.comparison.datasets import compare_over
+    from calibrant.comparison.multi_dataset import compare_over
 
     splits = [len(seeds) if isinstance(rows, Predictions) else 1 for rows in datasets.values()]
     with progress(sum(splits) * len(methods), "comparing", remaining=True) as step:

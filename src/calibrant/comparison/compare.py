@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.comparison.comparison import ComparedMethod, Comparison
-from calibrant.comparison.verdict import DECIDING
+from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.verdict import DECIDING, ComparedMethod
 from calibrant.core.arrays import namespace, to_numpy
 from calibrant.core.errors import (
     CalibrantError,

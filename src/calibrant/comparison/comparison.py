@@ -7,60 +7,40 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from calibrant.comparison.pairs import DifferenceToBest, differences_to_best
-from calibrant.comparison.tables import ComparisonTables
-from calibrant.comparison.verdict import Verdict, decide
+from calibrant.comparison.verdict import (
+    ComparedMethod,
+    DifferenceToBest,
+    Verdict,
+    decide,
+    differences_to_best,
+)
+from calibrant.core.result import Result
+from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
-from calibrant.evaluation.formatting import sentence, with_interval
-from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of, weighing
-from calibrant.posthoc.base import Calibrator
+from calibrant.evaluation.formatting import in_percent, sentence, show, with_interval
+from calibrant.evaluation.results import (
+    Evaluation,
+    MetricResult,
+    finding,
+    honest_would_show,
+    state_of,
+    weighing,
+)
+from calibrant.metrics.metric_types import Metric
 from calibrant.posthoc.temperature.scaling import Uncalibrated
 
 # The method that leaves the network's own confidences as they are.
 UNCALIBRATED = Uncalibrated.method
 # A sentence names no more methods than this.
 NAMED = 5
+# What the printed table shows; everything is in `Comparison.as_dict`.
+TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier")
+# Beside the numbers of those that may be the best in a column.
+MAY_BE_BEST = "+"
 
 
-@dataclass(frozen=True, eq=False)
-class ComparedMethod:
-    """One calibrator's part in a comparison.
-
-    Attributes:
-        name: as it was asked for.
-        calibrator: fitted.
-        evaluation: of its probabilities on the test rows.
-        fit_seconds: time of `fit`: by the clock on the wall, or of the processor where several
-            methods were worked on at a time.
-        apply_seconds: the same of `predict_proba` on the test rows.
-        keeps_accuracy: whether every test row kept its predicted class.
-        warnings: what the fit warned of.
-    """
-
-    name: str
-    calibrator: Calibrator
-    evaluation: Evaluation
-    fit_seconds: float
-    apply_seconds: float
-    keeps_accuracy: bool
-    warnings: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON takes it."""
-        return {
-            "method": self.name,
-            "fit_seconds": self.fit_seconds,
-            "apply_seconds": self.apply_seconds,
-            "parameters": self.calibrator.n_parameters,
-            "keeps_accuracy": self.keeps_accuracy,
-            "warnings": list(self.warnings),
-            "notes": list(self.calibrator.fit_report_.notes),
-            "metrics": {n: r.as_dict() for n, r in self.evaluation.results.items()},
-        }
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison(ComparisonTables):
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Result):
     """What `compare` found; prints as a table.
 
     Attributes:
@@ -170,12 +150,25 @@ class Comparison(ComparisonTables):
         ranked = sorted(self.methods, key=lambda method: method.evaluation[metric].cost)
         return [method.name for method in ranked]
 
-    def headline(self, metric: str | None = None) -> str:
-        """Return the finding in one or two sentences, by the metric that ranks or by another."""
+    def headline(self) -> str:
+        """Return which method to use, and why."""
+        lead = f"Use {self.recommended}. {self.verdict.why} " if len(self.methods) > 1 else ""
+        return f"{lead}{self.ranking()}"
+
+    def ranking(self, metric: str | None = None) -> str:
+        """Return who is best by the metric that ranks or by another, in one or two sentences."""
         metric = metric or self.rank_by
         best = self[self.best_by(metric)]
         tied = self.tied_by(metric) if len(self.methods) > 1 else None
         return ranking(best.evaluation[metric], best.name, best.evaluation.level, tied)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each method and metric, in fractions."""
+        return [
+            {"method": method.name, "metric": name} | result.as_dict()
+            for method in self.methods
+            for name, result in method.evaluation.results.items()
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions, not percent."""
@@ -196,7 +189,7 @@ class Comparison(ComparisonTables):
             "recommended": self.recommended,
             "why": self.verdict.why,
             "may_be_best": self.may_be_best,
-            "headline": self.headline(),
+            "headline": self.ranking(),
             "best": self.best,
             "tied_with_best": self.tied_with_best,
             "best_by_metric": {name: self.best_by(name) for name in results},
@@ -207,11 +200,32 @@ class Comparison(ComparisonTables):
         """Return the name of the method with the best value of a metric."""
         return min(self.methods, key=lambda method: method.evaluation[metric].cost).name
 
+    def as_table(self) -> Table:
+        """Return the table that it prints, a method a row."""
+        shown = [metric.name for metric in _shown(self)]
+        # A mark has a place of its own, so that the numbers align.
+        titles = [metric.title + " " for metric in _shown(self)]
+        rows: list[list[str]] = []
+        for method in self.methods:
+            mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
+            measured = [method.evaluation[name] for name in shown]
+            rows.append(
+                [
+                    method.name + mark,
+                    *[_cell(self, result, method.name) for result in measured],
+                    "yes" if method.keeps_accuracy else "no",
+                    str(method.calibrator.n_parameters),
+                    f"{method.fit_seconds:.2f}",
+                ]
+            )
+        head = ["method", *titles, "kept", "params", "fit s"]
+        return Table(head, rows, notes=_legend(self))
+
     def __str__(self) -> str:
         table = self.as_table()
         parts = [
             wrap(f"Use {self.recommended}. {self.verdict.why}") if len(self.methods) > 1 else "",
-            wrap(self.headline()),
+            wrap(self.ranking()),
             f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
             f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
             wrap(weighing(self.methods[0].evaluation)),
@@ -297,3 +311,33 @@ def marks(
         "at the floor": result.at_floor,
     }
     return [mark for mark, holds in said.items() if holds]
+
+
+def _cell(of: Comparison, result: MetricResult, method: str) -> str:
+    """Return a value, marked where the method may be the best in it."""
+    of_several = len(of.methods) > 1
+    marked = of_several and method in of.may_be_best.get(result.metric.name, ())
+    return show(result.metric, result.value) + (MAY_BE_BEST if marked else " ")
+
+
+def _shown(of: Comparison) -> list[Metric]:
+    """Return the metrics that the table shows: the ranking one and the usual ones."""
+    results = of.methods[0].evaluation.results
+    names = [name for name in TABLE_METRICS if name in results]
+    if of.rank_by not in names:
+        names.insert(0, of.rank_by)
+    return [results[name].metric for name in names]
+
+
+def _legend(of: Comparison) -> str:
+    best = of.methods[0].evaluation[of.rank_by]
+    text = (
+        f"{MAY_BE_BEST} may be the best in this column (of these methods, the truly best is "
+        f"among those in {100 * of.methods[0].evaluation.level:g} % of cases). "
+        f"* not distinguishable from the best in {best.metric.title} (paired bootstrap, Holm's "
+        "correction for all pairs). kept: whether every row kept its predicted class. "
+        f"{in_percent(_shown(of))}"
+    )
+    if best.floor is None:
+        return text
+    return f"{text} {honest_would_show(best, f'those of {of.best}')}"

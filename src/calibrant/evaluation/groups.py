@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.core.notebook import Notebook
+from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.evaluation.bootstrap import floor
@@ -78,8 +78,8 @@ PRINTED_GROUPS = 25
 SMALLEST_VARIANCE = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
-class GroupedEvaluation(Notebook):
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupedEvaluation(Result):
     """What `evaluate_by` found; prints as a table, and `result["3"]` is the group's `Evaluation`.
 
     Attributes:
@@ -155,7 +155,7 @@ class GroupedEvaluation(Notebook):
             for metric, result in group.results.items()
         ]
 
-    def said(self) -> str:
+    def headline(self) -> str:
         """Return what is worst, in a sentence."""
         by = HEADINGS.get(self.by, self.by)
         title = self.results()[self.worst].metric.title

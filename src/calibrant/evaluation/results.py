@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.core.notebook import Notebook
+from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.bootstrap import INDEPENDENT
@@ -148,8 +148,8 @@ def result_of(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation(Notebook):
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Result):
     """What `evaluate` found; prints as a table, and `result["ece"].value` gives a number.
 
     Attributes:
@@ -304,10 +304,6 @@ class Evaluation(Notebook):
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each metric: value, ends of the interval, floor, p-value; fractions."""
         return [{"metric": name} | result.as_dict() for name, result in self.results.items()]
-
-    def said(self) -> str:
-        """Return the finding in a sentence or two."""
-        return headline(self)
 
     def __str__(self) -> str:
         return _text(self)

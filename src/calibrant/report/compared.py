@@ -8,12 +8,11 @@ import numpy as np
 
 from calibrant.comparison.comparison import (
     UNCALIBRATED,
-    ComparedMethod,
     Comparison,
     change,
     marks,
 )
-from calibrant.comparison.pairs import DifferenceToBest
+from calibrant.comparison.verdict import ComparedMethod, DifferenceToBest
 from calibrant.core.weights import mean
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation, MetricResult, honest_would_show
@@ -92,7 +91,7 @@ def comparison_words(
     metric = metric or comparison.rank_by
     best = comparison[comparison.best_by(metric)]
     result = best.evaluation[metric]
-    deck = comparison.headline(metric)
+    deck = comparison.ranking(metric)
     if result.floor is not None:
         deck += f" {honest_would_show(result, f'those of {best.name}')}"
     name = comparison.recommended

@@ -22,7 +22,7 @@ ROW_HEIGHT, FEWEST_INCHES = 0.28, 1.6
 
 
 def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw an evaluation, groups or a comparison; see `calibrant.core.notebook.Notebook.plot`.
+    """Draw an evaluation, groups or a comparison; see `calibrant.core.result.Result.plot`.
 
     Raises:
         InputError: another result, or a metric that wasn't measured.

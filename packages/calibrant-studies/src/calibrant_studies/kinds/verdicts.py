@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant._version import __version__
-from calibrant.comparison.comparison import ComparedMethod
-from calibrant.comparison.verdict import decide
+from calibrant.comparison.verdict import ComparedMethod, decide
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.bootstrap import drawn_once

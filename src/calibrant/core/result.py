@@ -1,21 +1,33 @@
-"""How results are shown in notebooks and taken along: tables, frames, LaTeX, pictures."""
+"""What every result can do: say what was found, and go into notebooks, papers, frames and pages."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from html import escape
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.core.errors import MissingDependencyError
 from calibrant.core.tables import Table
 
-# Pictures are a room above all results, which know it by name only, as public names are known.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+
+# Pictures and pages are a room above all results, which know it by name only, as public names are
+# known.
 PICTURES = "calibrant.report.plots"
 
 
-class Notebook:
-    """What every result can do beside printing itself."""
+class Result:
+    """Numbers that were found; `repr` is the finding, `str` the table with it.
+
+    Results are values: they pickle, travel to other processes, and hold no function.
+    """
+
+    @abstractmethod
+    def headline(self) -> str:
+        """Return the finding in a sentence or two."""
 
     @abstractmethod
     def as_table(self) -> Table:
@@ -26,8 +38,11 @@ class Notebook:
         """Return the numbers as rows of a data frame: fractions, not percent."""
 
     @abstractmethod
-    def said(self) -> str:
-        """Return the finding in a sentence or two."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it; fractions, not percent."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.headline()}>"
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, and what its columns mean."""
@@ -37,7 +52,7 @@ class Notebook:
         """Return the table in LaTeX, for the package booktabs."""
         return self.as_table().to_latex()
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> DataFrame:
         """Return the numbers as a pandas data frame: fractions, not percent.
 
         Raises:
@@ -51,12 +66,15 @@ class Notebook:
             ) from error
         return pandas.DataFrame(self.records())
 
-    def plot(self, ax: Any = None, **options: Any) -> Any:
+    def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw it with matplotlib, into `ax` or axes of its own, and return these.
 
         Of an evaluation that is the reliability diagram, whose options `reliability_diagram` names;
         of groups and of a comparison the leading metric of each, with interval and floor, or
         another ``metric=``.
+
+        Raises:
+            InputError: there is no picture of this result, or the metric wasn't measured.
         """
         return import_module(PICTURES).plot(self, ax, **options)
 
@@ -64,4 +82,4 @@ class Notebook:
         """Return what a notebook shows."""
         table = self.as_table()
         notes = f"<p><small>{escape(table.notes)}</small></p>" if table.notes else ""
-        return f"<div><p>{escape(self.said())}</p>\n{table.to_html()}\n{notes}</div>"
+        return f"<div><p>{escape(self.headline())}</p>\n{table.to_html()}\n{notes}</div>"

@@ -31,8 +31,8 @@ from calibrant.evaluation.over_data_sets import (
     t_interval,
 )
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, holm
-from calibrant.metrics.registry import METRICS
 from calibrant.metrics.metric_types import Metric
+from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions
 

@@ -12,7 +12,7 @@ from calibrant.core.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from pandas import DataFrame
+    from pandas import DataFrame  # pyright: ignore[reportMissingTypeStubs]
 
 # Pictures and pages are a room above all results, which know it by name only, as public names are
 # known.

@@ -43,7 +43,7 @@ def _inputs(data: list[str] | None) -> Any:
 def list_studies(data: Data = None, json: Json = None) -> None:
     """List all studies: paper, title, and whether they can run on what is given."""
     from calibrant_studies.catalogue import names, study_named, summary
-    from calibrant_studies.needing import runnable_in_words
+    from calibrant_studies.requirements import runnable_in_words
 
     inputs, _ = _inputs(data)
     found = [summary(study_named(name), inputs) for name in names()]
@@ -60,7 +60,7 @@ def show(name: Name, data: Data = None, small: Small = False, json: Json = None)
     """Show what a study computes, what it needs, and what of that is there."""
     from calibrant_studies.catalogue import summary
     from calibrant_studies.cells import cells_of
-    from calibrant_studies.needing import can_run_cell, missing_of, told
+    from calibrant_studies.requirements import can_run_cell, missing_of, what_to_provide
     from calibrant_studies.running import prepared
 
     chosen, inputs = prepared(name, data or [], small=small)
@@ -73,7 +73,7 @@ def show(name: Name, data: Data = None, small: Small = False, json: Json = None)
     lines += [wrap(f"{axis}: {', '.join(words)}") for axis, words in grid.items()]
     lines += ["", f"{counted(len(cells), 'cell')} of kind {chosen.kind}; {ready} can be computed"]
     if missing:
-        lines += ["", "Not there (--data gives it):", told(missing)]
+        lines += ["", "Not there (--data gives it):", what_to_provide(missing)]
     for note in chosen.footnotes:
         lines += ["", wrap(note)]
     document = summary(chosen, inputs) | {
@@ -146,9 +146,8 @@ def run(
     """
     from calibrant.scale.engines import Engine
     from calibrant_studies import figures, writing
-    from calibrant_studies.computing import Progress, run_cells
-    from calibrant_studies.needing import can_run, missing_of, told
-    from calibrant_studies.running import prepared
+    from calibrant_studies.requirements import can_run, missing_of, what_to_provide
+    from calibrant_studies.running import Progress, prepared, run_cells
     from calibrant_studies.store import Store
 
     check_outputs([], [*(table or []), *(figure or []), json], made=out)
@@ -176,7 +175,10 @@ def run(
             f"show {name} says in which form), or run it with --small"
         )
     if missing:
-        print(f"Not there, and left out (--data gives it):\n{told(missing)}", file=sys.stderr)
+        print(
+            f"Not there, and left out (--data gives it):\n{what_to_provide(missing)}",
+            file=sys.stderr,
+        )
     with progress(None, name, remaining=True) as step:
 
         def watch(came: Progress) -> None:

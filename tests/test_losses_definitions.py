@@ -305,7 +305,7 @@ def test_mmce_by_pairs(batch, form):
     square = sums["right"] / m**2 + sums["wrong"] / n**2 - 2 * sums["mixed"] / (m * n)
     penalty = 2 * np.sqrt(square) if form == "weighted" else sums["all"] / (m + n) ** 2
     expected = CrossEntropy()(logits, target).item() + penalty
-    loss = MMCE(form, 2.0 if form == "weighted" else None, norm="paper")
+    loss = MMCE(form, weight=2.0 if form == "weighted" else None, norm="paper")
     assert loss(logits, target).item() == pytest.approx(expected, rel=1e-8)
 
 

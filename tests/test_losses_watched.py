@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import TrainingWarning
-from calibrant.training.losses import CRL, FeDLaS, Focal, watch
-from calibrant.training.losses.likelihood import BATCHES_WITHOUT_EPOCH
+from calibrant.training.losses import CRL, AdaFocal, CalibrationLoss, FeDLaS, Focal, watch
+from calibrant.training.losses.base import PATIENCE
 
 CLASSES = 4
 
@@ -124,9 +124,52 @@ def test_a_schedule_that_is_told_of_no_epoch_is_named_once():
     told, untold = Focal({0: 5.0, 2: 1.0}), Focal({0: 5.0, 2: 1.0})
     told.start_epoch(0)
     for loss in (told, untold, Focal(3.0), Focal({0: 5.0, 2: 1.0}).eval()):
-        for _ in range(BATCHES_WITHOUT_EPOCH):
+        for _ in range(PATIENCE - 1):
             loss(logits, target)
-    with pytest.warns(TrainingWarning, match=r"^Focal has a schedule, .* it stays at gamma 5$"):
+    with pytest.warns(
+        TrainingWarning, match=r"^Focal was told of no epoch in 50 batches: .* it stays at gamma 5$"
+    ):
         untold(logits, target)
     untold(logits, target)
     told(logits, target)
+
+
+def untold(loss: CalibrationLoss, batches: int) -> list[str]:
+    """Train in a loop that tells the loss nothing of epochs; return what was said."""
+    logits, target, _ = batch()
+    index = {"index": torch.arange(8)} if "index" in loss.needs else {}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(batches):
+            loss(logits[:, :CLASSES], target, **index)
+    return [str(warning.message) for warning in said]
+
+
+@pytest.mark.parametrize(
+    ("make", "call"),
+    [
+        (AdaFocal, r"loss.update_from_validation(logits, target)"),
+        (lambda: CRL(8), "loss.end_epoch()"),
+    ],
+)
+def test_a_loss_that_no_loop_lets_learn_says_what_to_call(make, call):
+    (said,) = untold(make(), 1600)
+    assert "in 50 batches" in said
+    assert f"loss.start_epoch(epoch) before each epoch and {call} after it" in said
+    loss = make()
+    for _ in range(3):
+        loss.start_epoch(0)
+    (said,) = untold(loss, 1)
+    assert f"no call of {call} in two epochs" in said
+
+
+@pytest.mark.parametrize("make", [AdaFocal, lambda: CRL(8)])
+def test_nothing_is_said_of_a_loss_that_is_told_of_epochs(make):
+    loss = make()
+    logits, target, _ = batch()
+    for epoch in range(4):
+        loss.start_epoch(epoch)
+        assert untold(loss, 60) == []
+        loss.end_epoch()
+        loss.update_from_validation(logits[:, :CLASSES], target)
+    assert untold(make().eval(), 60) == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -31,7 +31,8 @@ class _Limits:
     above: float
     at_most: float
     below: float
-    choices: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+    optional: bool = False
 
     def expectation(self) -> str:
         if self.truth:
@@ -49,6 +50,8 @@ class _Limits:
         return " ".join([kind, " and ".join(words)]).rstrip()
 
     def allow(self, value: object) -> bool:
+        if value is None:
+            return self.optional
         if self.truth:
             return isinstance(value, bool)
         if self.choices:
@@ -64,8 +67,9 @@ class _Limits:
 
 
 def argument(
-    default: Any,
+    default: Any = MISSING,
     *,
+    whole: bool = False,
     at_least: float = -inf,
     above: float = -inf,
     at_most: float = inf,
@@ -74,19 +78,39 @@ def argument(
 ) -> Any:
     """Return a dataclass field for a number within limits, a word out of several, or a truth value.
 
-    A number is whole if its default is an int, and always finite.
+    A number is whole if its default is an int, or `whole` says so, and always finite. Without a
+    default the argument has to be given; a default of None may be given in place of a number.
     """
-    truth, whole = isinstance(default, bool), isinstance(default, int)
-    limits = _Limits(truth, whole, at_least, above, at_most, below, tuple(choices))
+    truth, whole = isinstance(default, bool), whole or isinstance(default, int)
+    limits = _Limits(truth, whole, at_least, above, at_most, below, tuple(choices), default is None)
     return field(default=default, metadata={_LIMITS: limits})
+
+
+def within(
+    name: str,
+    value: Any,
+    *,
+    whole: bool = False,
+    at_least: float = -inf,
+    above: float = -inf,
+    at_most: float = inf,
+    below: float = inf,
+) -> Any:
+    """Return a number that is within limits; `InputError` as for an `argument` if it isn't."""
+    limits = _Limits(False, whole, at_least, above, at_most, below)
+    if not limits.allow(value):
+        raise InputError(f"{name} must be {limits.expectation()}, not {value!r}")
+    return value
 
 
 def check_arguments(instance: Any) -> None:
     """Raise `InputError` for the first argument of a dataclass that is outside its limits."""
     for item in fields(instance):
         limits: _Limits | None = item.metadata.get(_LIMITS)
+        if limits is None:
+            continue
         value = getattr(instance, item.name, None)
-        if limits is not None and not limits.allow(value):
+        if not limits.allow(value):
             raise InputError(f"{item.name} must be {limits.expectation()}, not {value!r}")
 
 

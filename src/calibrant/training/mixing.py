@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
-from calibrant.training.losses.arguments import choice, number
 from calibrant.training.losses.base import DEFAULT_IGNORE_INDEX, CalibrationLoss, own_loss
 
 
@@ -55,6 +55,7 @@ class MixedBatch:
         return self.share * one + (1 - self.share) * other
 
 
+@dataclass(eq=False)
 class Mixup:
     """Mixtures of a batch with itself, shuffled (Zhang et al. 2018; Thulasidasan et al. 2019).
 
@@ -75,12 +76,13 @@ class Mixup:
         True
     """
 
-    def __init__(
-        self, alpha: float = 0.2, larger_share: bool = False, seed: int | Sequence[int] = 0
-    ) -> None:
-        self.alpha = number("alpha", alpha, above=0)
-        self.larger_share = larger_share
-        self._random = np.random.default_rng(seed)
+    alpha: float = argument(0.2, above=0)
+    larger_share: bool = False
+    seed: int | Sequence[int] = 0
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+        self._random = np.random.default_rng(self.seed)
 
     def __call__(self, inputs: Tensor, target: Tensor) -> MixedBatch:
         """Return mixtures of `inputs` (N, ...) with classes `target` (N,).
@@ -97,6 +99,7 @@ class Mixup:
         return MixedBatch(mixed, target, target[partner], share)
 
 
+@dataclass(eq=False)
 class RegMixup:
     """Mixup as a regulariser beside the unmixed batch (Pinto et al. 2022).
 
@@ -122,16 +125,14 @@ class RegMixup:
         tensor(True)
     """
 
-    def __init__(
-        self,
-        alpha: float = 20.0,
-        weight: float = 1.0,
-        total: Literal["mean", "sum"] = "mean",
-        seed: int = 0,
-    ) -> None:
-        self.weight = number("weight", weight, at_least=0)
-        self.total = choice("total", total, ("mean", "sum"))
-        self._mixup = Mixup(alpha, seed=seed)
+    alpha: float = argument(20.0, above=0)
+    weight: float = argument(1.0, at_least=0)
+    total: Literal["mean", "sum"] = argument("mean", choices=("mean", "sum"))
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+        self._mixup = Mixup(self.alpha, seed=self.seed)
 
     def __call__(
         self,
@@ -248,6 +249,7 @@ class Staged(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class MIT:
     """Two mixtures of the same pairs, decoupled into outputs for each partner (Wang et al. 2023).
 
@@ -281,22 +283,21 @@ class MIT:
         True
     """
 
-    def __init__(
-        self,
-        variant: Literal["logits", "activations"] = "logits",
-        alpha: float = 1.0,
-        margin: float = 0.5,
-        seed: int = 0,
-    ) -> None:
-        self.variant = choice("variant", variant, ("logits", "activations"))
-        self.alpha = number("alpha", alpha, above=0)
-        self.margin = number("margin", margin, at_least=0, at_most=0.99)
+    variant: Literal["logits", "activations"] = argument(
+        "logits", choices=("logits", "activations")
+    )
+    alpha: float = argument(1.0, above=0)
+    margin: float = argument(0.5, at_least=0, at_most=0.99)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
         if _chance_apart(self.alpha, self.margin) < _RAREST:
             raise InputError(
                 f"with alpha {self.alpha:g} shares are hardly ever {self.margin:g} apart: lower "
                 "alpha, or margin"
             )
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(self.seed)
 
     def __call__(
         self, network: nn.Module, inputs: Tensor, target: Tensor, loss: CalibrationLoss

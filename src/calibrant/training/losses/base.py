@@ -5,14 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, cast
+from dataclasses import KW_ONLY, dataclass, field, fields
+from numbers import Real
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
+from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
-from calibrant.training.losses.arguments import choice
 
 
 @dataclass
@@ -222,6 +223,10 @@ def as_table(values: Tensor) -> Tensor:
 Reduction = Literal["mean", "sum", "none"]
 ClassWeights = Sequence[float] | Tensor | None
 DEFAULT_IGNORE_INDEX = -100  # as in torch
+# Whose published settings losses know.
+DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet", "cub", "aircraft")
+# Batches after which it is said that nobody tells a loss of epochs.
+PATIENCE = 50
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
@@ -230,6 +235,26 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
+@dataclass(frozen=True)
+class LossName:
+    """A name by which `make_loss` makes a loss, and what the list of losses says of it.
+
+    Attributes:
+        name: on the command line.
+        words: what the loss is, for the list.
+        paper: where it comes from.
+        arguments: those that differ from the defaults of the class.
+        published: by data set, one of `DATA_SETS`, the arguments that papers give for it.
+    """
+
+    name: str
+    words: str
+    paper: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+
+
+@dataclass(eq=False, repr=False)
 class CalibrationLoss(nn.Module):
     """Root of all losses: ``loss(logits, target, features=None)``.
 
@@ -241,9 +266,10 @@ class CalibrationLoss(nn.Module):
     Classes masked by logits of minus infinity suit the losses that see probabilities only. Label
     smoothing, FeDLaS and penalties on gaps between logits are infinite or undefined there.
 
-    Subclasses give a loss per row, and may add a term that belongs to the batch as a whole. With
-    "mean" the rows are averaged and the term added; "sum" is that times the number of rows that
-    count; "none" gives each row its loss plus the term, 0 where ignored, in the target's shape.
+    A loss is a dataclass of its arguments, each with its limits (`argument`). Subclasses give a
+    loss per row, and may add a term that belongs to the batch as a whole. With "mean" the rows are
+    averaged and the term added; "sum" is that times the number of rows that count; "none" gives
+    each row its loss plus the term, 0 where ignored, in the target's shape.
 
     Args:
         reduction: "mean", "sum" or "none".
@@ -252,9 +278,14 @@ class CalibrationLoss(nn.Module):
             divides by the sum of these weights.
 
     Raises:
-        InputError: class weights that aren't finite, below 0, or all 0.
+        InputError: an argument outside its limits; class weights that aren't finite, below 0, or
+            all 0.
 
     Attributes:
+        names: by which `make_loss` makes it.
+        state: what it remembers from batch to batch, in words; empty if nothing.
+        distributed: what its value belongs to where batches are shared between processes or
+            accumulated, in words.
         per_sample: the loss of a row depends on no other row and no identity of the sample, so it
             can be weighted between two targets (mixup).
         needs: what `forward` or the training loop must supply in training: "features", "index"
@@ -275,27 +306,42 @@ class CalibrationLoss(nn.Module):
         tensor(0.6931)
     """
 
+    names: ClassVar[tuple[LossName, ...]] = ()
+    state: ClassVar[str] = ""
+    distributed: ClassVar[str] = "row"
     per_sample: ClassVar[bool] = True
     mixture_arguments: ClassVar[Mapping[str, Any]] = {}
-    needs: frozenset[str] = frozenset()
-    accumulation_steps: int = 1
-    mixtures: int = 0
+    # Without types, since fields of the dataclass are arguments and these are not.
+    needs = frozenset[str]()
+    accumulation_steps = 1
+    mixtures = 0
 
-    class_weights: Tensor | None
+    _: KW_ONLY
+    reduction: Reduction = argument("mean", choices=get_args(Reduction))
+    ignore_index: int = DEFAULT_IGNORE_INDEX
+    # Nothing of that name may lie on the class, which would hide the buffer.
+    class_weights: ClassWeights = field(default_factory=lambda: None)
 
-    def __init__(
-        self,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = DEFAULT_IGNORE_INDEX,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__()
-        self.reduction: Reduction = choice("reduction", reduction, ("mean", "sum", "none"))
-        self.ignore_index = ignore_index
-        self.register_buffer("class_weights", weights_of_classes(class_weights))
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make a module first: arguments, some of them modules, are set on it."""
+        loss = super().__new__(cls)
+        nn.Module.__init__(loss)
+        return loss
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+        for item in fields(self):
+            # Whole numbers and NumPy's become those that a loss reckons and prints with.
+            value = getattr(self, item.name, None)
+            if isinstance(item.default, float) and isinstance(value, Real):
+                setattr(self, item.name, float(value))
+        weights = weights_of_classes(self.__dict__.pop("class_weights"))
+        self.register_buffer("class_weights", weights)
         self._held = False
         self._said: set[str] = set()
+        # Batches that taught the loss something, calls of `start_epoch`, and whether an epoch has
+        # ended, as far as the loss cares.
+        self._batches, self._begun, self._ended = 0, 0, False
 
     def forward(self, logits: Tensor, target: Tensor, features: Tensor | None = None) -> Tensor:
         """Return the loss.
@@ -315,6 +361,7 @@ class CalibrationLoss(nn.Module):
 
     def start_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch `epoch`, counted from 0, begins; most don't care."""
+        self._begun += 1
 
     def end_epoch(self) -> None:
         """Tell the loss that an epoch of training is over; most don't care."""
@@ -365,6 +412,27 @@ class CalibrationLoss(nn.Module):
         )
         return False
 
+    def _expect_epochs(self, after: str, consequence: str) -> None:
+        """Say so once where nobody tells the loss of epochs; call this at each batch.
+
+        Args:
+            after: the call that is due after each epoch; empty if the loss has no use for one.
+            consequence: what happens without, to end the sentence.
+        """
+        if not self.learning or self._ended or torch.compiler.is_compiling():
+            return
+        self._batches += 1
+        if self._begun == 0 and self._batches == PATIENCE:
+            calls = "loss.start_epoch(epoch) before each epoch"
+            if after:
+                calls += f" and {after} after it"
+            self._warn_once(
+                f"was told of no epoch in {PATIENCE} batches: call {calls}; without, {consequence}"
+            )
+        # A loop may validate after every second epoch only.
+        if after and self._begun > 2:
+            self._warn_once(f"was given no call of {after} in two epochs; without, {consequence}")
+
     def _warn_once(self, sentence: str) -> None:
         """Warn about a misuse, with the name of the loss in front; not within torch.compile."""
         if torch.compiler.is_compiling() or sentence in self._said:
@@ -374,7 +442,7 @@ class CalibrationLoss(nn.Module):
 
     def extra_repr(self) -> str:
         """Name the arguments, for printing."""
-        names = inspect.signature(type(self).__init__).parameters
+        names = inspect.signature(type(self)).parameters
         words = ((name, getattr(self, name, None)) for name in names)
         plain = (bool, int, float, str, tuple)
         return ", ".join(f"{name}={word!r}" for name, word in words if isinstance(word, plain))
@@ -420,7 +488,10 @@ class CalibrationLoss(nn.Module):
 
     def _reduce(self, rows: Rows, values: Tensor, shape: torch.Size) -> Tensor:
         if self.class_weights is not None:
-            share = weights_of_rows(self.class_weights, rows.target, rows.logits) * rows.weight
+            share = (
+                weights_of_rows(cast(Tensor, self.class_weights), rows.target, rows.logits)
+                * rows.weight
+            )
             rows.count = share.sum()
             values = values * share
         values = values.masked_fill(~rows.valid, 0)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, cast, get_args
 
 import torch
 from torch import Tensor, nn
 
+from calibrant.core.arguments import argument, within
 from calibrant.core.errors import InputError
-from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import (
+    DATA_SETS,
     CalibrationLoss,
-    ClassWeights,
+    LossName,
     Recorder,
-    Reduction,
     Rows,
     check_range,
 )
@@ -105,7 +105,7 @@ class GateRecorder(Recorder):
 
     def __init__(self, samples: int, device: torch.device | str = "cpu") -> None:
         super().__init__()
-        size = whole("samples", samples, at_least=1)
+        size = within("samples", samples, whole=True, at_least=1)
         unseen = torch.zeros(size, dtype=torch.bool, device=device)
         self.register_buffer("_values", torch.zeros(4, size, device=device))
         self.register_buffer("seen", unseen)
@@ -229,6 +229,7 @@ Gate = Literal["learnt", "positive", "negative", "random"]
 _PUBLISHED = {"ls": (0.05, 4.0), "mbls": (0.1, 0.5)}
 
 
+@dataclass(eq=False, repr=False)
 class FeDLaS(CalibrationLoss):
     """Feature-modulated bidirectional label smoothing (Bahavan et al. 2026).
 
@@ -282,73 +283,79 @@ class FeDLaS(CalibrationLoss):
         initial_std: sd before the first batch, likewise.
         accumulation_steps: batches that make one step of the optimiser.
         synchronise: take mean and deviation over all processes in training.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
 
     Attributes:
         gate_network: Linear(K, K // 2), LeakyReLU(0.01), Linear(K // 2, 2); None if not learnt.
         running_mean: (1,) buffer, mu. running_std: (1,) buffer, sd.
     """
 
-    running_mean: Tensor
-    running_std: Tensor
+    names = (
+        LossName(
+            "fedlas-ls",
+            "label smoothing whose strength follows the feature norm, in two directions",
+            "Bahavan et al. 2026",
+            {"base": "ls"},
+            {
+                "cifar100": {"alpha": 0.1, "theta": 0.5},
+                # The paper uses those of Tiny-ImageNet on CUB and Aircraft; its code has theta =
+                # 0.001 there, under which the starting values of mean and deviation last for
+                # thousands of steps. The paper is followed.
+                **{key: {"theta": 0.5} for key in DATA_SETS[2:]},
+            },
+        ),
+        LossName(
+            "fedlas-mbls",
+            "MbLS whose strength follows the feature norm, in two directions",
+            "Bahavan et al. 2026",
+            {"base": "mbls"},
+            {
+                "cifar100": {"beta": 1.0, "theta": 0.5},
+                **{key: {"alpha": 0.05, "theta": 0.5, "margin": 10.0} for key in DATA_SETS[2:]},
+            },
+        ),
+    )
+    state = "gate, mean and deviation of norms"
+    distributed = "row; mean and deviation of the global batch; `accumulation_steps`"
 
-    def __init__(
-        self,
-        n_classes: int,
-        base: Literal["ls", "mbls"] = "ls",
-        alpha: float | None = None,
-        beta: float | None = None,
-        theta: float = 0.95,
-        margin: float = 6.0,
-        class_reduction: ClassReduction = "mean",
-        *,
-        indicator: Indicator = "feature-norm",
-        norm: float = 1.0,
-        gate: Gate = "learnt",
-        convention: Literal["code", "paper"] = "code",
-        epsilon: float = 1e-3,
-        initial_mean: float = 20.0,
-        initial_std: float = 100.0,
-        accumulation_steps: int = 1,
-        synchronise: bool = True,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.n_classes = whole("n_classes", n_classes, at_least=2)
-        self.base: Literal["ls", "mbls"] = choice("base", base, tuple(_PUBLISHED))
-        usual_alpha, usual_beta = _PUBLISHED[base]
-        # alpha_i stays below 2 alpha, and 1 - alpha_i must not turn negative.
-        self.alpha = number("alpha", usual_alpha if alpha is None else alpha, at_least=0)
-        number("alpha", self.alpha, at_most=0.5)
-        self.beta = number("beta", usual_beta if beta is None else beta, at_least=0)
-        self.theta = number("theta", theta, above=0, at_most=1)
-        self.margin = number("margin", margin, at_least=0)
-        self.class_reduction: ClassReduction = choice(
-            "class_reduction", class_reduction, ("mean", "sum")
-        )
-        self.indicator: Indicator = choice("indicator", indicator, Indicator.__args__)
-        self.norm = norm if norm == float("inf") else number("norm", norm, above=0)
-        self.gate: Gate = choice("gate", gate, Gate.__args__)
-        self.convention = choice("convention", convention, ("code", "paper"))
-        self.epsilon = number("epsilon", epsilon, at_least=0)
-        self.accumulation_steps = whole("accumulation_steps", accumulation_steps, at_least=1)
-        self.synchronise = synchronise
-        hidden = n_classes // 2
+    n_classes: int = argument(whole=True, at_least=2)
+    base: Literal["ls", "mbls"] = argument("ls", choices=tuple(_PUBLISHED))
+    # None is replaced by what was published for the base.
+    alpha: float = argument(None, at_least=0, at_most=0.5)
+    beta: float = argument(None, at_least=0)
+    theta: float = argument(0.95, above=0, at_most=1)
+    margin: float = argument(6.0, at_least=0)
+    class_reduction: ClassReduction = argument("mean", choices=get_args(ClassReduction))
+    _: KW_ONLY
+    indicator: Indicator = argument("feature-norm", choices=get_args(Indicator))
+    norm: float = 1.0
+    gate: Gate = argument("learnt", choices=get_args(Gate))
+    convention: Literal["code", "paper"] = argument("code", choices=("code", "paper"))
+    epsilon: float = argument(1e-3, at_least=0)
+    initial_mean: float = argument(20.0)
+    initial_std: float = argument(100.0, at_least=0)
+    accumulation_steps: int = argument(1, at_least=1)
+    synchronise: bool = True
+
+    running_mean: Tensor = field(init=False)
+    running_std: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.norm != float("inf"):
+            within("norm", self.norm, above=0)
+        super().__post_init__()
+        usual_alpha, usual_beta = _PUBLISHED[self.base]
+        self.alpha = float(usual_alpha if cast(Any, self.alpha) is None else self.alpha)
+        self.beta = float(usual_beta if cast(Any, self.beta) is None else self.beta)
+        classes, hidden = self.n_classes, self.n_classes // 2
         self.gate_network = (
-            nn.Sequential(nn.Linear(n_classes, hidden), nn.LeakyReLU(0.01), nn.Linear(hidden, 2))
-            if gate == "learnt"
+            nn.Sequential(nn.Linear(classes, hidden), nn.LeakyReLU(0.01), nn.Linear(hidden, 2))
+            if self.gate == "learnt"
             else None
         )
-        mean, std = number("mean", initial_mean), number("std", initial_std, at_least=0)
         # Shape (1,), not (): torch.compile loses updates of a float64 scalar on the CPU.
-        self.register_buffer("running_mean", torch.tensor([mean]))
-        self.register_buffer("running_std", torch.tensor([std]))
+        self.register_buffer("running_mean", torch.tensor([self.initial_mean]))
+        self.register_buffer("running_std", torch.tensor([self.initial_std]))
         learnt = {"optimiser"} if self.gate_network is not None else set[str]()
         self.needs = frozenset({"features"} | learnt)
         self._watch = GateWatch()

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from calibrant.core.arguments import argument, within
 from calibrant.core.errors import InputError
-from calibrant.training.losses.arguments import number, whole
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import CalibrationLoss, LossName, Rows
 from calibrant.training.losses.collectives import world_size
 
 
+@dataclass(eq=False, repr=False)
 class CrossEntropy(CalibrationLoss):
     """Minus the log probability of the target: -log p_y."""
+
+    names = (LossName("cross-entropy", "minus log probability of the target"),)
 
     def _row_losses(self, rows: Rows) -> Tensor:
         return rows.cross_entropy
 
 
+@dataclass(eq=False, repr=False)
 class BrierLoss(CalibrationLoss):
     """Sum over classes of (p_k - 1[k = y])^2, between 0 and 2 (Brier 1950).
 
@@ -29,11 +35,20 @@ class BrierLoss(CalibrationLoss):
     than cross-entropy; published recipes give it more epochs.
     """
 
+    names = (
+        LossName(
+            "brier",
+            "squared distance of probabilities and one-hot label, summed over classes",
+            "Brier 1950",
+        ),
+    )
+
     def _row_losses(self, rows: Rows) -> Tensor:
         probs = rows.log_probs.exp()
         return (probs - one_hot(rows.target, probs.shape[1])).square().sum(1)
 
 
+@dataclass(eq=False, repr=False)
 class LabelSmoothing(CalibrationLoss):
     """Cross-entropy with smoothed labels: (1 - alpha) CE + alpha E, E = -mean_k log p_k.
 
@@ -43,29 +58,26 @@ class LabelSmoothing(CalibrationLoss):
     Args:
         alpha: share of the label spread over the classes, in [0, 1]. 0.05 in most calibration
             papers, 0.1 for CIFAR-100 in FeDLaS.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        alpha: float = 0.05,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.alpha = number("alpha", alpha, at_least=0, at_most=1)
+    names = (
+        LossName(
+            "label-smoothing",
+            "a share alpha of the label spread over all classes",
+            "Szegedy et al. 2016",
+            published={"cifar100": {"alpha": 0.1}},
+        ),
+    )
+
+    alpha: float = argument(0.05, at_least=0, at_most=1)
 
     def _row_losses(self, rows: Rows) -> Tensor:
         uniform = -rows.log_probs.mean(1)
         return (1 - self.alpha) * rows.cross_entropy + self.alpha * uniform
 
 
+@dataclass(eq=False, repr=False)
 class ConfidencePenalty(CalibrationLoss):
     """Cross-entropy minus beta times the entropy H(p) (Pereyra et al. 2017; "ECP").
 
@@ -73,25 +85,17 @@ class ConfidencePenalty(CalibrationLoss):
         beta: weight of the entropy; 0.1 in the paper and its descendants.
         legacy_class_mean: average -p_k log p_k over the classes instead of summing it, as widely
             copied code does: beta is K times weaker then. Off, since the paper sums.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        beta: float = 0.1,
-        legacy_class_mean: bool = False,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.beta = number("beta", beta, at_least=0)
-        self.legacy_class_mean = legacy_class_mean
+    names = (
+        LossName(
+            "confidence-penalty", "cross-entropy minus beta times entropy", "Pereyra et al. 2017"
+        ),
+    )
+
+    beta: float = argument(0.1, at_least=0)
+    legacy_class_mean: bool = False
 
     def _row_losses(self, rows: Rows) -> Tensor:
         # A masked class has probability 0 and log probability -inf; its share of the entropy is 0.
@@ -104,8 +108,6 @@ class ConfidencePenalty(CalibrationLoss):
 
 # Below this 1 - p the derivative of (1 - p)^gamma with gamma < 1 would overflow.
 _SMALLEST_REST = 1e-12
-# After so many the first call of `start_epoch`, due before the first of them, was forgotten.
-BATCHES_WITHOUT_EPOCH = 1000
 
 
 def rest(rows: Rows) -> Tensor:
@@ -113,6 +115,7 @@ def rest(rows: Rows) -> Tensor:
     return -torch.expm1(rows.true_log_prob)
 
 
+@dataclass(eq=False, repr=False)
 class Focal(CalibrationLoss):
     """(1 - p_y)^gamma times cross-entropy (Lin et al. 2017; Mukhoti et al. 2020).
 
@@ -122,59 +125,57 @@ class Focal(CalibrationLoss):
         gamma: exponent, 0 is cross-entropy; or a schedule {epoch: gamma}, each holding from its
             epoch, counted from 0, on. The published one on CIFAR is {0: 5, 100: 3, 250: 1}. A
             schedule needs `start_epoch` to be called.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
 
     Attributes:
         gamma: the exponent in use.
     """
 
-    def __init__(
-        self,
-        gamma: float | Mapping[int, float] = 3.0,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        steps = gamma if isinstance(gamma, Mapping) else {0: gamma}
+    names = (
+        LossName(
+            "focal",
+            "(1 - p)^gamma times cross-entropy",
+            "Lin et al. 2017, Mukhoti et al. 2020",
+        ),
+        LossName(
+            "scheduled-focal",
+            "the same, gamma by epoch (`start_epoch`)",
+            "Mukhoti et al. 2020",
+            {"gamma": {0: 5.0, 100: 3.0, 250: 1.0}},
+            {"tiny-imagenet": {"gamma": {0: 5.0, 30: 3.0, 70: 1.0}}},
+        ),
+    )
+
+    gamma: float | Mapping[int, float] = 3.0
+
+    def __post_init__(self) -> None:
+        steps = self.gamma if isinstance(self.gamma, Mapping) else {0: self.gamma}
         if 0 not in steps:
             raise InputError("a schedule of gamma must say what holds from epoch 0")
         self.schedule = {
-            whole("epoch of gamma", epoch, at_least=0): number("gamma", steps[epoch], at_least=0)
+            int(within("epoch of gamma", epoch, whole=True, at_least=0)): float(
+                within("gamma", steps[epoch], at_least=0)
+            )
             for epoch in sorted(steps)
         }
         self.gamma = self.schedule[0]
-        self._calls_without_epoch = 0
+        super().__post_init__()
         if len(self.schedule) > 1:
             self.needs = frozenset({"epochs"})
 
     def start_epoch(self, epoch: int) -> None:
         """Take the gamma of the schedule that holds in `epoch`, counted from 0."""
-        self._calls_without_epoch = -1
+        super().start_epoch(epoch)
         self.gamma = [gamma for start, gamma in self.schedule.items() if start <= epoch][-1]
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        if self.needs and self.learning and not torch.compiler.is_compiling():
-            self._expect_epochs()
-        return rest(rows).clamp_min(_SMALLEST_REST) ** self.gamma * rows.cross_entropy
-
-    def _expect_epochs(self) -> None:
-        """Say so where nobody tells the schedule of epochs."""
-        if self._calls_without_epoch < 0:
-            return
-        self._calls_without_epoch += 1
-        if self._calls_without_epoch > BATCHES_WITHOUT_EPOCH:
-            self._warn_once(
-                f"has a schedule, but no call of start_epoch(epoch) came in "
-                f"{BATCHES_WITHOUT_EPOCH} batches: it stays at gamma {self.gamma:g}"
-            )
+        gamma = cast(float, self.gamma)
+        if self.needs:
+            self._expect_epochs("", f"it stays at gamma {gamma:g}")
+        return rest(rows).clamp_min(_SMALLEST_REST) ** gamma * rows.cross_entropy
 
 
+@dataclass(eq=False, repr=False)
 class FLSD(CalibrationLoss):
     """Focal loss whose gamma depends on the row's p_y (Mukhoti et al. 2020; "FLSD-53").
 
@@ -183,29 +184,25 @@ class FLSD(CalibrationLoss):
     Args:
         boundaries: increasing p_y at which the next gamma begins.
         gammas: one more than boundaries. FLSD-53 is the default; FLSD-52 is (5, 3, 2).
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        boundaries: Sequence[float] = (0.2, 0.5),
-        gammas: Sequence[float] = (5.0, 3.0, 3.0),
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        for name, values in (("boundaries", boundaries), ("gammas", gammas)):
+    names = (LossName("flsd", 'focal, gamma by the row\'s p ("FLSD-53")', "Mukhoti et al. 2020"),)
+
+    boundaries: Sequence[float] = (0.2, 0.5)
+    gammas: Sequence[float] = (5.0, 3.0, 3.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, values in (("boundaries", self.boundaries), ("gammas", self.gammas)):
             if not isinstance(values, (list, tuple)):
                 raise InputError(f"{name} must be several numbers, not {values!r}")
-        self.boundaries = tuple(number("boundary", edge, above=0, at_most=1) for edge in boundaries)
-        self.gammas = tuple(number("gamma", gamma, at_least=0) for gamma in gammas)
-        if len(gammas) != len(boundaries) + 1 or sorted(boundaries) != list(boundaries):
+        self.boundaries = tuple(
+            float(within("boundary", edge, above=0, at_most=1)) for edge in self.boundaries
+        )
+        self.gammas = tuple(float(within("gamma", gamma, at_least=0)) for gamma in self.gammas)
+        increasing = sorted(self.boundaries) == list(self.boundaries)
+        if len(self.gammas) != len(self.boundaries) + 1 or not increasing:
             raise InputError(
                 "boundaries must increase and gammas must be one more, "
                 f"not {self.boundaries} and {self.gammas}"
@@ -219,6 +216,7 @@ class FLSD(CalibrationLoss):
         return rest(rows).clamp_min(_SMALLEST_REST) ** gamma * rows.cross_entropy
 
 
+@dataclass(eq=False, repr=False)
 class DualFocal(CalibrationLoss):
     """(1 - p_y + p_j)^gamma times cross-entropy, p_j the next below p_y (Tao et al. 2023).
 
@@ -227,23 +225,16 @@ class DualFocal(CalibrationLoss):
     Args:
         gamma: exponent, 0 is cross-entropy. The authors take 5 on CIFAR-10 and 3 on 20 Newsgroups
             and cross-validate elsewhere; the 0 that their code starts from is never meant.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        gamma: float = 5.0,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.gamma = number("gamma", gamma, at_least=0)
+    names = (
+        LossName(
+            "dual-focal", "(1 - p + next smaller p)^gamma times cross-entropy", "Tao et al. 2023"
+        ),
+    )
+
+    gamma: float = argument(5.0, at_least=0)
 
     def _row_losses(self, rows: Rows) -> Tensor:
         below = rows.log_probs < rows.true_log_prob[:, None]
@@ -266,7 +257,7 @@ def focal_gamma(probability: float) -> float:
 
     from scipy.special import lambertw
 
-    p = number("probability", probability, above=0)
+    p = within("probability", probability, above=0)
     if p >= 0.5:
         raise InputError(f"probability must lie below 1/2, where a gamma exists, not {p}")
     # exp(a g) (1 + b g) = 1; besides g = 0 the other real branch of W solves it.
@@ -275,6 +266,7 @@ def focal_gamma(probability: float) -> float:
     return float(other.real / a - 1 / b)
 
 
+@dataclass(eq=False, repr=False)
 class AdaFocal(CalibrationLoss):
     """Focal loss with a gamma per bin, moved by validation calibration (Ghosh et al. 2022).
 
@@ -295,42 +287,39 @@ class AdaFocal(CalibrationLoss):
         gamma_min: lower limit of gamma.
         gamma_max: upper limit of gamma.
         switch: magnitude below which gamma changes sign.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
 
     Attributes:
         edges: (bins + 1,) buffer. gammas: (bins,) buffer. Equal widths and 1 at first.
     """
 
+    names = (
+        LossName(
+            "adafocal", "focal, gamma by bin, moved by validation calibration", "Ghosh et al. 2022"
+        ),
+    )
+    state = "bins, gammas"
+    distributed = "row; bins of process 0"
     needs = frozenset({"validation"})
-    edges: Tensor
-    gammas: Tensor
 
-    def __init__(
-        self,
-        n_bins: int = 15,
-        rate: float = 1.0,
-        gamma_min: float = -2.0,
-        gamma_max: float = 20.0,
-        switch: float = 0.2,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.n_bins = whole("n_bins", n_bins, at_least=1)
-        self.rate = number("rate", rate, at_least=0)
-        self.gamma_min = number("gamma_min", gamma_min, at_most=0)
-        self.gamma_max = number("gamma_max", gamma_max, above=0)
-        self.switch = number("switch", switch, at_least=0)
+    n_bins: int = argument(15, at_least=1)
+    rate: float = argument(1.0, at_least=0)
+    gamma_min: float = argument(-2.0, at_most=0)
+    gamma_max: float = argument(20.0, above=0)
+    switch: float = argument(0.2, at_least=0)
+
+    edges: Tensor = field(init=False)
+    gammas: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.register_buffer("edges", torch.linspace(0, 1, self.n_bins + 1))
         self.register_buffer("gammas", torch.ones(self.n_bins))
 
     def _row_losses(self, rows: Rows) -> Tensor:
+        self._expect_epochs(
+            "loss.update_from_validation(logits, target)", "its gammas stay as they are"
+        )
         likely = rows.true_log_prob.exp()
         inner = self.edges[1:-1].to(likely.dtype)
         band = torch.bucketize(likely.detach(), inner, right=True)
@@ -352,6 +341,7 @@ class AdaFocal(CalibrationLoss):
         Raises:
             InputError: no row that counts, logits that are no numbers, or shapes that don't fit.
         """
+        self._ended = True
         rows = self._rows(logits, target, None)
         # On the host: once an epoch, and not every accelerator has float64.
         confidence = rows.confidence[rows.valid].cpu().double()

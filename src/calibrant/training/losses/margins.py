@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, log
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -14,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
-from calibrant.training.losses.arguments import choice, number
-from calibrant.training.losses.base import CalibrationLoss, ClassWeights, Reduction, Rows
+from calibrant.training.losses.base import DATA_SETS, CalibrationLoss, LossName, Rows
 
 
 def _coefficients(terms: int) -> tuple[float, ...]:
@@ -259,6 +260,7 @@ def margin_excess(logits: Tensor, margin: float, reduction: ClassReduction) -> T
     return excess.mean(1) if reduction == "mean" else excess.sum(1)
 
 
+@dataclass(eq=False, repr=False)
 class MbLS(CalibrationLoss):
     """Margin-based label smoothing: CE + alpha R, R the gaps to the top logit above a margin.
 
@@ -270,35 +272,28 @@ class MbLS(CalibrationLoss):
         margin: 6 on CIFAR, 10 on Tiny-ImageNet, ImageNet and fine-grained sets.
         class_reduction: "mean" over classes as in the authors' code, which the published alphas
             belong to, or "sum" as the formula is written elsewhere (divide alpha by K then).
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        alpha: float = 0.1,
-        margin: float = 6.0,
-        class_reduction: ClassReduction = "mean",
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.alpha = number("alpha", alpha, at_least=0)
-        self.margin = number("margin", margin, at_least=0)
-        self.class_reduction: ClassReduction = choice(
-            "class_reduction", class_reduction, ("mean", "sum")
-        )
+    names = (
+        LossName(
+            "mbls",
+            "cross-entropy plus gaps to the top logit above a margin",
+            "Liu et al. 2022",
+            published={key: {"alpha": 0.05, "margin": 10.0} for key in DATA_SETS[2:]},
+        ),
+    )
+
+    alpha: float = argument(0.1, at_least=0)
+    margin: float = argument(6.0, at_least=0)
+    class_reduction: ClassReduction = argument("mean", choices=get_args(ClassReduction))
 
     def _row_losses(self, rows: Rows) -> Tensor:
         excess = margin_excess(rows.logits, self.margin, self.class_reduction)
         return rows.cross_entropy + self.alpha * excess
 
 
+@dataclass(eq=False, repr=False)
 class ACLS(CalibrationLoss):
     """Adaptive and conditional label smoothing (Park et al. 2023).
 
@@ -317,31 +312,23 @@ class ACLS(CalibrationLoss):
             code does that the published numbers come from; a constant added to all logits changes
             it. "min" takes z_max - min z with the smallest logit as a constant, which no shift
             changes.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        alpha: float = 0.1,
-        positive: float = 1.0,
-        negative: float = 0.1,
-        margin: float = 10.0,
-        reference: Literal["raw", "min"] = "raw",
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.alpha = number("alpha", alpha, at_least=0)
-        self.positive = number("positive", positive, at_least=0)
-        self.negative = number("negative", negative, at_least=0)
-        self.margin = number("margin", margin, at_least=0)
-        self.reference = choice("reference", reference, ("raw", "min"))
+    names = (
+        LossName(
+            "acls",
+            "cross-entropy plus squared excess of the top logit and of the gaps",
+            "Park et al. 2023",
+            published={key: {"margin": 6.0} for key in DATA_SETS[:2]},
+        ),
+    )
+
+    alpha: float = argument(0.1, at_least=0)
+    positive: float = argument(1.0, at_least=0)
+    negative: float = argument(0.1, at_least=0)
+    margin: float = argument(10.0, at_least=0)
+    reference: Literal["raw", "min"] = argument("raw", choices=("raw", "min"))
 
     def _row_losses(self, rows: Rows) -> Tensor:
         logits, fixed = rows.logits, rows.logits.detach()
@@ -356,37 +343,32 @@ class ACLS(CalibrationLoss):
         return rows.cross_entropy + self.alpha * penalty
 
 
+@dataclass(eq=False, repr=False)
 class CPC(CalibrationLoss):
     """Pairwise constraints between logits (Cheng and Vasconcelos 2022).
 
     CE + discrimination * BDC + exclusion * BEC. BDC is the mean over j other than y of
     log(1 + exp(z_j - z_y)). BEC is 1 / ((K - 1)(K - 2)) times the sum over ordered pairs j, k other
     than y, j = k included, of log(1 + exp(z_k - z_j)) / 2: it pulls the wrong classes together.
-    With two classes there is no BEC. The pairs aren't made one by one (`pairs.py`): work and memory
+    With two classes there is no BEC. The pairs aren't made one by one (`pair_sum`): work and memory
     grow with N K log K.
 
     Args:
         discrimination: weight of BDC. 1 in the paper's code; 0.1 in BalCAL's comparison.
         exclusion: weight of BEC; 1 in both.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
-        class_weights: see `CalibrationLoss`.
+        reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        discrimination: float = 1.0,
-        exclusion: float = 1.0,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-        class_weights: ClassWeights = None,
-    ) -> None:
-        super().__init__(
-            reduction=reduction, ignore_index=ignore_index, class_weights=class_weights
-        )
-        self.discrimination = number("discrimination", discrimination, at_least=0)
-        self.exclusion = number("exclusion", exclusion, at_least=0)
+    names = (
+        LossName(
+            "cpc",
+            "cross-entropy plus pairwise constraints between logits; work N K log K",
+            "Cheng and Vasconcelos 2022",
+        ),
+    )
+
+    discrimination: float = argument(1.0, at_least=0)
+    exclusion: float = argument(1.0, at_least=0)
 
     def _row_losses(self, rows: Rows) -> Tensor:
         # By hand: a dozen small steps of automatic differentiation would take as long as the sums.

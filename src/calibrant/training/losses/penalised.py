@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from math import log
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from calibrant.core.arguments import argument
 from calibrant.core.errors import InputError
-from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import (
     DEFAULT_IGNORE_INDEX,
     CalibrationLoss,
-    Reduction,
+    ClassWeights,
+    LossName,
     Rows,
     own_loss,
 )
@@ -23,6 +24,7 @@ from calibrant.training.losses.collectives import gather_rows, sum_over_ranks
 from calibrant.training.losses.likelihood import CrossEntropy, Focal, LabelSmoothing
 
 
+@dataclass(eq=False, repr=False)
 class PenalisedLoss(CalibrationLoss):
     """base + weight * penalty, the penalty a statistic of the whole batch.
 
@@ -33,11 +35,10 @@ class PenalisedLoss(CalibrationLoss):
     it so.
 
     Args:
-        base: a loss per row, cross-entropy if None. Its own reduction isn't used.
+        base: a loss per row, cross-entropy by default. Its own reduction isn't used.
         weight: weight of the penalty.
         synchronise: take statistics over all processes.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
 
     Raises:
         InputError: `base` has a batch term of its own, needs more than logits and targets, weighs
@@ -45,36 +46,36 @@ class PenalisedLoss(CalibrationLoss):
     """
 
     per_sample = False
+    distributed = "batch, sums"
 
-    def __init__(
-        self,
-        base: CalibrationLoss | None,
-        weight: float,
-        *,
-        synchronise: bool = True,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.base = CrossEntropy() if base is None else own_loss(base, type(self).__name__)
-        if not self.base.per_sample or self.base.needs - {"epochs"}:
+    _: KW_ONLY
+    # By factory, since nothing of a module's name may lie on the class.
+    base: CalibrationLoss = field(default_factory=CrossEntropy)
+    weight: float = argument(1.0, at_least=0)
+    synchronise: bool = True
+    # The penalty counts all rows alike.
+    class_weights: ClassWeights = field(init=False, default_factory=lambda: None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name = type(self).__name__
+        base = own_loss(self.base, name)
+        if not base.per_sample or base.needs - {"epochs"}:
             raise InputError(
-                f"{type(self).__name__} adds to a loss per row that needs logits and targets only, "
-                f"not to {type(self.base).__name__}"
+                f"{name} adds to a loss per row that needs logits and targets only, not to "
+                f"{type(base).__name__}"
             )
-        if self.base.class_weights is not None:
+        if base.class_weights is not None:
             raise InputError(
-                f"{type(self).__name__} can't weigh classes: its penalty counts all rows alike; "
-                "give it a base without class_weights"
+                f"{name} can't weigh classes: its penalty counts all rows alike; give it a base "
+                "without class_weights"
             )
-        if self.base.ignore_index not in (ignore_index, DEFAULT_IGNORE_INDEX):
+        if base.ignore_index not in (self.ignore_index, DEFAULT_IGNORE_INDEX):
             raise InputError(
-                f"{type(self).__name__} leaves out targets of {ignore_index}, but its base those "
-                f"of {self.base.ignore_index}; give it ignore_index={self.base.ignore_index}"
+                f"{name} leaves out targets of {self.ignore_index}, but its base those of "
+                f"{base.ignore_index}; give it ignore_index={base.ignore_index}"
             )
-        self.needs = self.base.needs
-        self.weight = number("weight", weight, at_least=0)
-        self.synchronise = synchronise
+        self.needs = base.needs
 
     def start_epoch(self, epoch: int) -> None:
         """Pass the epoch, counted from 0, on to the base loss."""
@@ -103,12 +104,14 @@ class PenalisedLoss(CalibrationLoss):
         raise NotImplementedError
 
 
+Form = Literal["weighted", "unweighted"]
 Norm = Literal["published", "paper"]
 
 # Keeps the gradient of a square root finite at 0, as in the authors' code.
 _UNDER_ROOT = 1e-10
 
 
+@dataclass(eq=False, repr=False)
 class MMCE(PenalisedLoss):
     """Cross-entropy plus the maximum mean calibration error of the batch (Kumar et al. 2018).
 
@@ -132,45 +135,38 @@ class MMCE(PenalisedLoss):
             to fifty times as large. So a weight belongs to its norm.
         max_rows: larger batches (pixels) are represented by that many rows at random, since memory
             grows with the square.
-        base: loss per row to add to, cross-entropy if None.
+        base: loss per row to add to, cross-entropy by default.
         synchronise: take pairs over all processes in training.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        form: Literal["weighted", "unweighted"] = "weighted",
-        weight: float | None = None,
-        width: float = 0.4,
-        squared: bool = True,
-        norm: Norm = "published",
-        max_rows: int = 4096,
-        *,
-        base: CalibrationLoss | None = None,
-        synchronise: bool = True,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        form_ = choice("form", form, ("weighted", "unweighted"))
-        if weight is None and form_ == "weighted" and norm == "paper":
+    names = (
+        LossName(
+            "mmce",
+            "cross-entropy plus kernel calibration error; memory N^2",
+            "Kumar et al. 2018",
+        ),
+    )
+    distributed = "batch, rows gathered"
+
+    form: Form = argument("weighted", choices=get_args(Form))
+    width: float = argument(0.4, above=0)
+    squared: bool = True
+    norm: Norm = argument("published", choices=get_args(Norm))
+    max_rows: int = argument(4096, at_least=2)
+    _: KW_ONLY
+    weight: float = argument(None, at_least=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weight = cast(float | None, self.weight)
+        if weight is None and self.form == "weighted" and self.norm == "paper":
             raise InputError(
                 "MMCE(norm='paper') needs a weight: the published 2 belongs to norm='published', "
                 "whose penalty is many times smaller"
             )
-        usual_weight = 2.0 if form_ == "weighted" else 1.0
-        super().__init__(
-            base,
-            usual_weight if weight is None else weight,
-            synchronise=synchronise,
-            reduction=reduction,
-            ignore_index=ignore_index,
-        )
-        self.form = form_
-        self.width = number("width", width, above=0)
-        self.squared = squared
-        self.norm: Norm = choice("norm", norm, Norm.__args__)
-        self.max_rows = whole("max_rows", max_rows, at_least=2)
+        if weight is None:
+            self.weight = 2.0 if self.form == "weighted" else 1.0
 
     def penalty(self, rows: Rows) -> Tensor:
         """Return the () MMCE of the batch, squared or not as asked for."""
@@ -203,6 +199,7 @@ class MMCE(PenalisedLoss):
         return mean / (pairs + 1e-5) if self.norm == "published" else mean
 
 
+@dataclass(eq=False, repr=False)
 class MDCA(PenalisedLoss):
     """Mean difference between confidence and frequency, class by class (Hebbalaguppe et al. 2022).
 
@@ -210,35 +207,30 @@ class MDCA(PenalisedLoss):
     most classes are absent and the penalty is about the mean probability.
 
     Args:
-        base: loss per row to add to; None is focal loss with gamma 1, which the authors run
+        base: loss per row to add to; by default focal loss with gamma 1, which the authors run
             beside gamma 3.
         weight: of the penalty, beta in the paper; 1 in the authors' scripts.
         legacy_double_softmax: replace the base by label smoothing (0.1) of the probabilities
             instead of the logits, a slip in the code behind some published tables of this method.
         synchronise: take class means over all processes in training.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        base: CalibrationLoss | None = None,
-        weight: float = 1.0,
-        legacy_double_softmax: bool = False,
-        *,
-        synchronise: bool = True,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(
-            Focal(1.0) if base is None else base,
-            weight,
-            synchronise=synchronise,
-            reduction=reduction,
-            ignore_index=ignore_index,
-        )
-        self.legacy_double_softmax = legacy_double_softmax
-        if legacy_double_softmax:
+    names = (
+        LossName(
+            "mdca",
+            "focal plus difference of mean probability and frequency, by class",
+            "Hebbalaguppe et al. 2022",
+        ),
+    )
+
+    legacy_double_softmax: bool = False
+    _: KW_ONLY
+    base: CalibrationLoss = field(default_factory=lambda: Focal(1.0))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.legacy_double_softmax:
             self.base = LabelSmoothing(0.1)
 
     def _row_losses(self, rows: Rows) -> Tensor:
@@ -256,6 +248,7 @@ class MDCA(PenalisedLoss):
 _SMALLEST_MASS = 1e-5
 
 
+@dataclass(eq=False, repr=False)
 class SoftECE(PenalisedLoss):
     """Cross-entropy plus a soft-binned calibration error of the batch.
 
@@ -272,30 +265,22 @@ class SoftECE(PenalisedLoss):
         n_bins: number of bins.
         temperature: of the membership.
         form: "binned" or "label-binned".
-        base: loss per row to add to, cross-entropy if None.
+        base: loss per row to add to, cross-entropy by default.
         synchronise: take bins over all processes in training.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        weight: float = 1.0,
-        n_bins: int = 15,
-        temperature: float = 0.01,
-        form: Literal["binned", "label-binned"] = "binned",
-        *,
-        base: CalibrationLoss | None = None,
-        synchronise: bool = True,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(
-            base, weight, synchronise=synchronise, reduction=reduction, ignore_index=ignore_index
-        )
-        self.n_bins = whole("n_bins", n_bins, at_least=1)
-        self.temperature = number("temperature", temperature, above=0)
-        self.form = choice("form", form, ("binned", "label-binned"))
+    names = (
+        LossName(
+            "soft-ece",
+            "cross-entropy plus soft-binned calibration error",
+            "Karandikar et al. 2021",
+        ),
+    )
+
+    n_bins: int = argument(15, at_least=1)
+    temperature: float = argument(0.01, above=0)
+    form: Literal["binned", "label-binned"] = argument("binned", choices=("binned", "label-binned"))
 
     def penalty(self, rows: Rows) -> Tensor:
         """Return the () soft-binned error, a root for "binned", squared for "label-binned"."""
@@ -320,6 +305,7 @@ class SoftECE(PenalisedLoss):
         return total[0] / total[1].clamp_min(1)
 
 
+@dataclass(eq=False, repr=False)
 class SoftAvUC(PenalisedLoss):
     """Cross-entropy plus soft accuracy versus uncertainty of the batch.
 
@@ -331,28 +317,21 @@ class SoftAvUC(PenalisedLoss):
         weight: of the penalty, beta in the paper, which tunes it by data set.
         threshold: kappa, the share of log K from which an entropy counts as uncertain, in (0, 1).
         temperature: of the decision.
-        base: loss per row to add to, cross-entropy if None.
+        base: loss per row to add to, cross-entropy by default.
         synchronise: take sums over all processes in training.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
     """
 
-    def __init__(
-        self,
-        weight: float = 1.0,
-        threshold: float = 0.5,
-        temperature: float = 1.0,
-        *,
-        base: CalibrationLoss | None = None,
-        synchronise: bool = True,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(
-            base, weight, synchronise=synchronise, reduction=reduction, ignore_index=ignore_index
-        )
-        self.threshold = number("threshold", threshold, above=0, at_most=1 - 1e-6)
-        self.temperature = number("temperature", temperature, above=0)
+    names = (
+        LossName(
+            "soft-avuc",
+            "cross-entropy plus soft accuracy versus uncertainty",
+            "Karandikar et al. 2021",
+        ),
+    )
+
+    threshold: float = argument(0.5, above=0, below=1)
+    temperature: float = argument(1.0, above=0)
 
     def penalty(self, rows: Rows) -> Tensor:
         """Return the () soft AvUC loss."""

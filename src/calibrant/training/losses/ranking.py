@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from math import log
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from calibrant.core.arguments import argument
 from calibrant.core.errors import InputError
-from calibrant.training.losses.arguments import choice, number, whole
 from calibrant.training.losses.base import (
     CalibrationLoss,
-    Reduction,
+    ClassWeights,
+    LossName,
     Rows,
     check_range,
     full_precision,
 )
 from calibrant.training.losses.collectives import gather_rows
 
+Ranked = Literal["max-probability", "entropy", "margin"]
 
+
+@dataclass(eq=False, repr=False)
 class CRL(CalibrationLoss):
     """Correctness ranking loss (Moon et al. 2020).
 
@@ -44,32 +49,37 @@ class CRL(CalibrationLoss):
         weight: of the ranking term.
         confidence: q: "max-probability", "entropy" (minus entropy over log K) or "margin" (between
             the two largest probabilities).
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
 
     Attributes:
         times_right: (samples,) buffer. epochs: () buffer, epochs that ended.
     """
 
+    names = (
+        LossName(
+            "crl",
+            "cross-entropy plus ranking of confidence by how often samples were right",
+            "Moon et al. 2020",
+        ),
+    )
+    state = "times right by sample, epochs"
+    distributed = "pairs of the local batch; counts of all, rows gathered"
     per_sample = False
     needs = frozenset({"index", "epochs"})
-    times_right: Tensor
-    epochs: Tensor
 
-    def __init__(
-        self,
-        samples: int,
-        weight: float = 1.0,
-        confidence: Literal["max-probability", "entropy", "margin"] = "max-probability",
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.samples = whole("samples", samples, at_least=1)
-        self.weight = number("weight", weight, at_least=0)
-        self.confidence = choice("confidence", confidence, ("max-probability", "entropy", "margin"))
-        self.register_buffer("times_right", torch.zeros(samples, dtype=torch.int64))
+    samples: int = argument(whole=True, at_least=1)
+    weight: float = argument(1.0, at_least=0)
+    confidence: Ranked = argument("max-probability", choices=get_args(Ranked))
+    # Pairs of rows count alike.
+    _: KW_ONLY
+    class_weights: ClassWeights = field(init=False, default_factory=lambda: None)
+
+    times_right: Tensor = field(init=False)
+    epochs: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.register_buffer("times_right", torch.zeros(self.samples, dtype=torch.int64))
         self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
 
     def forward(
@@ -115,11 +125,13 @@ class CRL(CalibrationLoss):
 
     def end_epoch(self) -> None:
         """Count one more past epoch."""
+        self._ended = True
         self.epochs += 1
 
     def _row_losses(self, rows: Rows) -> Tensor:
         if rows.index is None:
             return rows.cross_entropy
+        self._expect_epochs("loss.end_epoch()", "no sample ranks above another")
         score, kappa = self._score(rows), self._kappa(rows.index, rows.logits.dtype)
         partner = _next_valid(rows.valid)
         difference = kappa - kappa[partner]
@@ -164,6 +176,7 @@ def _next_valid(valid: Tensor) -> Tensor:
 MIXTURES = {"mrl": 1, "m-ndcg": 3}
 
 
+@dataclass(eq=False, repr=False)
 class RankMixup(CalibrationLoss):
     """Cross-entropy plus a ranking of raw inputs above their mixtures (Noh et al. 2023).
 
@@ -183,30 +196,32 @@ class RankMixup(CalibrationLoss):
         legacy_broadcast: average the hinge over all mixtures and multiply by the share that counts,
             as the released code does through a slip in shapes, instead of averaging the hinge of
             those that count.
-        reduction: see `CalibrationLoss`.
-        ignore_index: see `CalibrationLoss`.
+        reduction, ignore_index: see `CalibrationLoss`.
     """
 
+    names = (
+        LossName(
+            "rankmixup",
+            "cross-entropy plus ranking of raw inputs above mixtures",
+            "Noh et al. 2023",
+            published={"tiny-imagenet": {"margin": 1.0}},
+        ),
+    )
     per_sample = False
     needs = frozenset({"mixed"})
     mixture_arguments: ClassVar[Mapping[str, Any]] = {"alpha": 2.0}  # theirs on CIFAR
 
-    def __init__(
-        self,
-        form: Literal["mrl", "m-ndcg"] = "mrl",
-        weight: float = 0.1,
-        margin: float = 2.0,
-        legacy_broadcast: bool = False,
-        *,
-        reduction: Reduction = "mean",
-        ignore_index: int = -100,
-    ) -> None:
-        super().__init__(reduction=reduction, ignore_index=ignore_index)
-        self.form = choice("form", form, tuple(MIXTURES))
+    form: Literal["mrl", "m-ndcg"] = argument("mrl", choices=tuple(MIXTURES))
+    weight: float = argument(0.1, at_least=0)
+    margin: float = argument(2.0, at_least=0)
+    legacy_broadcast: bool = False
+    # A row is ranked against its mixtures, whatever their classes.
+    _: KW_ONLY
+    class_weights: ClassWeights = field(init=False, default_factory=lambda: None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.mixtures = MIXTURES[self.form]
-        self.weight = number("weight", weight, at_least=0)
-        self.margin = number("margin", margin, at_least=0)
-        self.legacy_broadcast = legacy_broadcast
 
     def forward(
         self,

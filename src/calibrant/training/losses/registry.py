@@ -1,4 +1,4 @@
-"""Every loss by its command-line name, with the settings that papers give for a data set."""
+"""Every loss by its command-line name; what there is to say of one stands with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrant.core.arguments import named, unknown
 from calibrant.core.errors import InputError
-from calibrant.training.losses.base import CalibrationLoss
+from calibrant.training.losses.base import DATA_SETS, CalibrationLoss
 from calibrant.training.losses.fedlas import FeDLaS
 from calibrant.training.losses.likelihood import (
     FLSD,
@@ -25,58 +25,39 @@ from calibrant.training.losses.margins import ACLS, CPC, MbLS
 from calibrant.training.losses.penalised import MDCA, MMCE, SoftAvUC, SoftECE
 from calibrant.training.losses.ranking import CRL, RankMixup
 
+CLASSES: tuple[type[CalibrationLoss], ...] = (
+    CrossEntropy,
+    BrierLoss,
+    LabelSmoothing,
+    ConfidencePenalty,
+    Focal,
+    FLSD,
+    AdaFocal,
+    DualFocal,
+    MbLS,
+    ACLS,
+    CPC,
+    MMCE,
+    MDCA,
+    SoftECE,
+    SoftAvUC,
+    CRL,
+    RankMixup,
+    FeDLaS,
+)
+_NAMED = {entry.name: (entry, kind) for kind in CLASSES for entry in kind.names}
 LOSSES: dict[str, Callable[..., CalibrationLoss]] = {
-    "cross-entropy": CrossEntropy,
-    "brier": BrierLoss,
-    "label-smoothing": LabelSmoothing,
-    "confidence-penalty": ConfidencePenalty,
-    "focal": Focal,
-    "scheduled-focal": partial(Focal, gamma={0: 5.0, 100: 3.0, 250: 1.0}),
-    "flsd": FLSD,
-    "adafocal": AdaFocal,
-    "dual-focal": DualFocal,
-    "mbls": MbLS,
-    "acls": ACLS,
-    "cpc": CPC,
-    "mmce": MMCE,
-    "mdca": MDCA,
-    "soft-ece": SoftECE,
-    "soft-avuc": SoftAvUC,
-    "crl": CRL,
-    "rankmixup": RankMixup,
-    "fedlas-ls": partial(FeDLaS, base="ls"),
-    "fedlas-mbls": partial(FeDLaS, base="mbls"),
+    name: partial(kind, **entry.arguments) if entry.arguments else kind
+    for name, (entry, kind) in _NAMED.items()
 }
 
-DATA_SETS = ("cifar10", "cifar100", "tiny-imagenet", "cub", "aircraft")
-_LARGE = DATA_SETS[2:]
 
-
-def _same(settings: dict[str, Any], data_sets: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    return dict.fromkeys(data_sets, settings)
-
-
-PUBLISHED: dict[str, dict[str, dict[str, Any]]] = {
-    "label-smoothing": {"cifar100": {"alpha": 0.1}},
-    "scheduled-focal": {"tiny-imagenet": {"gamma": {0: 5.0, 30: 3.0, 70: 1.0}}},
-    "mbls": _same({"alpha": 0.05, "margin": 10.0}, _LARGE),
-    "acls": _same({"margin": 6.0}, DATA_SETS[:2]),
-    "rankmixup": {"tiny-imagenet": {"margin": 1.0}},
-    "fedlas-ls": {
-        "cifar100": {"alpha": 0.1, "theta": 0.5},
-        **_same({"theta": 0.5}, _LARGE),
-    },
-    "fedlas-mbls": {
-        "cifar100": {"beta": 1.0, "theta": 0.5},
-        **_same({"alpha": 0.05, "theta": 0.5, "margin": 10.0}, _LARGE),
-    },
-}
-"""Where a data set's published settings differ from the defaults of the loss.
-
-On CUB and Aircraft the FeDLaS paper uses the settings of Tiny-ImageNet; its code has theta = 0.001
-there, under which the starting values of mean and deviation last for
-thousands of steps. The paper is followed.
-"""
+def list_of_losses() -> list[tuple[str, ...]]:
+    """Return a row for each name: name, class, in words, state, distributed, paper."""
+    return [
+        (name, kind.__name__, entry.words, kind.state, kind.distributed, entry.paper)
+        for name, (entry, kind) in _NAMED.items()
+    ]
 
 
 def make_loss(
@@ -108,7 +89,7 @@ def make_loss(
     if dataset is not None and dataset not in DATA_SETS:
         raise unknown(DATA_SETS, dataset, "data set")
     signature = inspect.signature(make)
-    settings = PUBLISHED.get(name, {}).get(dataset or "", {}) | arguments
+    settings = {**_NAMED[name][0].published.get(dataset or "", {}), **arguments}
     if "n_classes" in signature.parameters:
         settings["n_classes"] = n_classes
     base = signature.parameters.get("base")

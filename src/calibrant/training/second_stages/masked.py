@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from calibrant.core.arguments import argument
+from calibrant.core.arguments import argument, within
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.training.losses.arguments import whole
 from calibrant.training.second_stages.learning import Tally, check_finite, train
 from calibrant.training.second_stages.measured import EpochRecord, Held, Progress, measure_logits
 from calibrant.training.second_stages.sources import (
@@ -372,10 +371,10 @@ def mask_at_inference(
         Section 4.1 of the MaC-Cal paper (arXiv 2508.09116).
     """
     batch_size, repeats = (
-        whole(name, value, at_least=1)
+        within(name, value, whole=True, at_least=1)
         for name, value in (("batch_size", batch_size), ("repeats", repeats))
     )
-    seed = whole("seed", seed, at_least=0)
+    seed = within("seed", seed, whole=True, at_least=0)
     matrix = tensor_of(np.array(to_numpy(weight), dtype=np.float64))
     offset = tensor_of(np.array(to_numpy(bias), dtype=np.float64))
     rows = FeatureRows.checked(features, labels, len(matrix), source="features")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from calibrant.training.losses import (
     focal_gamma,
     make_loss,
 )
+from calibrant.training.losses.registry import list_of_losses
 
 CLASSES = 5
 SAMPLES = 24
@@ -453,3 +455,11 @@ def test_gamma_of_equal_pull():
         assert gamma > 0
     with pytest.raises(InputError, match="below 1/2"):
         focal_gamma(0.5)
+
+
+def test_the_list_in_the_guide_is_what_the_losses_say_of_themselves():
+    guide = (Path(__file__).parent.parent / "docs/losses.md").read_text(encoding="utf-8")
+    listed = [line for line in guide.splitlines() if line.startswith("| `")]
+    shown = [tuple(cell.strip() for cell in line[1:-1].split(" |")) for line in listed]
+    told = [(f"`{name}`", f"`{kind}`", *rest) for name, kind, *rest in list_of_losses()]
+    assert shown[: len(told)] == told

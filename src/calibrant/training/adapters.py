@@ -202,6 +202,9 @@ def for_trainer(
     if "features" in loss.needs and features is None:
         raise InputError(f"{name} needs features=, such as PenultimateFeatures(model)")
 
+    if served:
+        # That it is told of epochs; it waits for more than the first.
+        loss.start_epoch(0)
     call: Any = loss
 
     def compute_loss(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -257,12 +257,12 @@ def focal_gamma(probability: float) -> float:
 
     from scipy.special import lambertw
 
-    p = within("probability", probability, above=0)
+    p: float = within("probability", probability, above=0)
     if p >= 0.5:
         raise InputError(f"probability must lie below 1/2, where a gamma exists, not {p}")
     # exp(a g) (1 + b g) = 1; besides g = 0 the other real branch of W solves it.
     a, b = log1p(-p), -p * log(p) / (1 - p)
-    other = lambertw(a / b * exp(a / b), k=-1)
+    other: Any = lambertw(a / b * exp(a / b), k=-1)
     return float(other.real / a - 1 / b)
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from fuzz_damage import Rng, damaged, odd_arrays
 from fuzz_sound import FORMS, WRITERS, arrays_of, npy_bytes, read_otherwise, write_zip
 
-from calibrant.cli.ending import run
+from calibrant.cli.entry_point import run
 from calibrant.core.errors import CalibrantError
 from calibrant.files import read_predictions
 from calibrant.posthoc.loading import load
@@ -400,7 +400,7 @@ def odd_words(rng: Rng, files: list[str]) -> list[str]:
     words = [name]
     for _ in range(int(rng.integers(1, 3))):
         words.append(str(rng.choice(files if rng.random() < 0.85 else ODD_WORDS)))
-    options = [p for p in group.commands[name].params if p.opts[0].startswith("-")]
+    options = [p for p in group.get_command(None, name).params if p.opts[0].startswith("-")]
     options = [option for option in options if option.name not in LEFT_OUT]
     for _ in range(int(rng.integers(0, 4))):
         option = options[int(rng.integers(len(options)))]

@@ -401,7 +401,13 @@ def test_bad_files_are_refused(run, folder, tmp_path, case):
     [
         (["measure", "test.npz", "--metrics", "luck"], ["no metric is called 'luck'"]),
         (["measure", "test.npz", "--kind", "luck"], ["kind must be one of"]),
-        (["measure", "test.npz", "--kind", "probs"], ["there is no 'probs'"]),
+        (["measure", "test.npz", "--are", "probs"], ["there is no 'probs'"]),
+        (["measure", "test.npz", "--kind", "probs"], ["kind must be one of", "--are probs"]),
+        (
+            ["fit", "test.npz", "--logits-key", "z", "--out", "x.safetensors"],
+            ["--logits-key is now --scores NAME --are logits", "see calibrant fit --help"],
+        ),
+        (["measur", "test.npz"], ["no command is called 'measur'; did you mean 'measure'?"]),
         (["measure", "test.npz", "--resamples", "1"], ["resamples"]),
         (["measure", "test.npz", "--level", "2"], ["level"]),
         (["measure", "test.npz", "--seed", "-1"], ["seed"]),

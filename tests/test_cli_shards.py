@@ -9,7 +9,7 @@ import pytest
 from test_cli import Outcome
 
 import calibrant as cb
-from calibrant.cli.ending import run
+from calibrant.cli.entry_point import run
 
 
 @pytest.fixture
@@ -69,11 +69,8 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
         (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),
         (["fit", "shards", "--out", "shards/0.npz"], "is read by this command"),
         (["fit", "shards", "--out", "a.bin"], "a calibrator is saved as .safetensors"),
-        (["measure", "shards", "--logits-key", "z"], "goes with one file"),
-        (
-            ["compare", "--fit", "shards", "--test", "shards", "--logits-key", "z"],
-            "goes with one file",
-        ),
+        (["measure", "shards", "--scores", "z"], "there is no 'z'"),
+        (["compare", "--fit", "shards", "--test", "shards", "--scores", "z"], "there is no 'z'"),
     ],
 )
 def test_what_goes_with_one_file_only_is_refused(

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cli.colours import has_colours, painted, painted_sentence
-from calibrant.cli.ending import run
+from calibrant.cli.entry_point import run
+from calibrant.cli.terminal import has_colours, painted, painted_sentence
 from calibrant.files import write_predictions
 from calibrant.predictions.predictions import Predictions
 

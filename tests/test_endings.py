@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cli import ending
+from calibrant.cli import entry_point
 from calibrant.core import temporaries
 from calibrant.core.errors import InputError
 from calibrant.files import replacing, write_predictions
@@ -157,7 +157,7 @@ def test_of_another_machine_only_old_files_are_tidied(tmp_path):
     assert content(tmp_path) == sorted([new.name, "out.npz"])
 
 
-@pytest.mark.parametrize("module", ["calibrant.cli.ending", "typer", "numpy", "scipy"])
+@pytest.mark.parametrize("module", ["calibrant.cli.entry_point", "typer", "numpy", "scipy"])
 def test_an_interrupt_while_importing_is_one_line(folder, module):
     process = start(
         folder, SLOW_IMPORT.format(module=module), "fit", "val.npz", "--out", "f.safetensors"
@@ -172,11 +172,11 @@ def test_an_interrupt_while_importing_is_one_line(folder, module):
 
 
 def test_an_interrupt_says_how_to_go_on() -> None:
-    assert ending._interrupted(["calibrant", "train", "--out", "run"]) == (
+    assert entry_point._interrupted(["calibrant", "train", "--out", "run"]) == (
         "interrupted: the same command with --resume goes on from the last checkpoint"
     )
     for words in (["calibrant"], ["calibrant", "measure", "a.npz"]):
-        assert ending._interrupted(words).endswith("the same command starts again")
+        assert entry_point._interrupted(words).endswith("the same command starts again")
 
 
 # --- output that can't be written

@@ -337,14 +337,15 @@ def run(*words):
 def test_commands_are_told_names_of_keys(tmp_path):
     path, out = tmp_path / "a.npz", tmp_path / "t.safetensors"
     np.savez(path, out=LOGITS, y=LABELS)
-    told = ["--logits-key", "out", "--label-column", "y"]
+    told = ["--scores", "out", "--are", "logits", "--labels", "y"]
     assert run("measure", path, *told, "--json", tmp_path / "m.json")[0] == 0
     assert run("fit", path, *told, "--method", "temperature", "--out", out)[0] == 0
     assert run("apply", out, path, *told, "--out", tmp_path / "b.npz")[0] == 0
     assert run("compare", path, *told, "--methods", "none,temperature")[0] == 0
-    code, _, error = run("measure", path, path, *told)
-    assert code
-    assert "--logits-key goes with one file of predictions" in str(error)
+    np.savez(tmp_path / "b2.npz", out=LOGITS, y=LABELS)
+    both = (path, tmp_path / "b2.npz")
+    assert run("measure", *both, *told, "--json", tmp_path / "two.json")[0] == 0
+    assert json.loads((tmp_path / "two.json").read_text())["n"] == 2 * len(LABELS)
     plain = json.loads((tmp_path / "m.json").read_text())["metrics"]["nll"]["value"]
     assert plain == pytest.approx(cb.negative_log_likelihood(PROBS, LABELS))
 
@@ -365,7 +366,10 @@ def test_inspect_says_what_is_in_a_file_and_how_it_would_be_read(tmp_path):
     assert code == 0
     assert "40 x 3" in output
     assert "can't be read: there is no 'logits'" in output
-    assert run("inspect", path, "--logits-key", "out", "--json", tmp_path / "i.json")[0] == 0
+    assert (
+        run("inspect", path, "--scores", "out", "--are", "logits", "--json", tmp_path / "i.json")[0]
+        == 0
+    )
     found = json.loads((tmp_path / "i.json").read_text())
     assert found["reading"]["n_classes"] == 3
     assert found["reading"]["labels"] is False

@@ -13,7 +13,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.cli import main
-from calibrant.cli.datasets import seeds_in
+from calibrant.cli.compare import seeds_in
 from calibrant.comparison.multi_dataset import ManyComparisons, compare_over
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.tables import Table

@@ -211,7 +211,7 @@ def test_what_is_no_command_is_left_out(install_plug_ins, run):
     assert code == 2
     assert "'odd'" in err
     assert "neither a function nor a typer.Typer" in err
-    assert "No such command 'odd'" in err
+    assert "no command is called 'odd'" in err
 
 
 def test_studies_say_in_which_package_they_are(monkeypatch, run):

@@ -13,7 +13,6 @@ from scipy.optimize import minimize
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant_studies.calarena.experiments import StoredExperiments, scores_of
 from calibrant_studies.calarena.protocol import (
     elo_ratings,
     improvements,
@@ -21,7 +20,10 @@ from calibrant_studies.calarena.protocol import (
     resampled_weights,
     win_rates,
 )
-from calibrant_studies.calarena.published_ranking import BASE, rank, read_published
+from calibrant_studies.calarena.published import BASE, read_published
+from calibrant_studies.calarena.ranking import rank
+from calibrant_studies.calarena.running import scores_of
+from calibrant_studies.calarena.stored import StoredExperiments
 
 h5py = pytest.importorskip("h5py")
 NAN = float("nan")

@@ -18,14 +18,13 @@ from calibrant_studies.catalogue import study_named
 from calibrant_studies.declaration import Study, merged
 from calibrant_studies.inputs import inputs_of
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.kinds.smart_margins import known_move, measured_moves, through_the_head
-from calibrant_studies.kinds.smart_training import (
-    make_with_objective,
-    solve_temperatures,
-    train_by_adam,
-)
-from calibrant_studies.requirements import missing_of
+from calibrant_studies.needing import missing_of
 from calibrant_studies.results import Estimate
+from calibrant_studies.smart.indicators import solve_temperatures
+from calibrant_studies.smart.mismatch import known_move, measured_moves
+from calibrant_studies.smart.objectives import make_with_objective
+from calibrant_studies.smart.perturbation import through_the_head
+from calibrant_studies.smart.training_path import train_by_adam
 
 ONE = cb.Engine(workers=1)
 # Studies all of whose inputs are among the files below.

@@ -16,12 +16,15 @@ import pytest
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.core.errors import InputError
+from calibrant_studies.axes import axis_value
 from calibrant_studies.catalogue import names, study_named
 from calibrant_studies.cells import Cell
-from calibrant_studies.declaration import Figure, Study, axis_value, study_from
+from calibrant_studies.declaration import Figure, Study
 from calibrant_studies.differences import Difference, differences, paired
-from calibrant_studies.figures import content, draw, draw_points, drawn_for
+from calibrant_studies.figures import content, draw, drawn_for
 from calibrant_studies.kinds import kind_named
+from calibrant_studies.loading import study_from
+from calibrant_studies.points import draw_points
 from calibrant_studies.rendering import details, layout, tables
 from calibrant_studies.results import Failed, Ran, StudyResult
 from calibrant_studies.writing import filled, read_page, written_for

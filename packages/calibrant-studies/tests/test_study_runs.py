@@ -18,17 +18,18 @@ import calibrant as cb
 import calibrant_studies as studies
 from calibrant import cli
 from calibrant.core.errors import InputError
-from calibrant_studies import command
-from calibrant_studies import running as computing
+from calibrant_studies import command, computing
 from calibrant_studies.catalogue import names, needs_of, study_named
 from calibrant_studies.cells import cells_of
-from calibrant_studies.declaration import Published, Study, parse_published, read_study, study_from
+from calibrant_studies.declaration import Study
 from calibrant_studies.figures import relative_to
 from calibrant_studies.inputs import Inputs, inputs_of
 from calibrant_studies.kinds import kind_named
 from calibrant_studies.kinds.base import Measure
+from calibrant_studies.loading import read_study, study_from
 from calibrant_studies.marks import marked
-from calibrant_studies.requirements import runnable_in_words
+from calibrant_studies.needing import runnable_in_words
+from calibrant_studies.published import Published, parse_published
 from calibrant_studies.results import Estimate, Ran, StudyResult
 from calibrant_studies.running import prepared
 

@@ -6,10 +6,10 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; see `calibrant.cli.ending`."""
+    """Run the command line; see `calibrant.cli.entry_point`."""
     # Importing takes longer than some commands do, and can be interrupted like any of them.
     try:
-        from calibrant.cli.ending import run
+        from calibrant.cli.entry_point import run
     except KeyboardInterrupt:
         print("interrupted: the same command starts again", file=sys.stderr)
         sys.exit(130)

@@ -1,4 +1,4 @@
-"""The verbs `methods` and `metrics`: what there is, and what to know of each before choosing."""
+"""The commands `methods` and `metrics`: what there is, and what to know of each before choosing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.completion import complete_method, complete_metric
-from calibrant.cli.options import Json
+from calibrant.cli.options import OutputOptions
 from calibrant.cli.output import emit
 from calibrant.core.docstrings import Argument
 from calibrant.core.text import counted, listed, wrap
@@ -15,6 +15,7 @@ from calibrant.evaluation.formatting import sentence
 
 
 def methods(
+    output: OutputOptions,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -23,7 +24,6 @@ def methods(
             show_default=False,
         ),
     ] = None,
-    json: Json = None,
 ) -> None:
     """List the methods that recalibrate, or explain one: formula, arguments, limits, source."""
     from calibrant.posthoc import catalogue
@@ -42,7 +42,11 @@ def methods(
             f"{counted(len(found), 'method')}. calibrant methods NAME explains one. Any can stand "
             "behind others: svs+top-rest."
         )
-        emit("\n\n".join([*parts, wrap(closing)]), {"methods": [e.as_dict() for e in found]}, json)
+        emit(
+            "\n\n".join([*parts, wrap(closing)]),
+            {"methods": [e.as_dict() for e in found]},
+            output.json,
+        )
         return
     each = catalogue.described(name)
     keeps = "keeps every predicted class" if each.keeps else "may change predicted classes"
@@ -55,17 +59,17 @@ def methods(
         ]
     lines += _arguments(each.arguments, "--set KEY=VALUE")
     lines += [_entry("source", source) for source in each.sources]
-    emit("\n\n".join(lines), each.as_dict(), json)
+    emit("\n\n".join(lines), each.as_dict(), output.json)
 
 
 def metrics(
+    output: OutputOptions,
     name: Annotated[
         str | None,
         typer.Argument(
             help="One of them; all if left out.", autocompletion=complete_metric, show_default=False
         ),
     ] = None,
-    json: Json = None,
 ) -> None:
     """List the metrics, or explain one: formula, convention, cost, when it misleads, source."""
     from calibrant.metrics import catalogue
@@ -78,7 +82,7 @@ def metrics(
             "takes names separated by commas, or all."
         )
         text = "\n".join([*lines, "", wrap(closing)])
-        emit(text, {"metrics": [each.as_dict() for each in found]}, json)
+        emit(text, {"metrics": [each.as_dict() for each in found]}, output.json)
         return
     each = catalogue.described(name)
     better = "lower is better" if each.metric.lower_is_better else "higher is better"
@@ -98,7 +102,7 @@ def metrics(
         ]
     lines += _arguments(each.arguments, "in Python")
     lines += [_entry("source", source) for source in each.sources]
-    emit("\n\n".join(line for line in lines if line), each.as_dict(), json)
+    emit("\n\n".join(line for line in lines if line), each.as_dict(), output.json)
 
 
 def _entry(name: str, meaning: str) -> str:

@@ -1,195 +1,181 @@
-"""The verbs `compare` and `demo`: every method on the same rows."""
+"""The commands `compare` and `demo`: every method on the same rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.completion import complete_methods, complete_metric
-from calibrant.cli.datasets import compare_datasets, read_datasets, seeds_in, several
+from calibrant.cli.completion import all_methods, complete_methods, complete_metric
+from calibrant.cli.help import ends_with
 from calibrant.cli.options import (
-    ClassAxis,
-    Cluster,
-    IgnoreIndex,
-    Json,
-    Kind,
-    Level,
-    Metrics,
-    Positive,
-    Report,
-    Resamples,
-    Seed,
-    Weight,
-    read,
+    OUTPUT,
+    DrawOptions,
+    EngineOptions,
+    OutputOptions,
+    ReportOptions,
+    option,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
-from calibrant.cli.shards import sampled_or_read
+from calibrant.cli.sources import ShardSource, working
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
+from calibrant.files import ReadOptions, read_predictions
+from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
 from calibrant.predictions.predictions import Predictions
 
 # The share of a file's rows that is fitted to, unless told otherwise.
 FIT_SIZE = 0.5
+# Rows of a sample of many files that methods are compared on.
+COMPARED_ROWS = 100_000
+DataSets = dict[str, Predictions | tuple[Predictions, Predictions]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What is compared, and on which rows."""
+
+    fit: Path | None = option(
+        None,
+        "Predictions to fit on. Of many files a uniform sample of 100 000 rows is compared, "
+        "and so it is of --test.",
+        metavar="FILE",
+    )
+    test: Path | None = option(None, "Predictions to measure on.", metavar="FILE")
+    fit_size: float | None = option(
+        None, "Of files that are split: rows to fit on, or a fraction below 1. Default: 0.5."
+    )
+    stratify: bool = option(False, "Keep label shares when splitting.")
+    methods: str = option(
+        "all",
+        "Names separated by commas, or all; `calibrant methods` lists them.",
+        metavar="NAMES",
+        complete=complete_methods,
+    )
+    settings: list[str] = option(
+        [],
+        "Argument of one of the methods; may be repeated.",
+        "--set",
+        metavar="METHOD.KEY=VALUE",
+    )
+    rank_by: str | None = option(
+        None,
+        "The metric that ranks. Default: ece; nll over several data sets.",
+        metavar="METRIC",
+        complete=complete_metric,
+    )
+    seeds: str | None = option(
+        None, "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.", metavar="SEEDS"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOptions(ReportOptions):
+    """Where a comparison is written."""
+
+    table: list[Path] = option(
+        [],
+        "Over several data sets: write the table here, as .tex, .md or .csv; may be repeated.",
+        panel=OUTPUT,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """Where the demonstration goes."""
+
+    out: Path = option(..., "Folder for the calibrator, JSON and report page.")
+    seed: int = option(0, "Seed of all random draws.")
+
+
+@ends_with(all_methods)
 def compare(
+    options: CompareOptions,
+    draw: DrawOptions,
+    output: ComparedOptions,
+    read: ReadOptions,
+    engine: EngineOptions,
     files: Annotated[
         list[Path] | None,
         typer.Argument(
+            metavar="FILE...",
             help="One file, to be split; or several data sets: files, runs of `calibrant train`, "
             "or a folder of either.",
             show_default=False,
         ),
     ] = None,
-    fit: Annotated[
-        Path | None,
-        typer.Option(
-            help="Predictions to fit on. Of a folder, glob or manifest of shards a uniform sample "
-            "of 100 000 rows is compared, and so it is of --test.",
-            show_default=False,
-        ),
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="Predictions to measure on.", show_default=False)
-    ] = None,
-    fit_size: Annotated[
-        float | None,
-        typer.Option(
-            help="Of files that are split: rows to fit on, or a fraction below 1. Default: 0.5.",
-            show_default=False,
-        ),
-    ] = None,
-    stratify: Annotated[bool, typer.Option(help="Keep label shares when splitting.")] = False,
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Names separated by commas, or all; `calibrant methods` lists them.",
-            autocompletion=complete_methods,
-        ),
-    ] = "all",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="METHOD.KEY=VALUE",
-            help="Argument of one of the methods; may be repeated.",
-        ),
-    ] = None,
-    metrics: Metrics = "",
-    rank_by: Annotated[
-        str | None,
-        typer.Option(
-            help="The metric that ranks. Default: ece; nll over several data sets.",
-            autocompletion=complete_metric,
-            show_default=False,
-        ),
-    ] = None,
-    kind: Kind = None,
-    cluster: Cluster = None,
-    weight: Weight = None,
-    positive: Positive = None,
-    ignore_index: IgnoreIndex = -100,
-    class_axis: ClassAxis = -1,
-    resamples: Resamples = None,
-    level: Level = 0.95,
-    seed: Seed = 0,
-    seeds: Annotated[
-        str | None,
-        typer.Option(help="Seeds of the splits, as 0-4 or 0,1,2.", show_default=False),
-    ] = None,
-    table: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Over several data sets: write the table here, as .tex, .md or .csv; may be "
-            "repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    report: Report = None,
-    json: Json = None,
 ) -> None:
     """Fit every method on one set and measure all on another, on the same rows, with intervals.
 
     Over several data sets: means over seeds, ranks over data sets, and what they can tell.
     """
-    paths, tables = files or [], table or []
-    check_outputs([*paths, fit, test], [report, json, *tables])
-    options: dict[str, Any] = {"kind": kind, "cluster": cluster, "positive": positive}
-    options |= {"ignore_index": ignore_index, "class_axis": class_axis, "weight": weight}
-    if several(paths, seeds):
-        if fit is not None or test is not None or report is not None:
-            raise InputError(
-                "over several data sets there is no --fit, --test or --report; give the files or "
-                "folders alone"
-            )
-        compare_datasets(
-            read_datasets(paths, **options),
-            with_settings(_method_names(methods), settings or ()),
-            seeds=[seed] if seeds is None else seeds_in(seeds),
-            fit_size=FIT_SIZE if fit_size is None else fit_size,
-            stratify=stratify,
-            metrics=names_in(metrics) or None,
-            rank_by=rank_by or "nll",
-            resamples=resamples,
-            level=level,
-            tables=tables,
-            json=json,
-        )
+    paths = files or []
+    check_outputs([*paths, options.fit, options.test], [output.report, output.json, *output.table])
+    if len(paths) > 1 or options.seeds is not None or any(path.is_dir() for path in paths):
+        _compare_datasets(paths, options, draw, output, read)
         return
-    if tables:
+    if output.table:
         raise InputError("--table is for several data sets; name more files, or --seeds")
-    file = paths[0] if paths else None
-    fit_set, test_set = _two_sets(file, fit, test, fit_size, seed, stratify, options)
-    result = _compare_with_progress(
+    fit_set, test_set = _two_sets(paths, options, draw.seed, read, engine)
+    result = _compared(
         fit_set,
         test_set,
-        methods,
-        settings or (),
-        metrics=names_in(metrics) or None,
-        rank_by=rank_by or "ece",
-        resamples=resamples,
-        level=level,
-        seed=seed,
+        with_settings(_method_names(options.methods), options.settings),
+        **vars(draw) | {"metrics": names_in(draw.metrics) or None},
+        rank_by=options.rank_by or "ece",
     )
-    if report is not None:
+    if output.report is not None:
         from calibrant.report import write_comparison_report
 
-        write_comparison_report(report, result, fit_set, test_set)
-    emit(str(result), result.as_dict(), json)
+        write_comparison_report(output.report, result, fit_set, test_set)
+    emit(str(result), result.as_dict(), output.json)
+
+
+def _compared(fit: Predictions, test: Predictions, methods: Sequence[Any], **options: Any) -> Any:
+    from calibrant.comparison.compare import compare as compare_methods
+
+    with progress(len(methods), "comparing") as step:
+        return compare_methods(methods, fit=fit, test=test, progress=step, **options)
 
 
 def _two_sets(
-    file: Path | None,
-    fit: Path | None,
-    test: Path | None,
-    fit_size: float | None,
+    paths: Sequence[Path],
+    options: CompareOptions,
     seed: int,
-    stratify: bool,
-    options: dict[str, Any],
+    read: ReadOptions,
+    engine: EngineOptions,
 ) -> tuple[Predictions, Predictions]:
-    if file is not None and fit is None and test is None:
-        size = FIT_SIZE if fit_size is None else fit_size
-        return read(file, **options).split(size, seed, stratify=stratify)
-    if file is None and fit is not None and test is not None:
-        if fit_size is not None or stratify:
+    """Return the rows to fit on and the rows to measure on."""
+    fit, test, size = options.fit, options.test, options.fit_size
+    if paths and fit is None and test is None:
+        rows = read_predictions(paths[0], read)
+        return rows.split(FIT_SIZE if size is None else size, seed, stratify=options.stratify)
+    if not paths and fit is not None and test is not None:
+        if size is not None or options.stratify:
             raise InputError(
                 "--fit-size and --stratify split one file; with --fit and --test leave them out"
             )
-        return sampled_or_read(fit, seed, options), sampled_or_read(test, seed, options)
+        sources = [ShardSource([str(path)], read, engine) for path in (fit, test)]
+        fit_set, test_set = (_sampled_or_read(source, seed) for source in sources)
+        return fit_set, test_set
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
 
 
-def _compare_with_progress(
-    fit: Predictions, test: Predictions, methods: str, settings: Sequence[str] = (), **options: Any
-) -> Any:
-    from calibrant.comparison.compare import compare as compare_methods
+def _sampled_or_read(source: ShardSource, seed: int) -> Predictions:
+    """Return the rows of one file; of many files a uniform sample."""
+    if not source.many:
+        return read_predictions(source.files[0], source.read)
+    from calibrant.scale.sampling import sample
 
-    calibrators = with_settings(_method_names(methods), settings)
-    with progress(len(calibrators), "comparing") as step:
-        return compare_methods(calibrators, fit=fit, test=test, progress=step, **options)
+    if source.read.cluster is not None:
+        raise InputError("a sample of many files has no clusters; leave out --cluster")
+    shards = source.shards()
+    with working(source, shards, "sampling") as how:
+        rows = sample(shards, COMPARED_ROWS, seed, how["engine"], how["watch"])
+    return replace(rows, source=f"{rows.n} of {shards.rows} rows of {shards.source}")
 
 
 def _method_names(text: str) -> list[str]:
@@ -226,21 +212,112 @@ def with_settings(methods: Sequence[str], settings: Sequence[str]) -> list[Any]:
     ]
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the calibrator, JSON and report page.")],
-    seed: Seed = 0,
-    json: Json = None,
+# --- over several data sets
+
+
+def _compare_datasets(
+    paths: Sequence[Path],
+    options: CompareOptions,
+    draw: DrawOptions,
+    output: ComparedOptions,
+    read: ReadOptions,
 ) -> None:
+    """Compare methods over data sets, print the result and write its tables."""
+    from calibrant.comparison.multi_dataset import compare_over
+
+    if options.fit is not None or options.test is not None or output.report is not None:
+        raise InputError(
+            "over several data sets there is no --fit, --test or --report; give the files or "
+            "folders alone"
+        )
+    datasets = _read_datasets(paths, read)
+    methods = with_settings(_method_names(options.methods), options.settings)
+    seeds = [draw.seed] if options.seeds is None else seeds_in(options.seeds)
+    splits = [len(seeds) if isinstance(rows, Predictions) else 1 for rows in datasets.values()]
+    with progress(sum(splits) * len(methods), "comparing", remaining=True) as step:
+        found = compare_over(
+            datasets,
+            methods,
+            seeds=seeds,
+            fit_size=FIT_SIZE if options.fit_size is None else options.fit_size,
+            stratify=options.stratify,
+            metrics=names_in(draw.metrics) or None,
+            rank_by=options.rank_by or "nll",
+            resamples=draw.resamples,
+            level=draw.level,
+            progress=step,
+        )
+    for path in output.table:
+        write_text(path, found.table(found.rank_by).written_for(path))
+    written = "".join(f"\n\nwrote {path}" for path in output.table)
+    emit(f"{found}{written}", found.as_dict(), output.json)
+
+
+def seeds_in(text: str) -> list[int]:
+    """Return the seeds of ``0-4`` or ``0,1,2``.
+
+    Raises:
+        InputError: another form, or no seed.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"--seeds takes numbers and ranges, as 0-4 or 0,1,2, not '{text}'")
+        found += range(int(first), int(last or first) + 1)
+    if not found or len(set(found)) < len(found):
+        raise InputError(f"--seeds '{text}' names no seed, or one more than once")
+    return found
+
+
+def _read_datasets(paths: Sequence[Path], read: ReadOptions) -> DataSets:
+    """Return data sets by name: files that are split, runs with their two files.
+
+    A folder is a run, or holds runs, or files of predictions.
+
+    Raises:
+        InputError: a folder with neither, or two data sets of one name.
+    """
+    found: DataSets = {}
+    for path in [place for given in paths for place in _places(given)]:
+        name = path.absolute().name if path.is_dir() else path.stem  # "." has no name of its own
+        if name in found:
+            raise InputError(f"{path}: two data sets are called {name}; rename one of them")
+        if path.is_dir():
+            fit, test = (read_predictions(path / file, read) for file in RUN_FILES)
+            found[name] = (fit, test)
+        else:
+            found[name] = read_predictions(path, read)
+    return found
+
+
+def _places(path: Path) -> list[Path]:
+    """Return the runs and files that a path stands for."""
+    if not path.is_dir() or is_run(path):
+        return [path]
+    inside = sorted(path.iterdir())
+    runs = [place for place in inside if place.is_dir() and is_run(place)]
+    files = [place for place in inside if place.is_file() and place.suffix.lower() in SUFFIXES]
+    if not runs and not files:
+        raise InputError(
+            f"{path}: holds neither runs (folders with {' and '.join(RUN_FILES)}) nor files of "
+            "predictions"
+        )
+    return runs or files
+
+
+def demo(options: DemoOptions, output: OutputOptions) -> None:
     """Show the whole job on sample data that ships with the package; needs no network."""
+    from calibrant.posthoc.registry import METHODS
     from calibrant.report import write_comparison_report
     from calibrant.sample import load_sample
 
-    fit_set, test_set = load_sample("validation"), load_sample("test")
+    fit_set, test_set, out = load_sample("validation"), load_sample("test"), options.out
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
-    result = _compare_with_progress(fit_set, test_set, "all", seed=seed)
+    result = _compared(fit_set, test_set, list(METHODS), seed=options.seed)
     report, document, saved = (
         out / "report.html",
         out / "comparison.json",
@@ -255,4 +332,4 @@ def demo(
         f"{wrap(raw.headline())}\n\n{result}\n\n"
         f"wrote {report} (open it in a browser), {document} and {saved}"
     )
-    emit(text, result.as_dict() | {"report": str(report)}, json)
+    emit(text, result.as_dict() | {"report": str(report)}, output.json)

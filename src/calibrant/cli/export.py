@@ -1,13 +1,14 @@
-"""The verb `export`: a calibrator leaves for ONNX, or for torch alone."""
+"""The command `export`: a calibrator leaves for ONNX, or for torch alone."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
 
-from calibrant.cli.options import Json
+from calibrant.cli.options import OUTPUT, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, names_in
@@ -16,47 +17,47 @@ TARGETS = ("onnx", "torch")
 DEFAULT_LEVEL = 0.95
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What is written, and for what it stands in a network."""
+
+    to: str = option(
+        "onnx", "onnx, or torch: a program that torch alone runs (.pt2).", metavar="NAME"
+    )
+    kind: str = option("logits", "What it is given: logits or probs.", metavar="WORD")
+    dtype: str = option("float32", "Of what goes in and out: float32, float64.", metavar="WORD")
+    level: float = option(
+        DEFAULT_LEVEL, "Probability of the intervals, a fraction, where there are any."
+    )
+    class_names: str = option(
+        "", "Names of all classes, separated by commas, for the metadata.", metavar="NAMES"
+    )
+    behind: Path | None = option(
+        None, "Put the calibrator behind this network, into one file.", metavar="NETWORK.onnx"
+    )
+    output: str | None = option(
+        None, "Output of the network that it reads, if not found by shape.", metavar="NAME"
+    )
+    features_output: str | None = option(None, "The same for the features.", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOptions(OutputOptions):
+    """Where the graph is written."""
+
+    out: Path = option(..., "Where to write it: .onnx, or .pt2 for torch.", panel=OUTPUT)
+
+
 def export(
     calibrator: Annotated[Path, typer.Argument(help="A calibrator that `calibrant fit` saved.")],
-    out: Annotated[Path, typer.Option(help="Where to write it: .onnx, or .pt2 for torch.")],
-    to: Annotated[
-        str, typer.Option(help="onnx, or torch: a program that torch alone runs (.pt2).")
-    ] = "onnx",
-    kind: Annotated[str, typer.Option(help="What it is given: logits or probs.")] = "logits",
-    dtype: Annotated[str, typer.Option(help="Of what goes in and out: float32, float64.")] = (
-        "float32"
-    ),
-    level: Annotated[
-        float, typer.Option(help="Probability of the intervals, a fraction, where there are any.")
-    ] = DEFAULT_LEVEL,
-    class_names: Annotated[
-        str,
-        typer.Option(help="Names of all classes, separated by commas, for the metadata."),
-    ] = "",
-    behind: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NETWORK.onnx",
-            help="Put the calibrator behind this network, into one file.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            help="Output of the network that it reads, if not found by shape.", show_default=False
-        ),
-    ] = None,
-    features_output: Annotated[
-        str | None,
-        typer.Option(help="The same for the features.", show_default=False),
-    ] = None,
-    json: Json = None,
+    options: ExportOptions,
+    output: GraphOptions,
 ) -> None:
     """Write a calibrator as an ONNX graph, alone or behind a network, or as a torch program."""
     from calibrant.posthoc.loading import load
 
-    check_outputs([calibrator, behind], [out, json])
+    to, out, behind = options.to, output.out, options.behind
+    check_outputs([calibrator, behind], [out, output.json])
     if to not in TARGETS:
         raise InputError(f"--to takes {' or '.join(TARGETS)}, not '{to}'")
     fitted = load(calibrator)
@@ -65,37 +66,37 @@ def export(
         "method": fitted.method,
         "n_classes": fitted.n_classes_,
         "to": to,
-        "dtype": dtype,
+        "dtype": options.dtype,
         "out": str(out),
     }
     if to == "torch":
         given = {
-            "--kind": kind != "logits",
+            "--kind": options.kind != "logits",
             "--behind": behind,
-            "--class-names": class_names,
-            "--level": level != DEFAULT_LEVEL,
-            "--output": output,
-            "--features-output": features_output,
+            "--class-names": options.class_names,
+            "--level": options.level != DEFAULT_LEVEL,
+            "--output": options.output,
+            "--features-output": options.features_output,
         }
         for option, value in given.items():
             if value:
                 raise InputError(f"{option} is for --to onnx; a torch program takes logits")
-        fitted.to_torch(out, dtype=cast(Literal["float32", "float64"], dtype))
-        emit(f"{fitted.method} written to {out}, for torch.export.load", document, json)
+        fitted.to_torch(out, dtype=cast(Literal["float32", "float64"], options.dtype))
+        emit(f"{fitted.method} written to {out}, for torch.export.load", document, output.json)
         return
     model = fitted.to_onnx(
         out,
-        kind=cast(Literal["logits", "probs"], kind),
-        dtype=cast(Literal["float32", "float64"], dtype),
-        level=level,
-        class_names=names_in(class_names) or None,
+        kind=cast(Literal["logits", "probs"], options.kind),
+        dtype=cast(Literal["float32", "float64"], options.dtype),
+        level=options.level,
+        class_names=names_in(options.class_names) or None,
         behind=behind,
-        output=output,
-        features_output=features_output,
+        output=options.output,
+        features_output=options.features_output,
     )
     graph = model.graph
     document |= {
-        "kind": kind,
+        "kind": options.kind,
         "behind": None if behind is None else str(behind),
         "inputs": [value.name for value in graph.input],
         "outputs": [value.name for value in graph.output],
@@ -109,4 +110,4 @@ def export(
         f"{counted(document['bytes'], 'byte')}\n"
         f"inputs: {', '.join(document['inputs'])}; outputs: {', '.join(document['outputs'])}"
     )
-    emit(text, document, json)
+    emit(text, document, output.json)

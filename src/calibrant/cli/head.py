@@ -1,22 +1,61 @@
-"""The verb `head`: retrain a classifier head on the features in files of predictions."""
+"""The command `head`: retrain a classifier head on the features in files of predictions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.options import Json, Resamples, Seed, Settings, read
+from calibrant.cli.options import OUTPUT, READING, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import InputError
+from calibrant.files import ReadOptions, read_predictions
 
-if TYPE_CHECKING:
-    from calibrant.training.second_stages.stage import SecondStage
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """The method, its arguments and the rows."""
+
+    method: str = option("maccal", "maccal, retrain, tst, v-tst or balcal.", metavar="NAME")
+    kappa: float | None = option(
+        None, "MaC-Cal's factor on training accuracy; chosen on held-out rows if not given."
+    )
+    epochs: int = option(40, "Passes over the training rows.")
+    settings: list[str] = option(
+        [], "Argument of the method; may be repeated.", "--set", metavar="KEY=VALUE"
+    )
+    train: Path | None = option(
+        None, "Rows that the network was trained on.", metavar="FILE", panel=READING
+    )
+    validation: Path | None = option(
+        None,
+        "Held-out rows to choose kappa or the epoch on, and to fit the temperature that the new "
+        "head is compared with.",
+        metavar="FILE",
+        panel=READING,
+    )
+    test: Path | None = option(None, "Rows to measure on.", metavar="FILE", panel=READING)
+    data: Path | None = option(
+        None, "Training images of a run, if no longer where it found them.", panel=READING
+    )
+    resamples: int | None = option(None, "Bootstrap resamples behind the intervals.")
+    seed: int = option(0, "Seed of all random draws.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedHeadOptions(OutputOptions):
+    """Where the head is saved."""
+
+    out: Path | None = option(None, "Save the head here (.safetensors).", panel=OUTPUT)
 
 
 def head(
+    options: HeadOptions,
+    output: SavedHeadOptions,
+    read: ReadOptions,
     run: Annotated[
         Path | None,
         typer.Argument(
@@ -25,44 +64,6 @@ def head(
             show_default=False,
         ),
     ] = None,
-    method: Annotated[str, typer.Option(help="maccal, retrain, tst, v-tst or balcal.")] = "maccal",
-    train: Annotated[
-        Path | None,
-        typer.Option(help="Rows that the network was trained on.", show_default=False),
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(help="Rows to measure on.", show_default=False)
-    ] = None,
-    validation: Annotated[
-        Path | None,
-        typer.Option(
-            help="Held-out rows to choose kappa or the epoch on, and to fit the temperature that "
-            "the new head is compared with.",
-            show_default=False,
-        ),
-    ] = None,
-    kappa: Annotated[
-        float | None,
-        typer.Option(
-            help="MaC-Cal's factor on training accuracy; chosen on held-out rows if not given.",
-            show_default=False,
-        ),
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the training rows.")] = 40,
-    settings: Settings = None,
-    seed: Seed = 0,
-    resamples: Resamples = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Training images of a run, if no longer where it found them.", show_default=False
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Save the head here (.safetensors).", show_default=False),
-    ] = None,
-    json: Json = None,
 ) -> None:
     """Train a new classifier head on frozen features, and measure it beside the old one.
 
@@ -70,23 +71,29 @@ def head(
     """
     from calibrant.training.second_stages.heads import FORMAT
     from calibrant.training.second_stages.outcome import run_second_stage
+    from calibrant.training.second_stages.registry import make_second_stage
 
-    check_outputs([], [out, json])  # the files of a run may have to be made first
-    stage = _stage(method, settings or [], seed=seed, epochs=epochs, kappa=kappa)
-    train_file, validation_file, test_file = _files(run, train, validation, test, data)
-    check_outputs([train_file, validation_file, test_file], [out, json])
+    out = output.out
+    check_outputs([], [out, output.json])  # the files of a run may have to be made first
+    arguments: dict[str, Any] = {"seed": options.seed, "epochs": options.epochs}
+    arguments |= parse_settings(options.settings)
+    if options.kappa is not None:
+        arguments["kappa"] = options.kappa
+    stage = make_second_stage(options.method, **arguments)
+    train_file, validation_file, test_file = _files(run, options)
+    check_outputs([train_file, validation_file, test_file], [out, output.json])
     if out is not None:
         FORMAT.check_extension(out)
-    train_rows, test_rows = read(train_file), read(test_file)
-    validation_rows = None if validation_file is None else read(validation_file)
-    with progress(stage.epochs, f"training {method}") as step:
+    train_rows, test_rows = (read_predictions(file, read) for file in (train_file, test_file))
+    validation_rows = None if validation_file is None else read_predictions(validation_file, read)
+    with progress(stage.epochs, f"training {options.method}") as step:
         outcome = run_second_stage(
             stage,
             train_rows,
             test_rows,
             validation_rows,
-            resamples=resamples,
-            seed=seed,
+            resamples=options.resamples,
+            seed=options.seed,
             progress=step,
         )
     document: dict[str, Any] = {
@@ -100,17 +107,12 @@ def head(
     if out is not None:
         stage.save(out)
         text += f"\n\nsaved to {out}"
-    emit(text, document, json)
+    emit(text, document, output.json)
 
 
-def _files(
-    run: Path | None,
-    train: Path | None,
-    validation: Path | None,
-    test: Path | None,
-    data: Path | None,
-) -> tuple[Path, Path | None, Path]:
+def _files(run: Path | None, options: HeadOptions) -> tuple[Path, Path | None, Path]:
     """Return the files of training, validation and test rows."""
+    train, validation, test = options.train, options.validation, options.test
     if run is None:
         if train is None or test is None:
             raise InputError("give --train FILE and --test FILE, or the folder of a run")
@@ -121,15 +123,4 @@ def _files(
         )
     from calibrant.training.second_stages.outcome import files_of_run
 
-    return files_of_run(run, data)
-
-
-def _stage(
-    method: str, settings: list[str], *, seed: int, epochs: int, kappa: float | None
-) -> SecondStage:
-    from calibrant.training.second_stages.registry import make_second_stage
-
-    arguments: dict[str, Any] = {"seed": seed, "epochs": epochs} | parse_settings(settings)
-    if kappa is not None:
-        arguments["kappa"] = kappa
-    return make_second_stage(method, **arguments)
+    return files_of_run(run, options.data)

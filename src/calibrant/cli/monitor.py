@@ -5,23 +5,97 @@ from __future__ import annotations
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli.options import Kind, Report
+from calibrant.cli.options import OUTPUT, ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
+from calibrant.files import ReadOptions
 
 if TYPE_CHECKING:
     from calibrant.monitor.monitor import Monitor
     from calibrant.monitor.streams import Following
 
 ALARM = 3
+TESTS = "Tests and groups"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorOptions:
+    """The tests, what they are told, and how long rows are waited for."""
+
+    state: Path | None = option(None, "Keep the state here, and go on from it if it is there.")
+    tolerance: float | None = option(
+        None, "How far a probability may be off, a fraction. Default: 0.02.", panel=TESTS
+    )
+    alpha: float | None = option(
+        None, "Probability of a false alarm of the level test, ever. Default: 0.05.", panel=TESTS
+    )
+    average_run_length: float | None = option(
+        None,
+        "Rows to a false alarm of the change test, on average. Default: 100000.",
+        metavar="ROWS",
+        panel=TESTS,
+    )
+    window: int | None = option(
+        None, "Rows of the shortest windows. Default: 1000.", metavar="ROWS", panel=TESTS
+    )
+    by: str | None = option(
+        None,
+        "Test groups too, all under one guarantee: class (predicted), or the name of a column or "
+        "key.",
+        metavar="NAME",
+        panel=TESTS,
+    )
+    n_groups: int | None = option(None, "How many groups there will be, if known.", panel=TESTS)
+    of: int | None = option(
+        None,
+        "Watch the probability of this class, not of the predicted one.",
+        metavar="CLASS",
+        panel=TESTS,
+    )
+    outcomes: list[Path] = option(
+        [], "Outcomes by id: JSON lines or a table; may be repeated.", metavar="FILE"
+    )
+    follow: bool = option(False, "Go on when files of JSON lines grow, until a signal.")
+    idle: float | None = option(
+        None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
+    )
+    merge: list[Path] = option(
+        [], "Show the states of replicas together; may be repeated.", metavar="STATE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(ReportOptions):
+    """Where findings are written."""
+
+    on_alarm: str | None = option(
+        None,
+        "Command of the shell to run when an alarm rises; JSON on its stdin.",
+        metavar="COMMAND",
+        panel=OUTPUT,
+    )
+    metrics_out: Path | None = option(
+        None, "Write Prometheus' text format here, again and again.", panel=OUTPUT
+    )
+    save_seconds: float = option(
+        1.0,
+        "Write the state this often, and at the end.",
+        metavar="SECONDS",
+        panel=OUTPUT,
+    )
+    details: bool = option(False, "Add all that is known to the JSON.", panel=OUTPUT)
 
 
 def monitor(
+    options: MonitorOptions,
+    output: WatchOptions,
+    read: ReadOptions,
     streams: Annotated[
         list[str] | None,
         typer.Argument(
@@ -31,81 +105,6 @@ def monitor(
             show_default=False,
         ),
     ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="Keep the state here, and go on from it if it is there."),
-    ] = None,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="How far a probability may be off, a fraction; 0.02 if not given."),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            help="Probability of a false alarm of the level test, ever; 0.05 if not given."
-        ),
-    ] = None,
-    average_run_length: Annotated[
-        float | None,
-        typer.Option(
-            help="Rows to a false alarm of the change test, on average; 100000 if not given."
-        ),
-    ] = None,
-    window: Annotated[
-        int | None, typer.Option(help="Rows of the shortest windows; 1000 if not given.")
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="Test groups too, all under one guarantee: class (predicted), or the name of a "
-            "column or key."
-        ),
-    ] = None,
-    n_groups: Annotated[
-        int | None, typer.Option(help="How many groups there will be, if known.")
-    ] = None,
-    of: Annotated[
-        int | None,
-        typer.Option(help="Watch the probability of this class, not of the predicted one."),
-    ] = None,
-    key: Annotated[
-        str, typer.Option("--id", help="Key or column of ids, where outcomes come apart.")
-    ] = "id",
-    outcomes: Annotated[
-        list[Path] | None,
-        typer.Option(help="Outcomes by id: JSON lines or a table; may be repeated."),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="Go on when files of JSON lines grow, until a signal."),
-    ] = False,
-    idle: Annotated[
-        float | None,
-        typer.Option(help="With --follow: end after so many seconds without a row."),
-    ] = None,
-    merge: Annotated[
-        list[Path] | None,
-        typer.Option(help="Show what states of replicas say together; may be repeated."),
-    ] = None,
-    on_alarm: Annotated[
-        str | None,
-        typer.Option(help="Command of the shell to run when an alarm rises; JSON on its stdin."),
-    ] = None,
-    metrics_out: Annotated[
-        Path | None, typer.Option(help="Write Prometheus' text format here, again and again.")
-    ] = None,
-    save_seconds: Annotated[
-        float, typer.Option(help="Write the state this often, and at the end.")
-    ] = 1.0,
-    details: Annotated[
-        bool, typer.Option("--details", help="Add all that is known to the JSON.")
-    ] = False,
-    kind: Kind = None,
-    report: Report = None,
-    json: Annotated[
-        str | None,
-        typer.Option("--json", metavar="PATH", help="Write JSON here; - for stdout."),
-    ] = None,
 ) -> None:
     """Watch confidences and outcomes; exit code 3 if they have stopped being honest."""
     from calibrant.monitor.checkpointing import Checkpoints
@@ -113,36 +112,36 @@ def monitor(
     from calibrant.monitor.streams import feed, feed_outcomes
 
     inputs = [Path(stream) for stream in streams or [] if stream != "-"]
-    check_outputs([*inputs, *(outcomes or []), *(merge or [])], [state, report, metrics_out, json])
-    given = {
-        "tolerance": tolerance,
-        "alpha": alpha,
-        "average_run_length": average_run_length,
-        "window": window,
-        "n_groups": n_groups,
-    }
+    state, outcomes, key = options.state, options.outcomes, read.id or "id"
+    outputs = [state, output.report, output.metrics_out, output.json]
+    check_outputs([*inputs, *outcomes, *options.merge], outputs)
+    names = ("tolerance", "alpha", "average_run_length", "window", "n_groups")
+    given = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
-    if merge:
+    if options.merge:
         if streams or state or outcomes:
             raise InputError("--merge only shows what states say; leave out streams and --state")
-        other = {"by": by, "of": of, "follow": follow or None, "idle": idle, "on_alarm": on_alarm}
+        other = {"by": options.by, "of": options.of, "follow": options.follow or None}
+        other |= {"idle": options.idle, "on_alarm": output.on_alarm}
         _refuse_beside_merge(settings | other)
-        watched = _merged(merge)
-        Checkpoints(watched, None, metrics_out).save()
-        _finish(watched, report, json, details=details)
+        watched = _merged(options.merge)
+        Checkpoints(watched, None, output.metrics_out).save()
+        _finish(watched, output)
         return
     if not streams and not outcomes:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
     watched = _begun(state, settings)
-    checkpoints = Checkpoints(watched, state, metrics_out, on_alarm, save_seconds)
-    reading = Reading(by, of, key)
-    live = follow or "-" in (streams or [])
-    with _until_signal(follow=follow, live=live, idle=idle) as following:
-        checkpoints.keep(feed(watched, streams or [], reading, kind=kind, follow=following))  # type: ignore[arg-type]
-        for path in outcomes or []:
+    checkpoints = Checkpoints(
+        watched, state, output.metrics_out, output.on_alarm, output.save_seconds
+    )
+    reading = Reading(options.by, options.of, key)
+    live = options.follow or "-" in (streams or [])
+    with _until_signal(follow=options.follow, live=live, idle=options.idle) as following:
+        checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
+        for path in outcomes:
             checkpoints.keep(feed_outcomes(watched, str(path), key))
     checkpoints.save()
-    _finish(watched, report, json, details=details)
+    _finish(watched, output)
 
 
 def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:
@@ -197,16 +196,10 @@ def _until_signal(*, follow: bool, live: bool, idle: float | None) -> Generator[
             signal.signal(number, handler)
 
 
-def _finish(
-    watched: Monitor,
-    report: Path | None,
-    json: str | None,
-    *,
-    details: bool,
-) -> None:
-    """Write and print what was found; an alarm is an exit code."""
-    if report is not None:
-        watched.to_html(report)
-    emit(str(watched), watched.as_dict(details=details), json)
+def _finish(watched: Monitor, output: WatchOptions) -> None:
+    """Write and print the state; an alarm is an exit code."""
+    if output.report is not None:
+        watched.to_html(output.report)
+    emit(str(watched), watched.as_dict(details=output.details), output.json)
     if watched.alarms:
         raise typer.Exit(ALARM)

@@ -1,18 +1,38 @@
-"""Arguments and options that several commands have, and how they are read."""
+"""Options of commands. Each is declared once, as a field of a dataclass that commands take whole.
+
+A command is a function whose parameters are arguments, as typer has them, and such dataclasses:
+
+    @dataclass(frozen=True)
+    class SpreadOptions:
+        tails: float = option(0.05, "Share of the rows in either tail.")
+
+    def spread(file: File, options: SpreadOptions, read: ReadOptions) -> None: ...
+
+`flattened` makes of it a function that typer understands, with ``--tails`` and the options of the
+other dataclasses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from calibrant.cli.completion import complete_method, complete_metrics
-from calibrant.cli.telling import told
-from calibrant.core.errors import InputError
-from calibrant.files.options import ReadOptions, RowKind
-from calibrant.predictions.predictions import Predictions
+
+# Panels of a help text, in their order; the rare ones come last.
+OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
+READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
+PANELS = (OWN, INTERVALS, OUTPUT, READING, ROWS, MANY)
+
+# What options were called once, and what they are called now; filled as commands are made.
+RENAMED: dict[str, str] = {}
 
 File = Annotated[
     Path,
@@ -24,169 +44,204 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE...",
-        help="Predictions: npz, npy, csv, parquet, arrow, safetensors, h5, pt. Several files, "
-        "folders, globs, manifests and URLs are taken as one set, read in bounded memory.",
+        help="Predictions: npz, npy, csv, tsv, parquet, jsonl, safetensors, pt, h5, arrow. Several "
+        "files, folders, globs, manifests and URLs are one set, read in bounded memory.",
     ),
 ]
-EngineName = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        help="Who works on many files: processes (of this machine) or dask. With it one file is "
-        "read in bounded memory as well.",
-        show_default=False,
-    ),
-]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(help="Address of a running Dask scheduler.", show_default=False),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(help="Processes, or Dask workers; without it one to a core.", show_default=False),
-]
-SkipBroken = Annotated[
-    bool, typer.Option("--skip-broken", help="Leave out files that can't be read, and say so.")
-]
-Json = Annotated[
-    str | None,
-    typer.Option(
-        "--json",
-        metavar="PATH",
-        help="Write JSON here; - for stdout, and then nothing else goes there.",
-    ),
-]
-Kind = Annotated[
-    str | None,
-    typer.Option(
-        help="What to read from the file: logits, probs, toplabel, prob or logit (one score a row, "
-        "of the positive class), binary (those, or two columns of classes), many-labels or tokens.",
-        show_default=False,
-    ),
-]
-Positive = Annotated[
-    str | None,
-    typer.Option(
+
+
+def option(
+    default: Any,
+    help: str,
+    *names: str,
+    metavar: str | None = None,
+    panel: str = OWN,
+    complete: Callable[[str], list[str]] | None = None,
+) -> Any:
+    """Return a field of a dataclass that is an option of commands.
+
+    Args:
+        default: its value unless given; `...` for an option that must be given.
+        help: what it is for, in a sentence.
+        names: how it is written, if not as the field with two dashes.
+        metavar: stands for its value in help texts.
+        panel: the panel of the help text that it belongs to.
+        complete: what the shell offers after the beginning of a value.
+    """
+    about = {"help": help, "names": names, "metavar": metavar, "panel": panel, "complete": complete}
+    if default == []:
+        return field(default_factory=list[Any], metadata=about)
+    return field(default=MISSING if default is ... else default, metadata=about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawOptions:
+    """What is measured, and how intervals are drawn."""
+
+    metrics: str = option(
+        "",
+        "Names separated by commas, or all; `calibrant metrics` lists them.",
+        metavar="NAMES",
+        complete=complete_metrics,
+    )
+    resamples: int | None = option(
+        None,
+        "Bootstrap resamples behind the intervals. Default: 1000; fewer above 100 000 rows.",
+        panel=INTERVALS,
+    )
+    level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
+    seed: int = option(0, "Seed of all random draws.", panel=INTERVALS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Which processes read many files."""
+
+    engine: str | None = option(
+        None,
+        "What reads them: processes (of this machine) or dask. With it one file is read in bounded "
+        "memory as well.",
         metavar="NAME",
-        help="Of binary predictions: the label of the positive class, where labels aren't 0 and 1.",
-        show_default=False,
-    ),
-]
-ClassAxis = Annotated[
-    int, typer.Option(help="Of tokens and pixels: the axis of the classes, 1 for (N, K, H, W).")
-]
-IgnoreIndex = Annotated[
-    int, typer.Option(help="Of tokens and pixels: the label of those that don't count.")
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option(help="Labels of .npy scores, if not beside them.", show_default=False),
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Column that names the cluster of each row (a patient, a document): its rows aren't "
-        "independent, and are drawn, split and held out together.",
-        show_default=False,
-    ),
-]
-Weight = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Column that says how much each row counts, if it isn't called weight.",
-        show_default=False,
-    ),
-]
-Metrics = Annotated[
-    str,
-    typer.Option(
-        help="Names separated by commas, or all; empty for the usual ones. `calibrant metrics` "
-        "lists them.",
-        autocompletion=complete_metrics,
-    ),
-]
-Method = Annotated[
-    str,
-    typer.Option(
-        help="Name of the method, as `calibrant methods` lists them; auto chooses by "
-        "cross-validation.",
-        autocompletion=complete_method,
-    ),
-]
-Seed = Annotated[int, typer.Option(help="Of everything random; the same seed, the same result.")]
-Resamples = Annotated[
-    int | None,
-    typer.Option(
-        help="Bootstrap resamples behind the intervals; without it 1000, and fewer above "
-        "100 000 rows.",
-        show_default=False,
-    ),
-]
-Level = Annotated[float, typer.Option(help="Coverage of the intervals, a fraction.")]
-Report = Annotated[
-    Path | None, typer.Option(help="Write a report page (HTML) here.", show_default=False)
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Argument of the method; may be repeated."),
-]
-
-
-def read(
-    path: Path,
-    kind: str | None = None,
-    labels: Path | None = None,
-    labelled: bool = True,
-    cluster: str | None = None,
-    positive: str | None = None,
-    ignore_index: int = -100,
-    weight: str | None = None,
-    class_axis: int = -1,
-) -> Predictions:
-    """Return the predictions in a file."""
-    from calibrant.files import read_predictions
-
-    options = reading(
-        kind,
-        labels=labels,
-        cluster=cluster,
-        positive=positive,
-        ignore_index=ignore_index,
-        weight=weight,
-        class_axis=class_axis,
-        **told(),
+        panel=MANY,
     )
-    return read_predictions(path, options, labelled=labelled)
+    scheduler: str | None = option(
+        None, "Address of a running Dask scheduler.", metavar="ADDRESS", panel=MANY
+    )
+    workers: int | None = option(
+        None, "Processes, or Dask workers. Default: one to a core.", panel=MANY
+    )
+    skip_broken: bool = option(False, "Leave out files that can't be read, and say so.", panel=MANY)
+
+    @property
+    def given(self) -> bool:
+        """Whether any of them is given, so that even one file is read by an engine."""
+        return self != EngineOptions()
 
 
-def reading(
-    kind: str | None,
-    logits_key: str | None = None,
-    probs_key: str | None = None,
-    labels_key: str | None = None,
-    class_columns: Sequence[str] = (),
-    **fields: Any,
-) -> ReadOptions:
-    """Return how a file is read, from what options of the command line say."""
-    if logits_key is not None and probs_key is not None:
-        raise InputError(
-            f"--logits-key and --probs-key name the scores twice, '{logits_key}' and '{probs_key}'"
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where a command writes its result, beside the terminal."""
+
+    json: str | None = option(
+        None,
+        "Write JSON here; - for stdout, and then nothing else goes there.",
+        metavar="PATH",
+        panel=OUTPUT,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(OutputOptions):
+    """The same, with a page."""
+
+    report: Path | None = option(None, "Write a page (HTML) here.", panel=OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """Which method is fitted, and its arguments."""
+
+    method: str = option(
+        "auto",
+        "Name of the method, as `calibrant methods` lists them; auto chooses by cross-validation.",
+        metavar="NAME",
+        complete=complete_method,
+    )
+    settings: list[str] = option(
+        [], "Argument of the method; may be repeated.", "--set", metavar="KEY=VALUE"
+    )
+
+
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that typer understands: dataclasses it takes become options, one a field.
+
+    Fields with a default that commands mustn't change have no ``help`` in their metadata.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in groups:
+            parameters += _parameters(groups[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name]))
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        given = {name: kind(**_taken(kind, values)) for name, kind in groups.items()}
+        command(**values, **given)
+
+    by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    run.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _options(kind: Any) -> Iterator[tuple[Field[Any], Any]]:
+    """Yield the fields of a dataclass that are options, with their types."""
+    hints = get_type_hints(kind)
+    for each in fields(kind):
+        if "help" in each.metadata:
+            yield each, hints[each.name]
+
+
+def _taken(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields of a dataclass out of the values of a command; those not given are left."""
+    found = {each.name: values.pop(each.name) for each, _ in _options(kind)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _parameters(kind: Any) -> Iterator[inspect.Parameter]:
+    """Yield a parameter of typer's for each option of a dataclass."""
+    for each, hint in _options(kind):
+        about, default = each.metadata, each.default
+        written = f"--{each.name.replace('_', '-')}"
+        names = about.get("names") or (written,)
+        RENAMED.update(about.get("formerly", {}))
+        type_, choices = _type_of(hint)
+        complete = about.get("complete")
+        if complete is None and choices:
+            complete = _completing(choices)
+        metavar = about.get("metavar") or _metavar(type_, choices)
+        if each.default_factory is not MISSING or default in ((), None):
+            type_, default = type_ | None, None
+        declared = typer.Option(
+            *names,
+            help=about["help"],
+            metavar=metavar,
+            rich_help_panel=about.get("panel", OWN),
+            show_default=default not in (None, "") and default is not False,
+            autocompletion=complete,
         )
-    are = {"toplabel": "confidence"}.get(str(kind), kind)
-    if kind in get_args(RowKind):
-        are = None
-    else:
-        kind = None
-    for said, name in (("logits", logits_key), ("probs", probs_key)):
-        if name is not None:
-            are, fields["scores"] = said, name
-    if labels_key is not None:
-        fields["labels"] = labels_key
-    return ReadOptions(
-        are=are,  # type: ignore[arg-type]
-        kind=kind,  # type: ignore[arg-type]
-        classes=class_columns,
-        **fields,
-    )
+        yield inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is MISSING else default,
+            annotation=Annotated[type_, declared],
+        )
+
+
+def _type_of(hint: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the type of an option's value on the command line, and the words it is one of."""
+    for each in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        if get_origin(each) is Literal:
+            return str, get_args(each)
+        if each in (bool, int, float, Path) or get_origin(each) is list:
+            return each, ()
+    return str, ()
+
+
+def _completing(words: tuple[str, ...]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def _metavar(type_: Any, choices: tuple[str, ...]) -> str | None:
+    """Return what stands for a value in a help text; None for a flag."""
+    if type_ is bool:
+        return None
+    if type_ in (Path, list[Path]):
+        return "PATH"
+    return "WORD" if choices else {int: "N", float: "X"}.get(type_, "TEXT")

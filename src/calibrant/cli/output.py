@@ -11,8 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from calibrant.cli.colours import painted, painted_sentence
-from calibrant.cli.stdout import finish_output
+from calibrant.cli.terminal import finish_output, painted, painted_sentence
 from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
 from calibrant.core.text import on_one_line, strict_json
 from calibrant.files.atomic import replacing, target_of

@@ -4,124 +4,98 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from calibrant.cli.options import Json
+from calibrant.cli.completion import complete_loss
+from calibrant.cli.options import OUTPUT, OutputOptions, option
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
 from calibrant.core.arguments import parse_settings
 from calibrant.core.errors import MissingDependencyError
 
-_OF_PROTOCOL = "Default: that of the protocol."
+PROTOCOL, IMAGES, DEVICES = "In place of the protocol's", "Images", "Devices"
 
 
-def train(
-    data: Annotated[Path, typer.Option(help="Folder or archive of images; see docs/training.md.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    net: Annotated[str, typer.Option(help="The network.")] = "resnet8",
-    loss: Annotated[str, typer.Option(help="The loss.")] = "cross-entropy",
-    loss_arguments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Argument of the loss; may be repeated."),
-    ] = None,
-    loss_settings_for: Annotated[
-        str | None,
-        typer.Option(help="Begin with the loss's published settings for this data set."),
-    ] = None,
-    mixing: Annotated[
-        str, typer.Option(help="Mix inputs: none, mixup, regmixup, mit or mit-a.")
-    ] = "none",
-    mixing_arguments: Annotated[
-        list[str] | None,
-        typer.Option("--mix-set", metavar="KEY=VALUE", help="Argument of the mixing, as alpha."),
-    ] = None,
-    protocol: Annotated[
-        str,
-        typer.Option(
-            help="mukhoti, mukhoti-tiny, acls, acls-tiny, plp or quick; with +plp behind it, "
-            "layers are frozen from the top."
-        ),
-    ] = "quick",
-    epochs: Annotated[int | None, typer.Option(help=_OF_PROTOCOL, show_default=False)] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(help=f"Images a step, over all devices. {_OF_PROTOCOL}", show_default=False),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help=f"Peak learning rate. {_OF_PROTOCOL}", show_default=False),
-    ] = None,
-    plain_share: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the epochs, at the end, without augmentation; the network grows "
-            f"overconfident in them. {_OF_PROTOCOL}",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed, the same run.")] = 0,
-    n_classes: Annotated[
-        int | None,
-        typer.Option(help="How many classes, if the data don't say.", show_default=False),
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Stretch the images of folders to this height and width.", show_default=False
-        ),
-    ] = None,
-    training_rows: Annotated[
-        int | None,
-        typer.Option(
-            help="Train on so many images, drawn at random by the seed. Default: all that aren't "
-            "held out.",
-            show_default=False,
-        ),
-    ] = None,
-    devices: Annotated[int, typer.Option(help="Devices to share each batch between.")] = 1,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="32; bf16 or 16 for mixed precision in training.")
-    ] = "32",
-    checkpoint_every: Annotated[
-        int | None,
-        typer.Option(help="Steps between checkpoints within an epoch.", show_default=False),
-    ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for decoded images, for the next run. Default: image-cache beside --out.",
-            show_default=False,
-        ),
-    ] = None,
-    json: Json = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The network, its loss and how long it is trained."""
+
+    data: Path = option(..., "Folder or archive of images; see docs/training.md.")
+    net: str = option("resnet8", "The network.", metavar="NAME")
+    loss: str = option("cross-entropy", "The loss.", metavar="NAME", complete=complete_loss)
+    loss_arguments: list[str] = option(
+        [], "Argument of the loss; may be repeated.", "--set", metavar="KEY=VALUE"
+    )
+    loss_settings_for: str | None = option(
+        None, "Begin with the loss's published settings for this data set.", metavar="DATA"
+    )
+    mixing: str = option("none", "Mix inputs: none, mixup, regmixup, mit or mit-a.", metavar="NAME")
+    mixing_arguments: list[str] = option(
+        [], "Argument of the mixing, as alpha.", "--mix-set", metavar="KEY=VALUE"
+    )
+    protocol: str = option(
+        "quick",
+        "mukhoti, mukhoti-tiny, acls, acls-tiny, plp or quick; with +plp behind it, layers are "
+        "frozen from the top.",
+        metavar="NAME",
+    )
+    seed: int = option(0, "Seed of all random draws.")
+    epochs: int | None = option(None, "Passes over the images.", panel=PROTOCOL)
+    batch_size: int | None = option(None, "Images a step, over all devices.", panel=PROTOCOL)
+    rate: float | None = option(None, "Peak learning rate.", panel=PROTOCOL)
+    plain_share: float | None = option(
+        None,
+        "Share of the epochs, at the end, without augmentation; the network grows overconfident in "
+        "them.",
+        panel=PROTOCOL,
+    )
+    n_classes: int | None = option(None, "How many classes, if the data don't say.", panel=IMAGES)
+    image_size: int | None = option(
+        None, "Stretch the images of folders to this height and width.", panel=IMAGES
+    )
+    training_rows: int | None = option(
+        None,
+        "Train on so many images, drawn at random by the seed. Default: all that aren't held out.",
+        panel=IMAGES,
+    )
+    precision: str = option(
+        "32", "32; bf16 or 16 for mixed precision in training.", metavar="BITS", panel=DEVICES
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(OutputOptions):
+    """Where the run lies, and on which devices it is computed."""
+
+    out: Path = option(..., "Folder of the run.", panel=OUTPUT)
+    resume: bool = option(False, "Go on with the run in the folder.", panel=OUTPUT)
+    checkpoint_every: int | None = option(
+        None, "Steps between checkpoints within an epoch.", panel=OUTPUT
+    )
+    cache: Path | None = option(
+        None,
+        "Folder for decoded images, for the next run. Default: image-cache beside --out.",
+        panel=OUTPUT,
+    )
+    devices: int = option(1, "Devices to share each batch between.", panel=DEVICES)
+    accelerator: str = option("auto", "auto, cpu, cuda or mps.", metavar="NAME", panel=DEVICES)
+
+
+def train(options: TrainOptions, output: RunOptions) -> None:
     """Train a network, and write its predictions for validation and test images to a folder."""
-    check_outputs([data], [json], made=out)
+    out, cache = output.out, output.cache
+    check_outputs([options.data], [output.json], made=out)
     run = _run_functions()
     from calibrant.training.run.folder import is_first_process
 
     chosen = run.RunSettings(
-        data=str(data),
-        net=net,
-        loss=loss,
-        loss_arguments=parse_settings(loss_arguments or []),
-        loss_settings_for=loss_settings_for,
-        mixing=mixing,
-        mixing_arguments=parse_settings(mixing_arguments or []),
-        protocol=protocol,
-        epochs=epochs,
-        batch_size=batch_size,
-        rate=rate,
-        plain_share=plain_share,
-        seed=seed,
-        n_classes=n_classes,
-        image_size=image_size,
-        precision=precision,
-        training_rows=training_rows,
+        **vars(options)
+        | {
+            "data": str(options.data),
+            "loss_arguments": parse_settings(options.loss_arguments),
+            "mixing_arguments": parse_settings(options.mixing_arguments),
+        }
     )
     # One process draws the bar; those of other devices share its terminal.
     with progress(None, "training", remaining=True, shown=is_first_process()) as say:
@@ -129,10 +103,10 @@ def train(
         trained = run.train(
             chosen,
             out,
-            resume=resume,
-            devices=devices,
-            accelerator=accelerator,
-            checkpoint_every=checkpoint_every,
+            resume=output.resume,
+            devices=output.devices,
+            accelerator=output.accelerator,
+            checkpoint_every=output.checkpoint_every,
             cache=out.resolve().parent / "image-cache" if cache is None else cache,
             observers=(run.Announcer(chosen.total_epochs, say),),
         )
@@ -144,7 +118,7 @@ def train(
     outcome = run.evaluate_run(chosen, trained)
     document = outcome.as_dict()
     write_text(trained.folder / "evaluation.json", as_json(document) + "\n")
-    emit(str(outcome), document, json)
+    emit(str(outcome), document, output.json)
 
 
 def _run_functions() -> Any:

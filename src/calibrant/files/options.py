@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import fspath
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in
@@ -39,6 +39,28 @@ class ReadFields(TypedDict, total=False):
     ignore_index: int | None
     class_axis: int
     labelled: bool
+
+
+def _option(
+    help: str,
+    default: Any = None,
+    *,
+    metavar: str = "NAME",
+    rare: bool = False,
+    formerly: Mapping[str, str] | None = None,
+) -> Any:
+    """Return a field that is an option of commands too.
+
+    Args:
+        help: what it is for.
+        default: its value unless given.
+        metavar: stands for its value in help texts.
+        rare: whether only rows that aren't one class of several each need it.
+        formerly: options that it replaces, each with what is typed now.
+    """
+    panel = "Binary, tokens, many labels" if rare else "Reading the file"
+    about = {"help": help, "metavar": metavar, "panel": panel, "formerly": formerly or {}}
+    return field(default=default, metadata=about)
 
 
 @dataclass(frozen=True)
@@ -84,53 +106,51 @@ class ReadOptions:
         <Predictions 'out.npz': 2 rows x 2 classes, logits>
     """
 
-    scores: str | Sequence[str] | None = field(
-        default=None,
-        metadata={"help": "Key or column of the scores, or a pattern such as 'score_*'."},
-    )
-    are: ScoresAre | None = field(default=None, metadata={"help": "What the scores are."})
-    labels: StrPath | None = field(
-        default=None, metadata={"help": "Key or column of the labels; of .npy scores, a file."}
-    )
-    predicted: str | None = field(
-        default=None, metadata={"help": "Key or column of the predicted class."}
-    )
-    correct: str | None = field(
-        default=None, metadata={"help": "Key or column that says whether a row is right, 0 or 1."}
-    )
-    classes: str | Sequence[str] = field(
-        default=(), metadata={"help": "Names of the classes, in their order."}
-    )
-    id: str | None = field(default=None, metadata={"help": "Key or column that tells rows apart."})
-    cluster: str | None = field(
-        default=None,
-        metadata={
-            "help": "Key or column of the cluster (a patient, a document) that a row belongs to."
+    scores: str | Sequence[str] | None = _option(
+        "Key or column of the scores, a pattern such as 'score_*', or columns between commas.",
+        formerly={
+            "--logits-key": "--scores NAME --are logits",
+            "--probs-key": "--scores NAME --are probs",
         },
     )
-    weight: str | None = field(
-        default=None, metadata={"help": "Key or column of how much a row counts."}
+    are: ScoresAre | None = _option(
+        "What the scores are: probs, logits, log-probs, prob, logit, confidence, percent or score.",
+        metavar="WORD",
     )
-    format: FormatName | None = field(
-        default=None, metadata={"help": "Format of the file, if its extension doesn't say."}
+    labels: StrPath | None = _option(
+        "Key or column of the labels; of .npy scores, the file of labels.",
+        formerly={"--labels-key": "--labels", "--label-column": "--labels"},
     )
-    kind: RowKind | None = field(
-        default=None, metadata={"help": "Scores of one class, of many labels or of tokens."}
+    predicted: str | None = _option("Key or column of the predicted class.")
+    correct: str | None = _option("Key or column that says whether a row is right, 0 or 1.")
+    classes: str | Sequence[str] = _option(
+        "Names of the classes, in their order, separated by commas.",
+        (),
+        metavar="NAMES",
+        formerly={"--class-columns": "--classes NAMES --are WORD"},
     )
-    positive: str | None = field(
-        default=None, metadata={"help": "Of binary predictions: the label of the positive class."}
+    id: str | None = _option("Key or column that tells rows apart.")
+    cluster: str | None = _option(
+        "Key or column of the cluster (a patient, a document) of each row; rows of one are drawn, "
+        "split and held out together."
     )
-    ignore_index: int | None = field(
-        default=IGNORE_INDEX,
-        metadata={"help": "Of tokens and pixels: the label of those that don't count."},
+    weight: str | None = _option("Key or column of how much a row counts, if not 'weight'.")
+    format: FormatName | None = _option(
+        "Format of the file, if its extension doesn't say.", metavar="WORD"
     )
-    class_axis: int = field(
-        default=-1,
-        metadata={"help": "Of tokens and pixels: the axis of the classes, 1 for (N, K, H, W)."},
+    kind: RowKind | None = _option(
+        "Kind of rows: binary, many-labels or tokens.", metavar="WORD", rare=True
     )
-    labelled: bool = field(
-        default=True, metadata={"help": "Whether rows without labels are refused."}
+    positive: str | None = _option(
+        "Label of the positive class, where labels aren't 0 and 1.", metavar="LABEL", rare=True
     )
+    ignore_index: int | None = _option(
+        "Label of tokens and pixels that don't count.", IGNORE_INDEX, metavar="N", rare=True
+    )
+    class_axis: int = _option(
+        "Axis of the classes of tokens and pixels, 1 for (N, K, H, W).", -1, metavar="N", rare=True
+    )
+    labelled: bool = True
 
     def __post_init__(self) -> None:
         for name, known in (("are", ScoresAre), ("kind", RowKind), ("format", FormatName)):

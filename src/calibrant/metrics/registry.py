@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Sequence
-from typing import Any
 
 from calibrant.core.arguments import unknown
 from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric, RowsMetric
@@ -49,18 +47,3 @@ def metrics_named(names: Sequence[str] | str | None, *, binary: bool = False) ->
         else:
             raise unknown([*known, "all"], name, "metric")
     return list(found.values())
-
-
-def _metric(name: str) -> Metric:
-    return (METRICS | POSITIVE_METRICS)[name]
-
-
-def _reduced(metric: Metric) -> Any:
-    """Pickle a metric of the registry by its name: its functions needn't be importable."""
-    if (METRICS | POSITIVE_METRICS).get(metric.name) is metric:
-        return _metric, (metric.name,)
-    return metric.__reduce_ex__(2)
-
-
-for _type in (CurveMetric, MeanMetric, RowsMetric):
-    copyreg.pickle(_type, _reduced)

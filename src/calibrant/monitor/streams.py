@@ -20,14 +20,13 @@ import numpy as np
 
 from calibrant.core.arrays import IntArray
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.files import read_column, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.bounds import check_regular
 from calibrant.files.keys import LABELS
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.rows import Reading, Scored, parse, plain, score, scored
 from calibrant.monitor.sequential_tests import Alarm
-from calibrant.predictions.predictions import ScoreKind
 
 LINE_FILES = (".jsonl", ".ndjson", ".json")
 # Files of predictions are scored this many rows at a time, and lines read this many bytes.
@@ -62,7 +61,7 @@ def feed(
     streams: Sequence[str],
     reading: Reading,
     *,
-    kind: ScoreKind | None = None,
+    read: ReadOptions | None = None,
     follow: Following | None = None,
 ) -> Iterator[list[Alarm]]:
     """Let a monitor count the rows of streams, one stream after the other.
@@ -73,7 +72,7 @@ def feed(
         monitor: what of each file was counted already stands in its `notes`.
         streams: paths; ``-`` for standard input.
         reading: how rows are read.
-        kind: which scores to take of a file that has several.
+        read: which columns of files of predictions are read, and as what.
         follow: whether to wait for more rows, and how long.
 
     Yields:
@@ -92,7 +91,7 @@ def feed(
             yield from file.new_rows(to_the_end=not follow.files)
             growing.append(file)
         else:
-            yield from _predictions(monitor, stream, reading, kind)
+            yield from _predictions(monitor, stream, reading, read)
     last = time.monotonic()
     while follow.files and growing and not follow.stop():
         for file in growing:
@@ -112,11 +111,10 @@ def _note(monitor: Monitor, path: str) -> dict[str, Any]:
 
 
 def _predictions(
-    monitor: Monitor, path: str, reading: Reading, kind: ScoreKind | None
+    monitor: Monitor, path: str, reading: Reading, read: ReadOptions | None
 ) -> Iterator[list[Alarm]]:
     """Count the rows of a file of predictions that weren't counted yet."""
-    are = "confidence" if kind == "toplabel" else kind
-    rows = read_predictions(path, are=are, labelled=False)
+    rows = read_predictions(path, read, labelled=False)
     if rows.weights is not None:
         raise InputError(f"{path}: its rows carry weights, and a monitor counts each row once")
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)

@@ -10,7 +10,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.tables import Table
 from calibrant_studies.kinds.base import Measure
-from calibrant_studies.significance import interval_over_seeds
+from calibrant_studies.over_seeds import interval_over_seeds
 
 if TYPE_CHECKING:
     from calibrant_studies.results import Ran, StudyResult

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant_studies.significance import may_be_best_over_seeds
+from calibrant_studies.over_seeds import may_be_best_over_seeds
 
 if TYPE_CHECKING:
     from calibrant_studies.results import Estimate

@@ -11,10 +11,10 @@ from calibrant.evaluation.formatting import in_percent_are
 from calibrant_studies.cells import cells_of
 from calibrant_studies.declaration import Study
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.requirements import what_to_provide
+from calibrant_studies.needing import told
 
 if TYPE_CHECKING:
-    from calibrant_studies.declaration import Published
+    from calibrant_studies.published import Published
     from calibrant_studies.results import Estimate, StudyResult
 
 MAY_BE_BEST = "+"
@@ -241,9 +241,7 @@ def as_text(result: StudyResult) -> str:
     study = result.study
     parts = [f"{study.name}: {study.title}"]
     if result.missing:
-        parts.append(
-            f"Not there, and left out (--data gives it):\n{what_to_provide(result.missing)}"
-        )
+        parts.append(f"Not there, and left out (--data gives it):\n{told(result.missing)}")
     if result.left_out:
         parts.append("\n".join([LEFT_OUT, *(wrap(f"- {each}") for each in result.left_out)]))
     for heading, table in tables(result):

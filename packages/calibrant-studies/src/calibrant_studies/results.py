@@ -12,13 +12,14 @@ import numpy as np
 
 from calibrant.evaluation.over_data_sets import ranks_within, t_interval
 from calibrant_studies.cells import Cell
-from calibrant_studies.declaration import Published, Study
+from calibrant_studies.declaration import Study
+from calibrant_studies.kept import as_kept
 from calibrant_studies.kinds import kind_named
 from calibrant_studies.kinds.base import Measure
 from calibrant_studies.marks import competing, marked
+from calibrant_studies.needing import Missing
+from calibrant_studies.published import Published
 from calibrant_studies.rendering import as_text
-from calibrant_studies.requirements import Missing
-from calibrant_studies.store import as_kept
 
 # How much of the noise counts, and the standard deviations of normal noise that hold as much: a
 # paper doesn't say of how many seeds its spread is.

@@ -14,7 +14,7 @@ from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import METRICS
 from calibrant_studies.cells import Cell
 from calibrant_studies.declaration import METHOD, Study
-from calibrant_studies.inputs import Inputs, StudyInput
+from calibrant_studies.inputs import Given, Inputs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ PREDICTIONS = (
 WITH_FEATURES = f"features of the last layer in the files of predictions ({PREDICTIONS})"
 
 
-def has_features(given: StudyInput) -> bool:
+def has_features(given: Given) -> bool:
     """Return whether the predictions of an input come with features."""
     return all(rows is None or rows.features is not None for rows in given.predictions())
 

@@ -1,0 +1,130 @@
+"""Help texts: plain text of 80 columns, options in panels, a command to a line.
+
+Commands of other packages look the same if they are made with these classes:
+``typer.Typer(cls=Group)`` and ``app.command(cls=Command)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from calibrant.cli.options import OWN, PANELS
+from calibrant.cli.terminal import BOLD, coloured, has_colours
+from calibrant.core.text import TERMINAL_WIDTH, wrap
+
+# Where the second of two columns begins: beside options, and beside commands.
+INDENT, OF_COMMANDS = 24, 12
+
+
+class Command(TyperCommand):
+    """A command. The `ending` of its function, if it has one, makes the last paragraph."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text."""
+        shown: list[Any] = [
+            each for each in self.get_params(ctx) if not getattr(each, "hidden", False)
+        ]
+        arguments = [each for each in shown if each.param_type_name == "argument"]
+        usage = " ".join(["[OPTIONS]", *map(_argument, arguments)])
+        blocks = [f"Usage: {ctx.command_path} {usage}", paragraphs(self.help or "")]
+        if arguments:
+            blocks.append(columns((_argument(each), each.help or "") for each in arguments))
+        blocks += _panels([each for each in shown if each not in arguments])
+        ending = getattr(self.callback, "ending", None)
+        if ending is not None:
+            blocks.append(wrap(ending()))
+        formatter.write("\n\n".join(blocks) + "\n")
+
+
+class Group(TyperGroup):
+    """A command that has commands of its own."""
+
+    def panels(self, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return the commands of each panel of the help text."""
+        return {"Commands": names}
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text."""
+        blocks = [f"Usage: {ctx.command_path} [OPTIONS] COMMAND ...", paragraphs(self.help or "")]
+        for title, names in self.panels(self.list_commands(ctx)).items():
+            rows = [(name, _summary(self.get_command(ctx, name))) for name in names]
+            blocks.append(_headed(title, rows, OF_COMMANDS))
+        blocks += _panels(self.get_params(ctx))
+        formatter.write("\n\n".join(blocks) + "\n")
+
+
+def ends_with(ending: Callable[[], str]) -> Callable[[Any], Any]:
+    """Return a decorator of commands whose help ends with a paragraph, made when it is shown."""
+
+    def mark(command: Any) -> Any:
+        command.ending = ending
+        return command
+
+    return mark
+
+
+def paragraphs(text: str) -> str:
+    """Return a docstring with each paragraph broken at 80 columns."""
+    return "\n\n".join(
+        wrap(" ".join(each.split())) for each in inspect.cleandoc(text).split("\n\n")
+    )
+
+
+def columns(rows: Iterable[tuple[str, str]], indent: int = INDENT) -> str:
+    """Return names with their meanings beside them."""
+    lines: list[str] = []
+    for name, meaning in rows:
+        begin = f"  {name}".ljust(indent)
+        if len(begin) > indent or begin[-1] != " ":
+            lines.append(begin.rstrip())
+            begin = " " * indent
+        lines.append(
+            textwrap.fill(
+                meaning,
+                TERMINAL_WIDTH,
+                initial_indent=begin,
+                subsequent_indent=" " * indent,
+                break_on_hyphens=False,
+            )
+        )
+    return "\n".join(lines)
+
+
+def _summary(command: Any) -> str:
+    """Return the first paragraph of a command's help."""
+    return " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
+
+
+def _headed(title: str, rows: Iterable[tuple[str, str]], indent: int = INDENT) -> str:
+    head = coloured(BOLD, title) if has_colours(sys.stdout) else title
+    return f"{head}\n{columns(rows, indent)}"
+
+
+def _panels(options: Sequence[Any]) -> list[str]:
+    """Return options by panel, those of the command itself first."""
+    panels: dict[str, list[tuple[str, str]]] = {title: [] for title in PANELS}
+    for each in options:
+        title = getattr(each, "rich_help_panel", None) or OWN
+        panels.setdefault(title, []).append(_option(each))
+    return [_headed(title, rows) for title, rows in panels.items() if rows]
+
+
+def _argument(each: Any) -> str:
+    name = each.metavar or each.name.upper()
+    return name if each.required else f"[{name}]"
+
+
+def _option(each: Any) -> tuple[str, str]:
+    names = ", ".join(sorted(each.opts, key=len))
+    meaning = each.help or ""
+    if each.required:
+        meaning += " Required."
+    elif each.show_default and each.default is not None and each.default is not False:
+        meaning += f" Default: {each.default}."
+    return (f"{names} {each.metavar}" if each.metavar else names), meaning

@@ -1,0 +1,203 @@
+"""The commands `measure` and `inspect`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from calibrant.cli.completion import all_metrics, complete_group
+from calibrant.cli.help import ends_with
+from calibrant.cli.options import (
+    DrawOptions,
+    EngineOptions,
+    File,
+    Files,
+    OutputOptions,
+    ReportOptions,
+    option,
+)
+from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.cli.sources import ShardSource, working
+from calibrant.core.errors import InputError
+from calibrant.core.text import names_in
+from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.files.folders import RUN_FILES, is_run
+from calibrant.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.evaluation.results import Evaluation
+
+Found = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions:
+    """What `measure` is asked for besides the metrics."""
+
+    by: str | None = option(
+        None,
+        "Measure within groups: class (predicted), label, margin, confidence, or the name of a "
+        "column of FILE.",
+        metavar="GROUPS",
+        complete=complete_group,
+    )
+    rows_for: float | None = option(
+        None,
+        "Also say how many rows it takes to tell an ECE of this size from noise; a fraction, such "
+        "as 0.01 for 1 %.",
+        metavar="ECE",
+    )
+
+    def __post_init__(self) -> None:
+        if self.rows_for is not None and not 0 < self.rows_for < 1:
+            raise InputError(
+                "--rows-for takes an ECE as a fraction, such as 0.01 for 1 %, not "
+                f"{self.rows_for:g}"
+            )
+        if self.rows_for is not None and self.by is not None:
+            raise InputError("--rows-for asks about the whole file; leave out either it or --by")
+
+
+@ends_with(all_metrics)
+def measure(
+    files: Files,
+    options: MeasureOptions,
+    draw: DrawOptions,
+    output: ReportOptions,
+    read: ReadOptions,
+    engine: EngineOptions,
+) -> None:
+    """Measure how honest the confidence in FILE is, with intervals and the noise floor.
+
+    FILE may be a run of `calibrant train`: then its validation and its test rows are measured.
+    """
+    source, first, page = ShardSource(files, read, engine), Path(files[0]), output.report
+    if len(files) == 1 and is_run(first) and not engine.given:
+        found = _measured_run(first, options, draw, output, read)
+    elif source.many:
+        found = _measured_shards(source, options, draw, output)
+    else:
+        labels = None if read.labels is None else Path(read.labels)
+        check_outputs([first, labels], [page, output.json])
+        found = _measured(first, options, draw, page, read)
+    emit(*found, output.json)
+
+
+def _drawn(draw: DrawOptions) -> dict[str, Any]:
+    """Return what is measured as the library takes it."""
+    return vars(draw) | {"metrics": names_in(draw.metrics) or None}
+
+
+def _measured_run(
+    folder: Path,
+    options: MeasureOptions,
+    draw: DrawOptions,
+    output: ReportOptions,
+    read: ReadOptions,
+) -> Found:
+    """Measure the validation and the test rows of a run; the page is that of the test rows."""
+    files = [folder / name for name in RUN_FILES]
+    check_outputs(files, [output.report, output.json])
+    if read.labels is not None:
+        raise InputError(f"{folder}: the files of a run hold their labels; leave out --labels")
+    pages = (None, output.report)
+    found = [
+        _measured(file, options, draw, page, read) for file, page in zip(files, pages, strict=True)
+    ]
+    document: dict[str, Any] = {"run": str(folder)}
+    for file, (_, measured) in zip(files, found, strict=True):
+        document[file.stem] = measured
+    return "\n\n".join(text for text, _ in found), document
+
+
+def _measured(
+    file: Path, options: MeasureOptions, draw: DrawOptions, page: Path | None, read: ReadOptions
+) -> Found:
+    """Measure one file in memory, and write its page if asked to."""
+    from calibrant.evaluation.evaluate import evaluate
+
+    predictions = read_predictions(file, read)
+    grouped = None if options.by is None else _by_group(file, options.by, predictions, draw)
+    if grouped is not None and page is None:
+        return str(grouped), grouped.as_dict()
+    result = evaluate(predictions, **_drawn(draw))
+    each_label = None
+    if predictions.label_names is not None:
+        from calibrant.evaluation.many_labels import evaluate_labels
+
+        each_label = evaluate_labels(predictions, **_drawn(draw))
+    if page is not None:
+        from calibrant.report import write_evaluation_report
+
+        write_evaluation_report(page, result, predictions, grouped or each_label)
+    if grouped is not None:
+        return str(grouped), grouped.as_dict()
+    text, document = _with_rows_needed(result, options, draw)
+    if each_label is not None:
+        text += f"\n\n{each_label}"
+        document["labels"] = each_label.as_dict()
+    return text, document
+
+
+def _measured_shards(
+    source: ShardSource, options: MeasureOptions, draw: DrawOptions, output: ReportOptions
+) -> Found:
+    """Measure many files in parts."""
+    from calibrant.scale.measure import evaluate_shards, evaluate_shards_by
+
+    cluster = source.read.cluster
+    if output.report is not None:
+        raise InputError("a report page shows single rows; measure a sample as one file for it")
+    if options.by is not None and cluster is not None:
+        raise InputError(
+            "of many files take either groups or clusters; leave out --by or --cluster"
+        )
+    shards = source.shards([output.json])
+    with working(source, shards, "measuring") as how:
+        if options.by is not None:
+            kind = "predicted" if options.by == "class" else options.by
+            grouped = evaluate_shards_by(shards, kind, **_drawn(draw), **how)
+            return str(grouped), grouped.as_dict()
+        result = evaluate_shards(shards, cluster=cluster, **_drawn(draw), **how)
+    return _with_rows_needed(result, options, draw)
+
+
+def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOptions) -> Found:
+    """Return a result; if asked for, with the number of rows that tell an ECE from noise."""
+    text, document = str(result), result.as_dict()
+    if options.rows_for is not None:
+        from calibrant.evaluation.power import rows_needed
+
+        size = rows_needed(
+            result.top.confidence,
+            options.rows_for,
+            seed=draw.seed,
+            weights=result.top.weight,
+            design_effect=result.n / result.effective_rows,
+        )
+        text += f"\n\n{size}"
+        document["rows_needed"] = vars(size)
+    return text, document
+
+
+def _by_group(file: Path, by: str, predictions: Predictions, draw: DrawOptions) -> Any:
+    """Return the rows measured within groups: those of a kind, or of a column of the file."""
+    from calibrant.evaluation.groups import GroupKind, evaluate_by
+
+    kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
+    groups: Any = kinds[by] if by in kinds else read_column(file, by)
+    with progress(None, "measuring") as step:
+        grouped = evaluate_by(predictions, groups, progress=step, **_drawn(draw))
+    # The library saw a column, but not its name.
+    return replace(grouped, by=by) if grouped.by == "group" else grouped
+
+
+def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
+    """Say what is in FILE, and how it would be read; try names of keys out here."""
+    from calibrant.files.inspecting import inspect_file
+
+    labels = None if read.labels is None else Path(read.labels)
+    check_outputs([file, labels], [output.json])
+    found = inspect_file(file, read)
+    emit(str(found), found.as_dict(), output.json)

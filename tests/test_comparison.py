@@ -14,10 +14,11 @@ from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
 from calibrant.comparison.verdict import pair_p_values
 from calibrant.core.errors import CalibrantError, InputError, UnknownMethodError
+from calibrant.core.fit_report import FitReport
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import CORE_METRICS, METRICS
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.binning import HistogramBinning
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.temperature.scaling import TemperatureScaling, Uncalibrated

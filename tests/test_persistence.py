@@ -24,7 +24,7 @@ from calibrant.core.errors import (
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS, make_calibrator
-from calibrant.posthoc.saving import save
+from calibrant.posthoc.state import save
 from calibrant.posthoc.temperature.smart.calibrator import INDICATORS
 from calibrant.posthoc.temperature.smart.objectives import objective_names
 

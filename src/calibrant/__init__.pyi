@@ -17,6 +17,7 @@ from calibrant.core.errors import InputError as InputError
 from calibrant.core.errors import NotApplicableError as NotApplicableError
 from calibrant.core.errors import NotFittedError as NotFittedError
 from calibrant.core.errors import PredictionsError as PredictionsError
+from calibrant.core.fit_report import FitReport as FitReport
 from calibrant.evaluation.evaluate import evaluate as evaluate
 from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by
@@ -84,7 +85,6 @@ from calibrant.metrics.sweep import ece_sweep as ece_sweep
 from calibrant.monitor.monitor import Monitor as Monitor
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
 from calibrant.posthoc.base import Calibrator as Calibrator
-from calibrant.posthoc.base import FitReport as FitReport
 from calibrant.posthoc.chain import Chain as Chain
 from calibrant.posthoc.chain import chain_of as chain_of
 from calibrant.posthoc.confidence.binning import BayesianBinning as BayesianBinning

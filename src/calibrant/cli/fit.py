@@ -72,8 +72,8 @@ def fit(
     """Fit a calibrator on held-out predictions and save it."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
-    from calibrant.posthoc.saving import FORMAT
     from calibrant.posthoc.shard_fitting import fit_shards
+    from calibrant.posthoc.state import FORMAT
 
     source, out, method = ShardSource(files, read, engine), output.out, options.method
     calibrator = make_calibrator(method, **parse_arguments(method, options.settings))

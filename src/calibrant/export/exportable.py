@@ -19,12 +19,8 @@ class Exportable(Protocol):
 
     method: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]
+    keeps_prediction: ClassVar[bool]
     n_classes_: int
-
-    @property
-    def keeps_prediction(self) -> bool:
-        """Whether the predicted class is that of the logits."""
-        ...
 
     @property
     def feature_width(self) -> int | None:

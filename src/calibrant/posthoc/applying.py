@@ -27,6 +27,8 @@ from calibrant.core.errors import NotApplicableError
 # From so many classes on, NumPy squares and sums a row sooner than it finds its extremes.
 LONG_ROW = 64
 
+Learnt = Mapping[str, Array]
+"""What a map has learnt, as arrays of the kind of its rows."""
 RowMap = Callable[..., Array]
 """`transform` of a calibrator, or another pure function of its arguments: (xp, logits, features,
 learnt, *, masks) to an array of as many rows."""

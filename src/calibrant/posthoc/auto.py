@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, cast
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.core.fit_report import FitReport
 from calibrant.core.text import names_in
 from calibrant.posthoc import model_selection
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, scores_behind
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chain import joined, learnt_by
-from calibrant.posthoc.contents import OfParts
 from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
-from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.model_selection import (
     FALLBACK,
     Rule,
@@ -29,6 +29,7 @@ from calibrant.posthoc.model_selection import (
     weights_by_likelihood,
     with_prefixes,
 )
+from calibrant.posthoc.state import AllParts, learnt
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
@@ -106,7 +107,7 @@ class AutoCalibrator(Calibrator):
 
     method: ClassVar[str] = "auto"
     weighs: ClassVar[bool] = True
-    keeps_prediction: ClassVar[bool] = cast(bool, OfParts(False))
+    keeps_prediction: ClassVar[bool] = cast(bool, AllParts(False))
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     part_names: ClassVar[tuple[str, ...]] = ("steps_",)
@@ -227,13 +228,7 @@ class AutoCalibrator(Calibrator):
         )
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return the weighted mean of what the chains give."""
         inputs, keeps = {"": logits}, {"": True}

@@ -1,18 +1,19 @@
 """The contract of every calibrator.
 
 A calibrator is a dataclass: its constructor only stores its arguments, `fit` returns the
-calibrator itself, what it has learnt ends in an underscore. Families matter more than methods: a
-new method says how it is fitted and gives its family a temperature, a linear map or a map of the
-confidence; how that is applied to any kind of array, saved and exported is the family's business.
+calibrator itself, what it has learnt ends in an underscore. It is a classifier of logits as
+scikit-learn means the word: it can stand at the end of a pipeline, be cloned, searched over and
+cross-validated. Families matter more than methods: a new method says how it is fitted and gives its
+family a temperature, a linear map or a map of the confidence; how that is applied to any kind of
+array, saved and exported is the family's business.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,43 +29,55 @@ from calibrant.core.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.core.checks import check_features
-from calibrant.core.errors import NotApplicableError, NotFittedError, PredictionsError
+from calibrant.core.checks import check_features, check_labels
+from calibrant.core.errors import (
+    InputError,
+    NotApplicableError,
+    NotFittedError,
+    PredictionsError,
+)
 from calibrant.core.fit_report import FitReport
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
-from calibrant.posthoc.applying import apply_map, refuse_tracing
-from calibrant.posthoc.contents import Contents
-from calibrant.posthoc.estimator import ClassifierOfLogits
-from calibrant.posthoc.exporting import Exported
-from calibrant.posthoc.needs import fitted_form, lacking, rows_for
-from calibrant.posthoc.saving import save
-from calibrant.predictions.names import are_words, listed
+from calibrant.core.weights import are_counts
+from calibrant.files.atomic import StrPath
+from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
+from calibrant.posthoc.state import Estimator, FittedForm, save
+from calibrant.predictions.names import are_words, listed, numbered
 from calibrant.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.export.torch_module import CalibratorModule
+
+
+FORMS: dict[FittedForm, str] = {
+    "rows": "a score for every class",
+    "binary": "one score a row",
+    "toplabel": "the confidence of the predicted label alone",
+}
+# What a method may need besides logits and labels: what that is, and the keys that hold it.
+NEEDS = {
+    "features": ("features of shape (N, D)", "'features'"),
+    "head": ("the last layer", "'head_weight' and 'head_bias'"),
+}
+ONLY_COUNTS = "method '{}' takes weights that count rows, whole numbers, only"
+# A method that doesn't heed weights gets no more than so many repeats of a row, on average.
+MOST_REPEATS = 100
 
 
 @dataclass(eq=False)
-class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
+class Calibrator(Estimator, ABC):
     """A map from logits to probabilities, fitted on held-out rows.
 
     Class attributes:
-        method: its name on the command line and in files.
         keeps_prediction: whether the predicted class of every row is kept by construction.
-        weighs: whether `_fit` heeds weights; if not, see `calibrant.posthoc.needs.rows_for`.
+        weighs: whether `_fit` heeds weights; if not, a row is repeated as often as its weight says.
         needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
-            needs as well, and "head", the last layer. See `calibrant.posthoc.needs`.
+            needs as well, and "head", the last layer.
         fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
             keeps probability 0 and changes nothing for the others.
         fits_top_label: whether it can be fitted to the top-label form, which has no scores of the
             other classes: to "is the predicted label right?" by its confidence.
-
-    Attributes:
-        n_classes_: number of classes K it was fitted for.
-        classes_: (K,) their numbers, from 0, or their names; what `predict` can return.
-        class_names_: their names, if the rows of the fit had some; else None.
-        form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
-            positive class, or the confidence in a ``"toplabel"``.
-        fit_report_: what the fit did.
 
     Examples:
         >>> import calibrant as cb
@@ -77,7 +90,6 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         vector 20 False False
     """
 
-    method: ClassVar[str]
     keeps_prediction: ClassVar[bool]
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
@@ -144,12 +156,33 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
-        predictions = rows_for(self, predictions)
+        predictions = self._heeded(predictions)
         rows = predictions.as_event().as_logits()
         if not self.fits_masked:
             self._refuse_masks(rows.scores)
         self.n_classes_, self.form_ = int(rows.scores.shape[1]), fitted_form(predictions)
         return rows
+
+    def _heeded(self, predictions: Predictions) -> Predictions:
+        """Return the rows that count, with weights only if the method heeds them.
+
+        A method that doesn't is given rows as often as whole weights say, copies of one as
+        a cluster.
+
+        Raises:
+            NotApplicableError: it doesn't, and weights are no whole numbers, or too large.
+        """
+        rows = predictions.counted
+        if rows.weights is None or self.weighs:
+            return rows
+        if not are_counts(rows.weights):
+            raise NotApplicableError(ONLY_COUNTS.format(self.method))
+        if rows.weights.sum() > MOST_REPEATS * rows.n:
+            raise NotApplicableError(
+                f"method '{self.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "
+                "times in all; take one that heeds weights"
+            )
+        return rows.repeated_together()
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
         """Return what `predictions` lack of what `fit` needs, as a clause, or None.
@@ -158,7 +191,34 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
             predictions: the rows.
             to_apply: ask about `predict_proba`, which needs less.
         """
-        return lacking(self, predictions, to_apply=to_apply)
+        if predictions.kind == "toplabel" and not self.fits_top_label:
+            return (
+                f"it needs a score for every class, and {predictions.source} has only the "
+                "confidence of the predicted label"
+            )
+        held: dict[str, Any] = {"features": predictions.features, "head": predictions.head}
+        for need in self.needs:
+            if held[need] is None and (need == "features" or not to_apply):
+                what, keys = NEEDS[need]
+                return f"it needs {what}, and {predictions.source} has no {keys}"
+        form = fitted_form(predictions)
+        fitted = hasattr(self, "fit_report_")
+        if to_apply and fitted and form != self.form_ and "toplabel" in (form, self.form_):
+            return (
+                f"it was fitted to {FORMS[self.form_]}, and {predictions.source} holds "
+                f"{FORMS[form]}"
+            )
+        names, called = predictions.class_names, self.class_names_
+        if to_apply and fitted and form != "toplabel" and names and called and names != called:
+            return (
+                f"it was fitted to the classes {listed(called)}, and {predictions.source} has "
+                f"{listed(names)}, in this order"
+            )
+        if to_apply and "features" in self.needs and fitted:
+            found, width = int(held["features"].shape[1]), self.feature_width
+            if width is not None and found != width:
+                return f"it was fitted for {width} features, and {predictions.source} has {found}"
+        return None
 
     @property
     def feature_width(self) -> int | None:
@@ -186,13 +246,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
 
     @abstractmethod
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return (n, K) probabilities: the map as one pure function of arrays.
 
@@ -249,7 +303,7 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
         label, confidence = xp.argmax(ranked, axis=1), xp.max(probs, axis=1)
         return to_numpy(label).astype(np.int64), to_numpy(confidence).astype(np.float64)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: StrPath) -> None:
         """Write the fitted calibrator to a safetensors file; `calibrant.load` reads it."""
         save(self, path)
 
@@ -298,3 +352,177 @@ class Calibrator(Contents, ClassifierOfLogits, Exported, ABC):
                 f"of shape {shape}, not {tuple(known.shape)}"
             )
         return known
+
+    def predict(self, logits: Array, features: Array | None = None) -> NDArray[Any]:
+        """Return the (N,) predicted classes, as `classes_` has them.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            PredictionsError: see `predict_proba`.
+        """
+        return self.classes_[self.predict_confidence(logits, features)[0]]
+
+    def score(self, logits: Array, labels: Array, sample_weight: Array | None = None) -> float:
+        """Return the share of right predictions, which is what scikit-learn scores classifiers by.
+
+        Many methods keep every prediction; to choose among those by cross-validation, take
+        ``scoring="neg_log_loss"``.
+
+        Args:
+            logits: (N, K) logits.
+            labels: (N,) true labels, numbers or names as in `fit`.
+            sample_weight: (N,) how much each row counts; equally if None.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            PredictionsError: unusable logits, labels or weights.
+        """
+        predicted = self.predict_confidence(logits)[0]
+        numbers = numbered(labels, self.called_, "score")
+        truth = check_labels(numbers, len(predicted), self.n_classes_, "score")
+        right = (predicted == truth).astype(np.float64)
+        if sample_weight is None:
+            return float(right.mean())
+        weights = np.asarray(to_numpy(as_array(sample_weight)), dtype=np.float64)
+        if weights.shape != right.shape or not (weights >= 0).all() or not weights.sum() > 0:
+            raise PredictionsError(
+                f"score: sample_weight must be {len(right)} numbers of at least 0, not all of "
+                "them 0"
+            )
+        return float(np.average(right, weights=weights))
+
+    def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays that `interval` reads, for intervals of a level; None without any."""
+        return None
+
+    def interval(
+        self, xp: Any, logits: Array, learnt: Learnt, *, masks: bool = True
+    ) -> tuple[Array, Array]:
+        """Return the (n,) lower and upper ends, in float64, for the confidence of each row.
+
+        A pure function of arrays, as `transform` is; only of methods with `interval_arrays`.
+        """
+        raise NotApplicableError(f"method '{self.method}' has no interval for a row")
+
+    def bare(self) -> Self:
+        """Return a calibrator of the same arguments and parts that has learnt nothing."""
+        other = type(self)(**self.get_params())
+        other.n_classes_, other.form_ = self.n_classes_, self.form_
+        other.restore_parts({name: part.bare() for name, part in self.parts().items()})
+        return other
+
+    def to_torch(
+        self,
+        path: StrPath | None = None,
+        *,
+        dtype: Literal["float32", "float64"] = "float32",
+    ) -> CalibratorModule:
+        """Return the calibrator as a torch module, and write it as a program if there is a path.
+
+        The module runs the same `transform` as `predict_proba`; what was learnt are its buffers.
+        It can be moved, cast, compiled, exported and differentiated by the logits. Behind a network
+        put it by `calibrant.CalibratedModule`, whose `state_dict` safetensors saves and loads.
+
+        Args:
+            path: a file (.pt2) to write what `torch.export` makes of the module, for any number of
+                rows. `torch.export.load` reads it, without unpickling and without Calibrant. None
+                writes nothing.
+            dtype: of the logits, and the features, that the program takes.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            NotApplicableError: the map is too large, or torch can't follow it.
+            InputError: another extension or dtype.
+            MissingDependencyError: torch isn't installed.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> import torch
+            >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+            >>> _ = scaling.to_torch("calibrator.pt2")
+            >>> program = torch.export.load("calibrator.pt2").module()
+            >>> program(torch.zeros(1, 10))[0, :2]
+            tensor([0.1000, 0.1000])
+        """
+        from calibrant.export.torch_module import CalibratorModule, write_program
+
+        module = CalibratorModule(self)
+        if path is not None:
+            write_program(module, path, dtype)
+        return module
+
+    # Parameters: they are the user's choices, each by itself, and the command line's options.
+    def to_onnx(
+        self,
+        path: StrPath | None = None,
+        *,
+        kind: Literal["logits", "probs"] = "logits",
+        dtype: Literal["float32", "float64"] = "float32",
+        level: float = 0.95,
+        masks: bool = True,
+        class_names: Sequence[str] | None = None,
+        behind: StrPath | None = None,
+        output: str | None = None,
+        features_output: str | None = None,
+    ) -> Any:
+        """Return the calibrator as an ONNX model, and write it to a file if there is a path.
+
+        The graph is traced from `transform`, the map that `predict_proba` applies, so it gives the
+        same numbers: within 1e-6 in float32. It takes any number of rows and checks none of them:
+        NaN in gives NaN out. Outputs: ``probs`` (N, K), ``label`` (N,), the predicted class,
+        ``confidence`` (N,), its probability, and for methods with an interval for each row ``low``
+        and ``high`` (N,). Metadata: method, version, classes, class names, form, kind and level.
+        What was fitted to binary predictions takes two columns, [0, z] of log odds z or [1 - p, p];
+        of the top-label form they are the log odds of the confidence, and class 1 is "right".
+
+        Args:
+            path: file to write (.onnx), whole or not at all; None writes nothing.
+            kind: what the input (N, K) is: ``"logits"``, which is its name as well, or ``"probs"``,
+                and its name is ``probs_in``. Methods that read features have an input ``features``
+                (N, D), too.
+            dtype: type of inputs and outputs.
+            level: probability of the intervals, where the method has a choice.
+            masks: whether a logit may be minus infinity; a graph that may rule it out has fewer
+                nodes.
+            class_names: K names for the metadata, by default those of the calibrator.
+            behind: an ONNX file of the network; then both are joined to one graph with the
+                network's inputs, whose own outputs come last.
+            output: name of the network's output that is the logits (or probs); None finds it by its
+                shape. features_output: the same for the features.
+
+        Raises:
+            NotFittedError: `fit` has not been called.
+            NotApplicableError: the map can't be a graph, or is too large for a file.
+            InputError: an option is out of range, or the network has no output of the right shape.
+            MissingDependencyError: the package `onnx` isn't installed.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+            >>> model = scaling.to_onnx("calibrator.onnx")
+            >>> [output.name for output in model.graph.output]
+            ['probs', 'label', 'confidence']
+        """
+        from calibrant.export.onnx_file import GraphOptions, to_onnx
+        from calibrant.export.onnx_network import Behind
+
+        for name, named in (("output", output), ("features_output", features_output)):
+            if named is not None and behind is None:
+                raise InputError(
+                    f"{name} '{named}' is an output of a network, but there is none: give its file "
+                    f"as behind, or leave out {name}"
+                )
+        return to_onnx(
+            self,
+            path,
+            GraphOptions(kind, dtype, level, masks),
+            class_names=class_names,
+            behind=None if behind is None else Behind(behind, output, features_output),
+        )
+
+
+def fitted_form(predictions: Predictions) -> FittedForm:
+    """Return what a calibrator that is fitted to `predictions` is about."""
+    if predictions.kind == "toplabel":
+        return "toplabel"
+    return "binary" if predictions.binary else "rows"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -12,8 +12,10 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError, heard_warnings
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import scores_behind
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
 from calibrant.predictions.predictions import Predictions
 
@@ -122,13 +124,7 @@ class Chain(Calibrator):
         return scores
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return what the last step gives."""
         scores, probs, keeps = logits, logits, True
@@ -203,7 +199,7 @@ def _unfilled(recipe: Any) -> Calibrator:
     return object.__new__(_class_of(recipe))
 
 
-def learnt_by(part: str, learnt: Mapping[str, Array]) -> dict[str, Array]:
+def learnt_by(part: str, learnt: Learnt) -> dict[str, Array]:
     """Return what one part has learnt, by its own names; see `Calibrator.map_arrays`."""
     start = f"{part}/"
     return {

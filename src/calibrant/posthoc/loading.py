@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibratorFileError
+from calibrant.core.fit_report import FitReport
 from calibrant.files.atomic import StrPath
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.learnt import misfit
-from calibrant.posthoc.needs import FORMS
+from calibrant.posthoc.base import FORMS, Calibrator
 from calibrant.posthoc.per_label import PerLabel
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.saving import FORMAT
+from calibrant.posthoc.state import FORMAT, misfit
 
 # How far the sum of a row of probabilities may be from 1.
 TOLERANCE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-5}

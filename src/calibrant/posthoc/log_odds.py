@@ -9,7 +9,7 @@ other classes share what is left in their old proportions, and the predicted cla
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
@@ -19,11 +19,12 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import BoundaryWarning, warn_caller
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, parted, sigmoid, softplus
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import rebuilt
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 
 # Probabilities nearer to 0 or 1 than NLL can see count as that.
@@ -78,7 +79,7 @@ class LogOddsMap(Calibrator):
         self.weights_ = found.weights
         return report_of(found, len(outcome), notes)
 
-    def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Mapping[str, Array]) -> Array:
+    def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Learnt) -> Array:
         """Return the (n,) log odds of p' of (n,) log odds of p; see `transform`."""
         weights = learnt["weights_"]
         total = xp.zeros_like(log_odds)
@@ -87,13 +88,7 @@ class LogOddsMap(Calibrator):
         return total
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return [1 - p', p'] of two classes, or rows rebuilt around the top label's p'."""
         log_odds = _event_log_odds(xp, logits, None, learnt, masks=masks)
@@ -123,7 +118,7 @@ def event_outcomes(predictions: Predictions) -> FloatArray:
 
 
 def _event_log_odds(
-    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
+    xp: Any, logits: Array, features: None, learnt: Learnt, *, masks: bool
 ) -> Array:
     if int(logits.shape[1]) == 2:
         wide = xp.astype(logits, xp.float64)
@@ -134,9 +129,7 @@ def _event_log_odds(
     return xp.clip(log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS)
 
 
-def _predicted(
-    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
-) -> Array:
+def _predicted(xp: Any, logits: Array, features: None, learnt: Learnt, *, masks: bool) -> Array:
     return xp.argmax(logits, axis=1)
 
 
@@ -200,7 +193,7 @@ def fit_event(
 
     value = objective(w)
     while True:
-        p = sigmoid(xnp, design @ w)
+        p: FloatArray = sigmoid(xnp, design @ w)
         gradient = design.T @ (count * (p - target)) + RIDGE * w
         hessian = (design.T * (count * p * (1 - p))) @ design + RIDGE * np.eye(len(w))
         if converged or steps == MAX_STEPS:

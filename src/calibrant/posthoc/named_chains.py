@@ -9,8 +9,9 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import times
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chain import Chain
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, held_out_losses, seen_through

@@ -31,11 +31,13 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, row_chunks, share_chunks, to_numpy
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, total
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import largest, sums, uniform
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitting.binned_gap import binned_gap
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
 from calibrant.predictions.temperature import fit_temperature
@@ -299,13 +301,7 @@ class ProbitScaling(Calibrator):
         return max(WIDTH_PER_CLASS * self.n_classes_, LEAST_WIDTH)
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return the shares of votes, mixed with the uniform distribution."""
         weight = learnt["uniform_"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array, IntArray, like, namespace, to_numpy
 from calibrant.core.errors import NotApplicableError, PredictionsError
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
 
@@ -114,13 +116,7 @@ class PerLabel(Calibrator):
         raise NotImplementedError
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Refuse: which label a row is about is no part of its logits.
 

@@ -10,11 +10,9 @@ import numpy as np
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.posthoc.auto import AutoCalibrator
-from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.base import ONLY_COUNTS, Calibrator, FittedForm
 from calibrant.posthoc.chain import Chain
 from calibrant.posthoc.confidence.base import ConfidenceMap
-from calibrant.posthoc.contents import FittedForm
-from calibrant.posthoc.needs import ONLY_COUNTS
 from calibrant.posthoc.temperature.mixtures import LaplaceTemperatureScaling
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.summed import fit_temperature_to

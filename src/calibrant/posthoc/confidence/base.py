@@ -10,7 +10,7 @@ side, so that one look-up serves all of them: the probability p of class k is re
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import (
     TopAndOthers,
     as_type,
@@ -34,8 +35,7 @@ from calibrant.posthoc.array_ops import (
     unmasked,
     within,
 )
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.contents import FittedForm
+from calibrant.posthoc.base import Calibrator, FittedForm
 from calibrant.predictions.predictions import Predictions
 
 # Room for the probabilities of a class, 0 to 1, and a gap to those of the next.
@@ -55,7 +55,7 @@ class Steps(NamedTuple):
     values: FloatArray
 
     @staticmethod
-    def read(xp: Any, x: Array, learnt: Mapping[str, Array]) -> Array:
+    def read(xp: Any, x: Array, learnt: Learnt) -> Array:
         """Return the (n,) values at (n,) places."""
         return steps(xp, x, learnt["edges"], learnt["values"])
 
@@ -78,7 +78,7 @@ class Lines(NamedTuple):
     values: FloatArray
 
     @staticmethod
-    def read(xp: Any, x: Array, learnt: Mapping[str, Array]) -> Array:
+    def read(xp: Any, x: Array, learnt: Learnt) -> Array:
         """Return the (n,) values at (n,) places."""
         return lines(xp, x, learnt["knots"], learnt["values"])
 
@@ -135,7 +135,7 @@ class ConfidenceMap(Calibrator):
         """Whether it maps the probability of one event, class 1 of two."""
         return self.form_ != "rows"
 
-    def mapped(self, xp: Any, confidence: Array, learnt: Mapping[str, Array]) -> Array:
+    def mapped(self, xp: Any, confidence: Array, learnt: Learnt) -> Array:
         """Return the (n,) recalibrated ones of (n,) float64 confidences; see `transform`."""
         return (Steps if "edges" in learnt else Lines).read(xp, confidence, learnt)
 
@@ -181,13 +181,7 @@ class ConfidenceMap(Calibrator):
         return self._fit_map(confidence[order], correct[order], weights)
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return rows rebuilt around c', or [1 - p', p']."""
         if OF_CLASS_1 in learnt:
@@ -227,7 +221,7 @@ def _raw_confidence(logits: Array) -> tuple[IntArray, FloatArray]:
     Maps that jump or bend at calibration rows must find these where the fit saw them.
     """
 
-    def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], *, masks: bool) -> Array:
+    def of(xp: Any, rows: Array, _: None, learnt: Learnt, *, masks: bool) -> Array:
         label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
         return xp.stack([label, parted(xp, rows).confidence], axis=1)
 
@@ -240,9 +234,7 @@ def _of_class_1(logits: Array) -> FloatArray:
     return to_numpy(apply_map(class_1, logits, None, {}))
 
 
-def class_1(
-    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
-) -> Array:
+def class_1(xp: Any, logits: Array, features: None, learnt: Learnt, *, masks: bool) -> Array:
     """Return the (n,) float64 probabilities of class 1 of two; see `Calibrator.transform`."""
     wide = xp.astype(logits, xp.float64)
     return sigmoid(xp, wide[:, 1] - wide[:, 0])

@@ -9,12 +9,12 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray, IntArray, sigmoid
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times
 from calibrant.metrics.bins import Strategy, bin_edges, equal_mass_cuts, mass_cuts
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, Steps, mixed_with_uniform
 from calibrant.posthoc.confidence.either_form import MapOfEitherForm, ShrunkMap, shrunk
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 
 
 @dataclass(eq=False)

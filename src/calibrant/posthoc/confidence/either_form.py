@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, masked_classes, to_numpy
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, columns, softmax, sums, zero_where_masked
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator, FittedForm
 from calibrant.posthoc.confidence.base import APART, ConfidenceMap, mixed_with_uniform
-from calibrant.posthoc.contents import FittedForm
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
 Form = Literal["top-label", "one-vs-rest"]
@@ -142,13 +141,7 @@ class MapOfEitherForm(ConfidenceMap):
         return shapes[0].side_by_side(shapes)._asdict()
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return rows rebuilt around c', or mapped probabilities over their sum."""
         if self.form == "top-label":
@@ -182,9 +175,7 @@ def exact_softmax(logits: Array) -> FloatArray:
     return apply_map(_wide_softmax, to_numpy(logits), None, {})
 
 
-def _wide_softmax(
-    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool
-) -> Array:
+def _wide_softmax(xp: Any, logits: Array, features: None, learnt: Learnt, *, masks: bool) -> Array:
     return softmax(xp, xp.astype(logits, xp.float64))
 
 

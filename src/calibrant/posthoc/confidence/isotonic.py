@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,7 +18,9 @@ from calibrant.core.arrays import (
     to_numpy,
     working_dtype,
 )
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import (
     as_type,
     largest,
@@ -31,10 +32,10 @@ from calibrant.posthoc.array_ops import (
     top,
     zero_where_masked,
 )
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import SEPARATION, Lines
 from calibrant.posthoc.confidence.either_form import PRIOR_STRENGTH, ShrunkMap, shrunk_steps
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax_chunk
 
@@ -183,13 +184,7 @@ class MulticlassIsotonic(Calibrator):
         return _raised(xnp, probability.ravel(), self.state()).reshape(probability.shape)
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return mapped probabilities over their sum, that of the top class lifted a little."""
         probs = xp.astype(softmax(xp, logits), xp.float64)
@@ -200,7 +195,7 @@ class MulticlassIsotonic(Calibrator):
         return as_type(xp, over(xp, raised, sums(xp, raised)[:, None]), logits)
 
 
-def _raised(xp: Any, probability: Array, learnt: Mapping[str, Array]) -> Array:
+def _raised(xp: Any, probability: Array, learnt: Learnt) -> Array:
     line = lines(xp, probability, learnt["knots_"], learnt["values_"])
     return line + TILT * probability
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
-from calibrant.posthoc.base import FitReport
+from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, Lines, mixed_with_uniform
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 
 # Points of the table that new confidences are looked up in; between them the map is a line.
 TABLE_SIZE = 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, ClassVar, NamedTuple
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, NotIdentifiedWarning, warn_caller
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, times, total
-from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import (
     as_type,
     cubics,
@@ -25,9 +25,8 @@ from calibrant.posthoc.array_ops import (
     sums,
     top,
 )
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import SEPARATION
-from calibrant.posthoc.exporting import intervals_of
 from calibrant.posthoc.fitting.smooth_logistic import (
     LogisticFit,
     Penalty,
@@ -40,7 +39,7 @@ from calibrant.posthoc.fitting.smooth_logistic import (
     spline_knots,
     spline_pieces,
 )
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
 # Keeps the logarithm of a margin of 0 finite; in units of the fitted temperature.
@@ -90,15 +89,13 @@ def log_odds_and_margin(xp: Any, row: RowParts) -> tuple[Array, Array]:
 
 
 def row_inputs(
-    xp: Any, logits: Array, features: None, learnt: Mapping[str, Array], *, masks: bool = True
+    xp: Any, logits: Array, features: None, learnt: Learnt, *, masks: bool = True
 ) -> Array:
     """Return (n, 3): logit(c), log margin and d logit(c) / d log beta."""
     return xp.stack(list(_inputs(xp, logits, learnt, masks)), axis=1)
 
 
-def _inputs(
-    xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool
-) -> tuple[Array, Array, Array]:
+def _inputs(xp: Any, logits: Array, learnt: Learnt, masks: bool) -> tuple[Array, Array, Array]:
     row = parted_at(xp, logits, as_type(xp, learnt["beta"], logits), masks)
     log_odds, margin = log_odds_and_margin(xp, row)
     zeros = xp.zeros_like(row.below)
@@ -109,9 +106,7 @@ def _inputs(
     return log_odds, margin, known - inner
 
 
-def interval_of_rows(
-    xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool
-) -> tuple[Array, Array]:
+def interval_of_rows(xp: Any, logits: Array, learnt: Learnt, masks: bool) -> tuple[Array, Array]:
     """Return (n,) float64 ends of the confidence, from normal errors of its log odds.
 
     Args:
@@ -275,13 +270,7 @@ class TopRestScaling(Calibrator):
         return own | {name: array.copy() for name, array in pieces._asdict().items()}
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return c' for the top class and, for the others, their shares of the rest."""
         row = parted_at(xp, logits, as_type(xp, learnt["beta"], logits), masks)
@@ -325,12 +314,16 @@ class TopRestScaling(Calibrator):
         if not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1, but is {level}")
         checked = self._checked(logits)
-        low, high = intervals_of(self, checked, level)
+
+        def ends(xp: Any, rows: Array, _: None, learnt: Learnt, *, masks: bool) -> Array:
+            return xp.stack(list(self.interval(xp, rows, learnt, masks=masks)), axis=1)
+
+        low, high = to_numpy(apply_map(ends, checked, None, self.interval_arrays(level))).T
         _, confidence = self.predict_confidence(checked)
         # Where the confidence was raised to keep the class, the interval moves up with it.
         return np.minimum(low, confidence), np.maximum(high, confidence)
 
-    def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
+    def interval_arrays(self, level: float) -> dict[str, NDArray[Any]]:
         """Return what was learnt of the log odds and of their errors."""
         errors = spline_errors(self.knots_, self.covariance_)
         return self.map_arrays() | {
@@ -343,7 +336,7 @@ class TopRestScaling(Calibrator):
         }
 
     def interval(
-        self, xp: Any, logits: Array, learnt: Mapping[str, Array], *, masks: bool = True
+        self, xp: Any, logits: Array, learnt: Learnt, *, masks: bool = True
     ) -> tuple[Array, Array]:
         """Return the ends of log odds that are known up to normal errors, as confidences."""
         return interval_of_rows(xp, logits, learnt, masks)

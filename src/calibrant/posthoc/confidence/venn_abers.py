@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import parted
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import OF_CLASS_1, Steps, class_1
 from calibrant.posthoc.confidence.either_form import MapOfEitherForm, exact_softmax
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
 # moves the log odds of a confidence so far at most, and the confidence by c (1 - c) times as much.
@@ -116,7 +116,7 @@ class VennAbers(MapOfEitherForm):
         return own | ({OF_CLASS_1: np.array(1.0)} if self.of_event else {})
 
     def interval(
-        self, xp: Any, logits: Array, learnt: Mapping[str, Array], *, masks: bool = True
+        self, xp: Any, logits: Array, learnt: Learnt, *, masks: bool = True
     ) -> tuple[Array, Array]:
         """Return p0 and p1; of one event, those of whichever outcome is the likelier."""
         of_event = OF_CLASS_1 in learnt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import smallest
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 
@@ -241,9 +241,7 @@ class NeighbourCalibrator(FeatureCalibrator):
         """
         return max(len(self.bank_) // ROWS_WORTH_A_PASS, self.neighbours_ * self.width_)
 
-    def distances_of(
-        self, xp: Any, features: Array, learnt: Mapping[str, Array], columns: slice
-    ) -> Array:
+    def distances_of(self, xp: Any, features: Array, learnt: Learnt, columns: slice) -> Array:
         """Return the (n, k) distances of rows to their nearest references in one layer."""
         bank, count = learnt["bank_"], int(learnt["ranks"].shape[0])
         return distances(xp, scaled_to_unit(xp, features[:, columns]), bank[:, columns], count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -11,12 +11,12 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import ConvergenceWarning, InputError, warn_caller
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps, sums
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.smart.objectives import brier, negative_log_likelihood
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary
@@ -119,25 +119,19 @@ class DensityAwareCalibration(NeighbourCalibrator):
         rows = to_numpy(features)
         blank = np.zeros((len(rows), self.n_classes_))
 
-        def of(xp: Any, _: Array, rows: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+        def of(xp: Any, _: Array, rows: Array, learnt: Learnt, masks: bool) -> Array:
             return self._temperatures(xp, rows, learnt)
 
         return apply_map(of, blank, rows, self.map_arrays(), self.widest())
 
-    def _temperatures(self, xp: Any, features: Array, learnt: Mapping[str, Array]) -> Array:
+    def _temperatures(self, xp: Any, features: Array, learnt: Learnt) -> Array:
         layers = layer_columns(self.layers, int(features.shape[1]))
         kth = [self.distances_of(xp, features, learnt, columns)[:, -1] for columns in layers]
         rise = sums(xp, xp.stack(kth, axis=1) * learnt["weights_"][None, :])
         return xp.maximum(learnt["offset_"] + rise, learnt["floor_"])
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return softmax(z / T)."""
         beta = as_type(xp, 1 / self._temperatures(xp, features, learnt), logits)

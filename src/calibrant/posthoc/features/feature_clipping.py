@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import CalibrationWarning
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import summarize
 from calibrant.predictions.temperature import fit_temperature, warn_of
@@ -149,13 +149,7 @@ class FeatureClipping(FeatureCalibrator):
         return _shift(xnp, features, bound, self.weight_)
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return softmax(beta z')."""
         shift = _shift(xp, xp.astype(features, xp.float64), learnt["bound_"], learnt["weight_"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar, NamedTuple
@@ -12,12 +11,13 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray
+from calibrant.core.fit_report import FitReport
 from calibrant.core.threads import one_blas_thread
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.fitting.row_order import in_own_order
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import fit_ratios
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
@@ -151,13 +151,7 @@ class GroupCalibration(FeatureCalibrator):
         return float(-np.mean(np.log(np.maximum(true / len(betas.T), np.finfo(float).tiny))))
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return the mean over partitions of the softmax at the group's temperature."""
         wide = xp.astype(features, xp.float64)

@@ -24,9 +24,9 @@ from calibrant.core.arrays import (
     to_numpy,
 )
 from calibrant.core.errors import NotApplicableError
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import TopAndOthers, as_type, exp_of, replaced, sums, top
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.confidence.base import mixed_with_uniform, rebuilt
 from calibrant.posthoc.confidence.binning import equal_mass_edges
 from calibrant.posthoc.features.base import (
@@ -34,7 +34,7 @@ from calibrant.posthoc.features.base import (
     blocks,
     choose_references,
 )
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import fit_temperature, warn_of
 
@@ -76,9 +76,7 @@ class ProximityMap(NeighbourCalibrator):
     beta_: float = learnt(above=0)
 
     @abstractmethod
-    def mapped(
-        self, xp: Any, confidence: Array, proximity: Array, learnt: Mapping[str, Array]
-    ) -> Array:
+    def mapped(self, xp: Any, confidence: Array, proximity: Array, learnt: Learnt) -> Array:
         """Return (n,) recalibrated confidences, all in float64; see `transform`."""
 
     def map_confidence(self, confidence: FloatArray, proximity: FloatArray) -> FloatArray:
@@ -111,22 +109,14 @@ class ProximityMap(NeighbourCalibrator):
         return FitReport(rows.n, "closed form", loss, notes=notes)
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return rows rebuilt around c'."""
         row = _tempered(xp, logits, learnt)
         sure = self._sure(xp, row, features, learnt)
         return rebuilt(xp, logits, row, sure, masks)
 
-    def _sure(
-        self, xp: Any, row: TopAndOthers, features: Array | None, learnt: Mapping[str, Array]
-    ) -> Array:
+    def _sure(self, xp: Any, row: TopAndOthers, features: Array | None, learnt: Learnt) -> Array:
         near = self.distances_of(xp, features, learnt, slice(None))
         return self.mapped(xp, row.confidence, proximity_of(xp, near, self.convention), learnt)
 
@@ -140,9 +130,7 @@ class ProximityMap(NeighbourCalibrator):
         checked = self._checked(logits)
         known = self._checked_features(features, int(checked.shape[0]))
 
-        def of(
-            xp: Any, rows: Array, beside: Array, learnt: Mapping[str, Array], masks: bool
-        ) -> Array:
+        def of(xp: Any, rows: Array, beside: Array, learnt: Learnt, masks: bool) -> Array:
             label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
             sure = self._sure(xp, _tempered(xp, rows, learnt), beside, learnt)
             return xp.stack([label, sure], axis=1)
@@ -151,7 +139,7 @@ class ProximityMap(NeighbourCalibrator):
         return found[:, 0].astype(np.int64), found[:, 1]
 
 
-def _tempered(xp: Any, logits: Array, learnt: Mapping[str, Array]) -> TopAndOthers:
+def _tempered(xp: Any, logits: Array, learnt: Learnt) -> TopAndOthers:
     """Return the softmax at the temperature in parts.
 
     Rounding may make its largest two tie, so which is the largest comes from the logits.
@@ -240,9 +228,7 @@ class ProximityDensityRatio(ProximityMap):
         """Return the kernels of all calibration rows, if those are most."""
         return max(super().widest(), len(self.right_), len(self.wrong_))
 
-    def mapped(
-        self, xp: Any, confidence: Array, proximity: Array, learnt: Mapping[str, Array]
-    ) -> Array:
+    def mapped(self, xp: Any, confidence: Array, proximity: Array, learnt: Learnt) -> Array:
         """Return the share of the right rows' density."""
         points = xp.stack([confidence, proximity], axis=1)
         of_right, of_wrong, of_all = (learnt["bandwidths_"][i] for i in range(3))
@@ -356,9 +342,7 @@ class BinMeanShift(ProximityMap):
             "confidence_edges_": self.confidence_edges_,
         }
 
-    def mapped(
-        self, xp: Any, confidence: Array, proximity: Array, learnt: Mapping[str, Array]
-    ) -> Array:
+    def mapped(self, xp: Any, confidence: Array, proximity: Array, learnt: Learnt) -> Array:
         """Return confidences moved by the gap of their cell."""
         cell = _cell_of(xp, confidence, proximity, learnt)
         shifted = confidence + xp.take(xp.reshape(learnt["shifts_"], (-1,)), cell, axis=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,10 +13,11 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import NotApplicableError
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import total
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, softmax_of_gaps, softmax_of_own, still_masked
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.linear.likelihood import (
     INPUTS,
     Inputs,
@@ -25,6 +25,7 @@ from calibrant.posthoc.linear.likelihood import (
     fit_linear,
     linear_inputs,
 )
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
 # Largest scores between this and its negative needn't be taken off: float32 holds the exponentials
@@ -47,7 +48,7 @@ class LinearMap(Calibrator):
         """Return W, (K, K) or the (K,) entries of a diagonal, and (K,) b."""
 
     @abstractmethod
-    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return (n, K) x of logits in a new array, 0 where a class is masked; see `transform`."""
 
     @property
@@ -83,13 +84,7 @@ class LinearMap(Calibrator):
         return bool(least(below) >= 0 and least(bias - below) >= -NEAR and most(bias) <= NEAR)
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return softmax(W x + b)."""
         inputs = self.inputs_of(xp, logits, learnt, masks)
@@ -139,7 +134,7 @@ class PenalisedMap(LinearMap):
         """Return W in the caller's units, (K,) if it is diagonal, and b."""
         return self.weight_, self.bias_
 
-    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return log-probabilities or centred logits, as `inputs` says."""
         beta = as_type(xp, learnt["beta"], logits)
         return linear_inputs(xp, logits, self.inputs, beta, masks)

@@ -7,7 +7,6 @@ the largest score, where it stands, and the sum of their exponentials relative t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -24,12 +23,12 @@ from calibrant.core.arrays import (
     to_numpy,
 )
 from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn_caller
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.binned_gap import binned_gaps
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.fitting.minimizing import minimize
-from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.likelihood import (
     INPUTS,
@@ -38,6 +37,7 @@ from calibrant.posthoc.linear.likelihood import (
     LinearLikelihood,
     linear_inputs,
 )
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import TemperatureFit
 
@@ -354,7 +354,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
         """Whether it was fitted by likelihood."""
         return self.criterion != "ece"
 
-    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return log-probabilities, or centred logits for the search by ECE."""
         inputs = "centred" if self.criterion == "ece" else "log-probabilities"
         return linear_inputs(xp, logits, inputs, as_type(xp, learnt["beta"], logits), masks)
@@ -471,7 +471,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
         """Whether `inputs` says so."""
         return self.inputs == "log-probabilities"
 
-    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return log-probabilities or centred logits, as `inputs` says."""
         beta = as_type(xp, learnt["beta"], logits)
         return linear_inputs(xp, logits, self.inputs, beta, masks)

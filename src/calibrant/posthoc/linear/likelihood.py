@@ -43,6 +43,7 @@ from calibrant.core.arrays import (
     unmasked_mean,
 )
 from calibrant.core.errors import ConvergenceWarning, warn_caller
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import times, total
 from calibrant.posthoc.array_ops import (
     below_top,
@@ -53,7 +54,6 @@ from calibrant.posthoc.array_ops import (
     sums,
     zero_where_masked,
 )
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.minimizing import minimize
 
 Inputs = Literal["log-probabilities", "centred"]

@@ -12,7 +12,7 @@ free but for a pull as strong as one row, without which separable rows would hav
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,18 +22,19 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import BoundaryWarning
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean as average
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import centred, largest, still_masked, sums
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import (
     NO_CLEAR_GAIN,
     Worth,
     clearly_lower,
     fold_numbers,
 )
-from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
 # Ends of a search among penalties needn't be known as well as the final fit.
@@ -235,7 +236,7 @@ class MatrixScaling(_RegularisedMatrix):
 
     method: ClassVar[str] = "matrix"
 
-    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return centred logits."""
         return centred(xp, logits, masks)
 
@@ -283,7 +284,7 @@ class DirichletCalibration(_RegularisedMatrix):
 
     method: ClassVar[str] = "dirichlet"
 
-    def inputs_of(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return ln p; for a masked class the mean of the others."""
         values = centred(xp, logits, masks)
         known = still_masked(xp, logits, values, masks)

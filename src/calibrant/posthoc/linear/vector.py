@@ -9,11 +9,11 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
-from calibrant.posthoc.base import FitReport
+from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
-from calibrant.posthoc.learnt import learnt
 from calibrant.posthoc.linear.base import PenalisedMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import INPUTS, Inputs
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
 

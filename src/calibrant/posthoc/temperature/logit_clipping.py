@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -11,11 +10,13 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, centred_copy, row_chunks
 from calibrant.core.errors import NotIdentifiedWarning, warn_caller
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, centred, softmax, still_masked
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature
@@ -155,13 +156,7 @@ class LogitClipping(Calibrator):
         return np.geomspace(highest, lowest, self.candidates).tolist()
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return softmax(beta clip(z, -C, C)) of centred z; C = 0 is no bound."""
         values, clip = centred(xp, logits, masks), learnt["clip_"]

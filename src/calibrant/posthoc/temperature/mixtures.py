@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar, Literal, cast
@@ -12,10 +11,12 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean, total
+from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps, uniform
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import RowSummary
 
@@ -39,17 +40,11 @@ class Mixture(Calibrator):
         return 1.0 / self.beta_
 
     @abstractmethod
-    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+    def mixture_weights(self, learnt: Learnt) -> tuple[Array, Array | None, Array]:
         """Return w1, w2 (None where there is no such part) and w3 from what is learnt."""
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return the mixture."""
         gaps = below_top(xp, logits)
@@ -105,7 +100,7 @@ class LaplaceTemperatureScaling(Mixture):
         self.beta_, self.uniform_ = fit.beta, 1 / (every + 1)
         return fit.report(predictions.n)
 
-    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+    def mixture_weights(self, learnt: Learnt) -> tuple[Array, Array | None, Array]:
         """Return 1 - w, nothing, and w."""
         return 1 - learnt["uniform_"], None, learnt["uniform_"]
 
@@ -185,7 +180,7 @@ class EnsembleTemperatureScaling(Mixture):
             self.weights_ = _weights_by_squares(_gram_matrix(rows, self.beta_), means)
         return fit.report(rows.n)
 
-    def mixture_weights(self, learnt: Mapping[str, Array]) -> tuple[Array, Array | None, Array]:
+    def mixture_weights(self, learnt: Learnt) -> tuple[Array, Array | None, Array]:
         """Return all three weights."""
         weights = learnt["weights_"]
         return weights[0], weights[1], weights[2]

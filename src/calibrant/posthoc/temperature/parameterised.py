@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,12 +9,12 @@ import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, sigmoid, to_numpy
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import largest_few, softplus, sums, unmasked, zero_where_masked
-from calibrant.posthoc.base import FitReport
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.fitting.row_order import in_own_order
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
@@ -157,12 +156,12 @@ class ParameterisedTemperature(RowTemperature):
         """Return the (N, d) largest logits less the mean of those not masked, in units of T0."""
         width = min(self.inputs, self.n_classes_)
 
-        def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
+        def of(xp: Any, rows: Array, _: None, learnt: Learnt, masks: bool) -> Array:
             return _largest_of(xp, xp.astype(rows, xp.float64), width, masks)
 
         return to_numpy(apply_map(of, logits, None, {})) * reference
 
-    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the inverse temperatures that the network reads off the largest logits."""
         width = int(learnt["mean_"].shape[0])
         known = _largest_of(xp, xp.astype(logits, xp.float64), width, masks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -12,11 +11,12 @@ import numpy as np
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import InputError
+from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import check_weights, mean, normalised, times
-from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, below_top, softmax, softmax_of_gaps
-from calibrant.posthoc.base import Calibrator, FitReport
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.temperature import fit_temperature
@@ -52,13 +52,7 @@ class Uncalibrated(Calibrator):
         return FitReport(predictions.n, "none")
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return softmax(z)."""
         return softmax(xp, logits)
@@ -75,7 +69,7 @@ class RowTemperature(Calibrator):
     fits_masked: ClassVar[bool] = True
 
     @abstractmethod
-    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the (n,) or () inverse temperatures of (n, K) logits; see `transform`."""
 
     def temperatures(self, logits: Array) -> FloatArray:
@@ -85,20 +79,14 @@ class RowTemperature(Calibrator):
     def inverse_temperatures(self, logits: Array) -> FloatArray:
         """Return the (N,) inverse temperatures that `predict_proba` uses."""
 
-        def betas(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
+        def betas(xp: Any, rows: Array, _: None, learnt: Learnt, masks: bool) -> Array:
             one = xp.ones(int(rows.shape[0]), dtype=xp.float64, device=rows.device)
             return one * self.betas(xp, rows, learnt, masks)
 
         return to_numpy(apply_map(betas, self._checked(logits), None, self.map_arrays()))
 
     def transform(
-        self,
-        xp: Any,
-        logits: Array,
-        features: Array | None,
-        learnt: Mapping[str, Array],
-        *,
-        masks: bool = True,
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
     ) -> Array:
         """Return softmax(beta_i z_i)."""
         beta = as_type(xp, self.betas(xp, logits, learnt, masks), logits)
@@ -185,7 +173,7 @@ class TemperatureScaling(SummaryTemperature):
         self.beta_ = fit.beta
         return fit.report(rows.n)
 
-    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the one inverse temperature."""
         return learnt["beta_"]
 
@@ -266,7 +254,7 @@ class PredictedClassTemperature(SummaryTemperature):
         nll = mean(rows.curve.evaluate(betas).value + betas * rows.label_gap, rows.weights)
         return FitReport(rows.n, "nll and shrinkage", nll, steps, steps < STEPS)
 
-    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the inverse temperature of each row's predicted class."""
         return xp.take(learnt["class_betas_"], xp.argmax(logits, axis=1), axis=0)
 

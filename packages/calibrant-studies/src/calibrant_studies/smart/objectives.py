@@ -14,7 +14,8 @@ import numpy as np
 from calibrant.core.arguments import argument, unknown
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.posthoc.base import Calibrator, FitReport
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.smart.calibrator import SMART

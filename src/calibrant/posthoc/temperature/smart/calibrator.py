@@ -6,7 +6,7 @@ d = 1 for all but the logits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,10 +15,10 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_caller
-from calibrant.posthoc.applying import apply_map
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import centred, largest, parted, replaced, sums, top
-from calibrant.posthoc.base import FitReport
-from calibrant.posthoc.learnt import learnt
+from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.posthoc.temperature.smart.damped import fit_damped, make_curvature
 from calibrant.posthoc.temperature.smart.fitting import (
@@ -96,7 +96,7 @@ def indicator_of(name: IndicatorName, xp: Any, logits: Array, masks: bool) -> Ar
 def indicator_values(name: IndicatorName, logits: Array) -> FloatArray:
     """Return the (N, d) values of an indicator for logits of any array kind, as NumPy."""
 
-    def of(xp: Any, rows: Array, _: None, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def of(xp: Any, rows: Array, _: None, learnt: Learnt, masks: bool) -> Array:
         return indicator_of(name, xp, rows, masks)
 
     return to_numpy(apply_map(of, logits, None, {}))
@@ -279,13 +279,13 @@ class SMART(SummaryTemperature):
     def _network(self) -> TemperatureNetwork:
         return TemperatureNetwork(self.w1_, self.b1_, self.w2_, self.b2_)
 
-    def betas(self, xp: Any, logits: Array, learnt: Mapping[str, Array], masks: bool) -> Array:
+    def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the inverse temperatures that the network reads off the indicator."""
         indicator = indicator_of(self.indicator, xp, logits, masks)
         return _betas_at(xp, indicator * self._unit(learnt["reference_"]), learnt)
 
 
-def _betas_at(xp: Any, indicator: Array, learnt: Mapping[str, Array]) -> Array:
+def _betas_at(xp: Any, indicator: Array, learnt: Learnt) -> Array:
     inputs = (indicator - learnt["mean_"]) / learnt["deviation_"]
     inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
     weights = (learnt[name] for name in ("w1_", "b1_", "w2_", "b2_"))

@@ -1,0 +1,285 @@
+"""What a calibrator has learnt, as a file of safetensors keeps it.
+
+Learnt attributes know their own shape and limits, so that no damaged file passes for them: what an
+attribute can't be is said where it is declared, and one function checks all of them. A calibrator
+that is made of others holds each part's header within its own, and its arrays under the part's
+name. A file is data only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import Field, dataclass, field, fields
+from importlib import import_module
+from math import inf
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.errors import InputError, NotFittedError
+from calibrant.core.fit_report import FitReport
+from calibrant.files.atomic import StrPath
+from calibrant.files.parameters import ParameterFormat
+
+FittedForm = Literal["rows", "binary", "toplabel"]
+
+_LEARNT = "learnt"
+# Attributes without a declaration are judged by their annotation, where that says enough.
+_SCALARS = {"float": "fi", "int": "i"}
+# Rows are mostly computed in float32, where products with what lies beyond overflow.
+LARGEST = 1e35
+
+
+@dataclass(frozen=True)
+class _Learnt:
+    shape: tuple[int | str, ...]
+    at_least: float | str
+    above: float
+    at_most: float
+
+
+def learnt(
+    *shape: int | str,
+    at_least: float | str = -LARGEST,
+    above: float = -inf,
+    at_most: float = LARGEST,
+) -> Any:
+    """Return a dataclass field for what `fit` learns: an array of a known shape, within limits.
+
+    Args:
+        shape: of the array; nothing for a single number. A letter is the same size wherever it
+            stands in one calibrator: "K" the number of classes, "D" that of features. "b+1" is one
+            more than "b".
+        at_least: lowest value; the name of another attribute for one value each.
+        above: lower limit that no value reaches.
+        at_most: highest value. Whatever the limits, none is larger than `LARGEST` in size, and what
+            is above 0 not smaller than its inverse, unless this says otherwise.
+    """
+    if above == 0:
+        above = 1 / LARGEST
+    known = _Learnt(shape, at_least, above, at_most)
+    return field(init=False, repr=False, metadata={_LEARNT: known})
+
+
+def misfit(calibrator: Estimator, state: Mapping[str, NDArray[Any]], classes: int) -> str | None:
+    """Return what is wrong with arrays that a calibrator is to take over, as a clause, or None."""
+    sizes = {"K": classes}
+    if "width_" in state and state["width_"].ndim == 0:
+        sizes["D"] = int(state["width_"])
+    for item in fields(calibrator):
+        if item.name in state:
+            wrong = _misfit(item, state, sizes)
+            if wrong is not None:
+                return f"'{item.name}' {wrong}"
+    return None
+
+
+def _misfit(
+    item: Field[Any], state: Mapping[str, NDArray[Any]], sizes: dict[str, int]
+) -> str | None:
+    array = state[item.name]
+    known: _Learnt | None = item.metadata.get(_LEARNT)
+    kinds = _SCALARS.get(str(item.type))
+    if kinds is not None and (array.ndim > 0 or array.dtype.kind not in kinds):
+        return f"must be a single number, not {array.dtype} of shape {array.shape}"
+    if known is None:
+        return None
+    if not _has_shape(array.shape, known.shape, sizes):
+        expected = ", ".join(str(sizes.get(str(size), size)) for size in known.shape)
+        return f"must have shape ({expected}), not {array.shape}"
+    least = known.at_least
+    if isinstance(least, str):
+        if state[least].shape != array.shape or (array < state[least]).any():
+            return f"must not lie below '{least}'"
+    elif (array < least).any():
+        return f"must not lie below {least:g}"
+    if (array <= known.above).any():
+        return f"must lie above {known.above:g}"
+    if (array > known.at_most).any():
+        return f"must not lie above {known.at_most:g}"
+    return None
+
+
+def _has_shape(
+    found: tuple[int, ...], expected: tuple[int | str, ...], sizes: dict[str, int]
+) -> bool:
+    """Return whether a shape is the expected one, and remember the sizes of new letters."""
+    if len(found) != len(expected):
+        return False
+    for size, wanted in zip(found, expected, strict=True):
+        if isinstance(wanted, str):
+            letter, _, more = wanted.partition("+")
+            wanted = sizes.setdefault(letter, size - int(more or 0)) + int(more or 0)
+        if size != wanted:
+            return False
+    return True
+
+
+@dataclass(eq=False)
+class Estimator:
+    """Arguments and what was learnt: an estimator as scikit-learn means it, which a file can hold.
+
+    Class attributes:
+        method: its name on the command line and in files.
+        part_names: learnt attributes that are fitted estimators themselves; a file holds them with
+            their own method and arguments.
+
+    Attributes:
+        n_classes_: number of classes K it was fitted for.
+        classes_: (K,) their numbers, from 0, or their names; what `predict` can return.
+        class_names_: their names, if the rows of the fit had some; else None.
+        called_: the same if `fit` was told the truth by names, which `predict` then returns.
+        form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
+            positive class, or the confidence in a ``"toplabel"``.
+        fit_report_: what the fit did.
+    """
+
+    method: ClassVar[str]
+    part_names: ClassVar[tuple[str, ...]] = ()
+
+    n_classes_: int = field(init=False, repr=False)
+    class_names_: tuple[str, ...] | None = field(default=None, init=False, repr=False)
+    called_: tuple[str, ...] | None = field(default=None, init=False, repr=False)
+    form_: FittedForm = field(default="rows", init=False, repr=False)
+    fit_report_: FitReport = field(init=False, repr=False)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments (scikit-learn's contract)."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the constructor and return the calibrator itself."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise InputError(
+                    f"method '{self.method}' has no argument '{name}'; "
+                    f"it has: {', '.join(known) or 'none'}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fit_report_")
+
+    def __sklearn_tags__(self) -> Any:
+        # Only scikit-learn asks, so it is there. `Any`, because it has no types.
+        said: Any = import_module("sklearn.utils")
+        return said.Tags(
+            estimator_type="classifier",
+            target_tags=said.TargetTags(required=True),
+            classifier_tags=said.ClassifierTags(),
+        )
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """(K,) what `predict` can return: numbers of classes, or their names if `fit` saw names."""
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
+        return np.arange(self.n_classes_) if self.called_ is None else np.array(self.called_)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns that `fit` saw: K, one for each class."""
+        return len(self.classes_)
+
+    @classmethod
+    def state_names(cls) -> tuple[str, ...]:
+        """Return the names of the learnt attributes that a file must hold as arrays."""
+        apart = {field.name for field in fields(Estimator)} | {*cls.part_names}
+        return tuple(f.name for f in fields(cls) if not f.init and f.name not in apart)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what was learnt, as arrays by name."""
+        return {name: np.asarray(getattr(self, name)) for name in self.state_names()}
+
+    def parts(self) -> dict[str, Any]:
+        """Return the fitted calibrators that this one is made of, by name."""
+        return {name: getattr(self, name) for name in self.part_names}
+
+    @classmethod
+    def wanted_parts(cls, found: Collection[str]) -> str | None:
+        """Return what it is made of, if it can't be made of the parts named `found`, or None."""
+        return (
+            None if set(found) == set(cls.part_names) else ", ".join(cls.part_names) or "no others"
+        )
+
+    def restore_parts(self, parts: dict[str, Any]) -> None:
+        """Take over fitted parts with names that `wanted_parts` is content with.
+
+        Raises:
+            InputError: parts that don't fit each other.
+        """
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def restore(self, state: dict[str, NDArray[Any]], n_classes: int, report: FitReport) -> Self:
+        """Take over what another calibrator of this kind had learnt, and return self."""
+        for name in self.state_names():
+            value = state[name]
+            setattr(self, name, value.item() if value.ndim == 0 else value)
+        self.n_classes_, self.fit_report_ = n_classes, report
+        return self
+
+
+class AllParts:
+    """A class attribute that a fitted instance answers as all its parts together do."""
+
+    def __init__(self, before: bool) -> None:
+        self.before = before
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Estimator | None, owner: type) -> bool:
+        steps: dict[str, Any] | None = None if instance is None else vars(instance).get("steps_")
+        if steps is None or (instance is not None and instance.form_ == "toplabel"):
+            return self.before or steps is not None
+        return all(getattr(step, self.name) for step in steps.values())
+
+
+FORMAT = ParameterFormat("calibrant", 1, "a calibrator", "numpy")
+
+
+def save(calibrator: Estimator, path: StrPath) -> None:
+    """Write a fitted calibrator to `path`, which must end in ``.safetensors``.
+
+    Raises:
+        NotFittedError: it has not been fitted.
+        InputError: another extension, or a folder that doesn't exist.
+    """
+    FORMAT.check_extension(path)
+    if not hasattr(calibrator, "fit_report_"):
+        raise NotFittedError(f"this {type(calibrator).__name__} has not been fitted")
+    FORMAT.write(path, _described(calibrator), _all_state(calibrator))
+
+
+def _described(calibrator: Estimator) -> dict[str, str]:
+    """Return what a header says of a calibrator, and within it of those that it is made of."""
+    described = {
+        "method": calibrator.method,
+        "n_classes": str(calibrator.n_classes_),
+        "form": calibrator.form_,
+        # NumPy's numbers are fine as arguments, and no numbers to `json`.
+        "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
+        "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
+    }
+    if calibrator.class_names_ is not None:
+        described["class_names"] = json.dumps(calibrator.class_names_)
+        described["predicts"] = "numbers" if calibrator.called_ is None else "names"
+    parts = {name: _described(part) for name, part in calibrator.parts().items()}
+    return described | ({"parts": json.dumps(parts)} if parts else {})
+
+
+def _all_state(calibrator: Estimator) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a calibrator by name, those of its parts as ``part/name``."""
+    state = {
+        # safetensors writes memory as it lies, so it must lie in rows
+        name: np.ascontiguousarray(array) if array.ndim else array
+        for name, array in calibrator.state().items()
+    }
+    for part, inner in calibrator.parts().items():
+        state |= {f"{part}/{name}": array for name, array in _all_state(inner).items()}
+    return state

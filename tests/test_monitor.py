@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import calibrant as cb
 from calibrant.core.errors import CalibratorFileError
 from calibrant.monitor.sequential_tests import ALTERNATIVES, MOST_GROUPS, OTHERS, Groups, payments
+from calibrant.monitor.state import read_state, write_state
 from calibrant.monitor.trail import Trail
 
 
@@ -391,6 +392,136 @@ def test_a_damaged_state_is_refused_in_one_sentence(tmp_path):
     none.save(tmp_path / "other.safetensors")
     with pytest.raises(CalibratorFileError, match="not the state of a monitor"):
         cb.Monitor.load(tmp_path / "other.safetensors")
+
+
+def watched() -> cb.Monitor:
+    """Return a monitor that has some of everything: alarms, groups, windows, rows that wait."""
+    said, right = stream(3_000, slope=0.4)
+    monitor = cb.Monitor(window=100)
+    monitor.update(said, right, np.arange(3_000) % 3)
+    monitor.predict(["x", 7], [0.5, 0.75], [1, 2], groups="1")
+    monitor.learn(["early"], [3])
+    monitor.notes["inputs"] = {"rows.jsonl": {"rows": 12}}
+    assert len(monitor.alarms) == 2
+    return monitor
+
+
+def test_a_byte_that_was_changed_anywhere_is_noticed(tmp_path):
+    path, monitor = tmp_path / "state", watched()
+    monitor.save(path)
+    content, rng = path.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for place in rng.integers(len(content), size=200).tolist():
+        changed = bytearray(content)
+        changed[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(changed)
+        try:
+            again = cb.Monitor.load(path)
+        except CalibratorFileError:
+            refused += 1
+        else:  # the version of the package that wrote it
+            assert again.as_dict(details=True) == monitor.as_dict(details=True)
+    assert refused > 190
+
+
+def of_header(name, value, of="header"):
+    """Return what sets an entry of the header, or of an object within it."""
+
+    def change(header, arrays):
+        (header if of == "header" else header[of])[name] = value
+
+    return change
+
+
+def of_array(name, value, at=0):
+    """Return what sets a number of an array."""
+
+    def change(header, arrays):
+        arrays[name] = arrays[name].copy()
+        arrays[name].reshape(-1)[at] = value
+
+    return change
+
+
+def of_waiting(text):
+    def change(header, arrays):
+        arrays["waiting"] = np.frombuffer(text.encode(), dtype=np.uint8)
+
+    return change
+
+
+def of_alarm(name, value):
+    def change(header, arrays):
+        header["alarms"][0][name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_array("stream.products", np.nan),
+        of_array("stream.products", np.inf),
+        of_array("stream.masses", -1.0),
+        of_array("stream.rows", 2_999),
+        of_array("stream.rows", -1),
+        of_array("stream.trail.count", 5),
+        of_array("stream.trail.row", 10**9, -1),
+        of_array("stream.trail.level", 63),
+        of_array("stream.trail.sums", np.nan, 70),
+        of_array("group1.rows", 7),
+        of_array("group1.cells", 7.0),
+        of_array("windows.cells", -1.0),
+        of_array("windows.sums", 1e9, -1),
+        of_array("latest.confidence", 1.5),
+        of_header("rows", 10**30),
+        of_header("rows", -3),
+        of_header("rows", 2_000),
+        of_header("rows", True),
+        of_header("groups", ["a", "a", "b"]),
+        of_header("groups", ["0", "1"]),
+        of_header("grouped", "yes"),
+        of_header("notes", [1]),
+        of_header("rows", 1e400, "unlabelled"),
+        of_header("total", float("nan"), "unlabelled"),
+        of_header("window", "long", "settings"),
+        of_header("alpha", 2.0, "settings"),
+        of_header("beta", 2.0, "settings"),
+        of_alarm("row", -1),
+        of_alarm("row", 10**6),
+        of_alarm("threshold", 0.0),
+        of_alarm("log_evidence", float("nan")),
+        of_alarm("test", "smell"),
+        of_alarm("group", "nobody"),
+        of_alarm("since", {"row": 5, "low": 9, "high": 10}),
+        of_waiting("[" * 100_000),
+        of_waiting("[{}, {}, 0]"),
+        of_waiting('[{"a": [7.5, 1, null]}, {}, 0, 0]'),
+        of_waiting('[{"a": [0.5, 1e30, null]}, {}, 0, 0]'),
+        of_waiting('[{}, {"a": [1, 2]}, 0, 0]'),
+    ],
+)
+def test_a_state_that_someone_wrote_is_checked_field_by_field(tmp_path, change):
+    path = tmp_path / "state"
+    watched().save(path)
+    saved = read_state(path)
+    arrays = {name: array for name, array in saved.arrays.items() if name != "alternatives"}
+    write_state(path, saved.header, arrays)
+    cb.Monitor.load(path)
+    change(saved.header, arrays)
+    write_state(path, saved.header, arrays)
+    with pytest.raises(cb.CalibrantError) as refused:
+        cb.Monitor.load(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_id_may_hold_half_a_surrogate_pair(tmp_path):
+    monitor = cb.Monitor()
+    monitor.predict("\ud800", 0.9, 1)
+    monitor.save(tmp_path / "state")
+    again = cb.Monitor.load(tmp_path / "state")
+    again.learn("\ud800", 1)
+    assert again.rows == 1
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.cli import main
+from calibrant.monitor.checkpointing import only_one
 
 ROWS, CHANGE = 3_000, 1_500
 
@@ -471,3 +472,66 @@ def test_without_a_stream_there_is_one_sentence(run, tmp_path):
     assert "there is no such file" in run("nowhere.jsonl").err
     (tmp_path / "x.jsonl").write_text("")
     assert "is read by this command" in run("x.jsonl", "--json", "x.jsonl").err
+
+
+TORN = [
+    '{"confidence": 0.9, "corr',
+    "[" * 100_000,
+    '{"confidence": 0.9, "predicted": 1e30, "label": 1}',
+    '{"confidence": 0.9, "predicted": 1, "label": 1e30}',
+    '{"logits": [1e999, 0], "label": 1}',
+    f'{{"probs": [{"9" * 400}, 0], "label": 1}}',
+    '{"confidence": NaN, "correct": true}',
+    '{"id": 1, "confidence": 0.9}\n{"id": 1, "label": 0}',
+    "\xff\x00",
+]
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_line_without_a_usable_row_ends_in_a_sentence_or_is_left_out(run, tmp_path, torn):
+    said, right = drifting(30)
+    whole = lines(said, right).splitlines()
+    text = "\n".join([*whole[:10], torn, *whole[10:]]) + "\n"
+    (tmp_path / "rows.jsonl").write_text(text)
+    ended = run("rows.jsonl", "--state", "state")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    ended = run("rows.jsonl", "--state", "state", "--skip-broken", "--details", "--json", "-")
+    assert ended.code == 0
+    found = json.loads(ended.out)
+    assert found["rows"] == 30
+    unreadable = found["details"]["unreadable"]
+    assert unreadable["lines"] == 1
+    assert unreadable["first"].startswith(("rows.jsonl: line 11: ", "rows.jsonl: lines 11", "id "))
+    # What was left out stays in the state.
+    (tmp_path / "rows.jsonl").write_text(text + "also no row\n")
+    ended = run("rows.jsonl", "--state", "state", "--skip-broken")
+    assert "Left out: 2 lines without a usable row. The first: " in " ".join(ended.out.split())
+
+
+def test_two_monitors_do_not_share_a_state(run, tmp_path):
+    said, right = drifting(30)
+    (tmp_path / "rows.jsonl").write_text(lines(said, right))
+    with only_one(tmp_path / "state"):
+        ended = run("rows.jsonl", "--state", "state")
+        assert ended.code == 2
+        assert "state: another monitor is at work on this state" in ended.err
+        assert ended.err.count("\n") == 1
+        assert run("rows.jsonl", "--state", "other").code == 0
+    assert run("rows.jsonl", "--state", "state").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "rows.jsonl", "state"]
+
+
+def test_tokens_come_with_their_labels(run, tmp_path):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(200, 20, 5)) * 3, rng.integers(0, 5, (200, 20))
+    labels[:, -2:] = -100
+    np.savez(tmp_path / "tokens.npz", logits=logits, labels=labels)
+    ended = run("tokens.npz", "--kind", "tokens", "--json", "-", "--details")
+    assert ended.code == 3
+    found = json.loads(ended.out)
+    assert found["rows"] == 200 * 18
+    assert found["details"]["diagnosis"]["state"] == "overconfident"
+    assert found["details"]["unlabelled"]["rows"] == 0
+    np.savez(tmp_path / "bare.npz", logits=logits)
+    found = json.loads(run("bare.npz", "--kind", "tokens", "--json", "-", "--details").out)
+    assert found["details"]["unlabelled"]["rows"] == 200 * 20

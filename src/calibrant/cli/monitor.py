@@ -14,6 +14,7 @@ import typer
 from calibrant.cli.options import OUTPUT, ReportOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
+from calibrant.core.text import wrap
 from calibrant.files import ReadOptions
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class MonitorOptions:
     idle: float | None = option(
         None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
     )
+    skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
     merge: list[Path] = option(
         [], "Show the states of replicas together; may be repeated.", metavar="STATE"
     )
@@ -107,7 +109,7 @@ def monitor(
     ] = None,
 ) -> None:
     """Watch confidences and outcomes; exit code 3 if they have stopped being honest."""
-    from calibrant.monitor.checkpointing import Checkpoints
+    from calibrant.monitor.checkpointing import Checkpoints, only_one
     from calibrant.monitor.rows import Reading
     from calibrant.monitor.streams import feed, feed_outcomes
 
@@ -130,17 +132,18 @@ def monitor(
         return
     if not streams and not outcomes:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
-    watched = _begun(state, settings)
-    checkpoints = Checkpoints(
-        watched, state, output.metrics_out, output.on_alarm, output.save_seconds
-    )
-    reading = Reading(options.by, options.of, key)
+    reading = Reading(options.by, options.of, key, skip_broken=options.skip_broken)
     live = options.follow or "-" in (streams or [])
-    with _until_signal(follow=options.follow, live=live, idle=options.idle) as following:
+    waiting = _until_signal(follow=options.follow, live=live, idle=options.idle)
+    with only_one(state), waiting as following:
+        watched = _begun(state, settings)
+        checkpoints = Checkpoints(
+            watched, state, output.metrics_out, output.on_alarm, output.save_seconds
+        )
         checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
         for path in outcomes:
             checkpoints.keep(feed_outcomes(watched, str(path), key))
-    checkpoints.save()
+        checkpoints.save()
     _finish(watched, output)
 
 
@@ -198,8 +201,16 @@ def _until_signal(*, follow: bool, live: bool, idle: float | None) -> Generator[
 
 def _finish(watched: Monitor, output: WatchOptions) -> None:
     """Write and print the state; an alarm is an exit code."""
+    from calibrant.monitor.rows import Unreadable
+
     if output.report is not None:
         watched.to_html(output.report)
-    emit(str(watched), watched.as_dict(details=output.details), output.json)
+    unreadable = Unreadable(watched)
+    text, document = str(watched), watched.as_dict(details=output.details)
+    if unreadable.lines:
+        text += f"\n\n{wrap(str(unreadable))}"
+    if output.details:
+        document["details"]["unreadable"] = {"lines": unreadable.lines, "first": unreadable.first}
+    emit(text, document, output.json)
     if watched.alarms:
         raise typer.Exit(ALARM)

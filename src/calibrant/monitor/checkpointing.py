@@ -6,12 +6,13 @@ Alarms go out as a line of JSON, to a command, and as Prometheus' text format.
 from __future__ import annotations
 
 import json
-import math
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def metrics_text(monitor: Monitor) -> str:
 
 def _metrics(monitor: Monitor) -> Iterator[str]:
     alarms = monitor.alarms
-    bounds = {"level": -math.log(monitor.alpha), "change": math.log(monitor.average_run_length)}
+    bounds = monitor.bounds
     logs = {"level": monitor.log_e, "change": monitor.log_r}
     yield from _metric("rows_total", "counter", "Rows with an outcome.", {"": monitor.rows})
     yield from _metric(
@@ -142,6 +143,55 @@ def _metric(name: str, kind: str, what: str, values: dict[str, float]) -> Iterat
         yield f"# TYPE {PREFIX}_{name} {kind}"
         for labels, value in values.items():
             yield f"{PREFIX}_{name}{labels} {value!r}"
+
+
+@contextmanager
+def only_one(state: Path | None) -> Generator[None]:
+    """Within the body no other monitor works on the same state, where the system has locks.
+
+    Raises:
+        InputError: another one does.
+    """
+    if state is None:
+        yield
+        return
+    lock = state.with_name(f".{state.name}.lock")
+    handle = _lock(state, lock)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            # While it is still ours: whoever opened it meanwhile sees that it is gone.
+            lock.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def _lock(state: Path, lock: Path) -> int | None:
+    try:
+        fcntl = import_module("fcntl")
+    except ImportError:
+        return None
+    while True:
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # to write the state will fail as well, and say why
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle
+            os.close(handle)
+        except FileNotFoundError:
+            os.close(handle)
+        except BlockingIOError as error:
+            os.close(handle)
+            raise InputError(
+                f"{state}: another monitor is at work on this state; end it first, or give this "
+                "one a state of its own"
+            ) from error
+        except OSError:  # a file system without locks
+            os.close(handle)
+            return None
 
 
 class Checkpoints:

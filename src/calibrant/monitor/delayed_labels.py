@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -124,23 +123,12 @@ class DelayedLabels:
             self.given_up += 1
 
     def pack(self) -> dict[str, NDArray[Any]]:
-        """Return everything as arrays."""
+        """Return everything as arrays: JSON as it is, which no reader can unpack to gigabytes."""
         text = json.dumps([self.predictions, self.outcomes, self.repeated, self.given_up])
         return {
-            "waiting": np.frombuffer(zlib.compress(text.encode()), dtype=np.uint8),
+            "waiting": np.frombuffer(text.encode(), dtype=np.uint8),
             "done": np.fromiter(self.done, dtype=np.int64, count=len(self.done)),
         }
-
-    @classmethod
-    def unpack(cls, most: int, arrays: dict[str, NDArray[Any]]) -> DelayedLabels:
-        """Return what `pack` made arrays of."""
-        predictions, outcomes, repeated, given_up = json.loads(
-            zlib.decompress(arrays["waiting"].tobytes())
-        )
-        said = {name: Said(*fields) for name, fields in predictions.items()}
-        known = {name: Outcome(*fields) for name, fields in outcomes.items()}
-        done = dict.fromkeys(arrays["done"].tolist())
-        return cls(most, said, known, done, repeated, given_up)
 
     def merge(self, others: Iterable[DelayedLabels]) -> DelayedLabels:
         """Return what waits here and in others; replicas share no id."""
@@ -155,8 +143,8 @@ class DelayedLabels:
 
 
 def _hash(name: str) -> int:
-    """Return 64 bits of an id, the same in every process."""
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    """Return 64 bits of an id, the same in every process; an id may hold half a surrogate pair."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray
 from calibrant.evaluation.evaluate import evaluate
@@ -256,15 +255,6 @@ class Latest:
         part = slice(max(held - wanted, 0), None)
         said, right = self.confidence[part], self.correct[part]
         return diagnose(rows - len(said), said, right)
-
-    def pack(self) -> dict[str, NDArray[Any]]:
-        """Return the rows as arrays."""
-        return {"latest.confidence": self.confidence, "latest.correct": self.correct}
-
-    @classmethod
-    def unpack(cls, most: int, arrays: dict[str, NDArray[Any]]) -> Latest:
-        """Return what `pack` made arrays of."""
-        return cls(most, arrays["latest.confidence"].copy(), arrays["latest.correct"].copy())
 
     @classmethod
     def merged(cls, parts: Sequence[Latest]) -> Latest:

@@ -17,7 +17,7 @@ from calibrant.metrics.pairs import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, groups_found
-from calibrant.monitor.sequential_tests import Alarm
+from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State, damaged_is_said, read_state, write_state
 from calibrant.monitor.windows import Window
 
@@ -125,6 +125,11 @@ class Monitor:
     def log_r(self) -> float:
         """Evidence of the change test, log R in nats; an alarm rises at log c."""
         return self._state.tests.log_mass
+
+    @property
+    def bounds(self) -> dict[TestName, float]:
+        """What the evidence of each test has to reach for an alarm, in nats."""
+        return self._state.tests.bounds
 
     def update(
         self, confidence: Array, correct: Array | None = None, groups: Any = None
@@ -283,10 +288,10 @@ class Monitor:
         Raises:
             CalibratorFileError: the file is missing, damaged or something else.
         """
-        header, arrays = read_state(path)
+        saved = read_state(path)
         with damaged_is_said(path):
-            monitor = cls(**header["settings"])
-            monitor._state.unpack(header, arrays)
+            monitor = cls(**saved.part(saved.header, "settings", dict))
+            monitor._state.unpack(saved)
         return monitor
 
     def merge(self, *others: Monitor) -> Monitor:

@@ -25,6 +25,7 @@ import numpy as np
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.text import counted
 from calibrant.files.keys import LABELS, PREDICTED
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
@@ -35,6 +36,8 @@ from calibrant.predictions.scoring import said_of_top
 FORMS = ("confidence", "prob", "probs", "logits")
 # As much of a bad line as a message shows.
 SHOWN_CHARACTERS = 60
+# Numbers of classes that an array holds; far more than there are.
+MOST_CLASSES = 2**31 - 1
 Row = dict[str, Any]
 
 
@@ -46,11 +49,89 @@ class Reading:
         by: the key whose value is a row's group, or ``"class"`` for the predicted class; or None.
         of: the class whose probability is watched; None for the predicted one.
         key: where a row's id stands.
+        skip_broken: whether lines that hold no usable row are left out, and counted; see
+            `Unreadable`.
     """
 
     by: str | None = None
     of: int | None = None
     key: str = "id"
+    skip_broken: bool = False
+
+
+class Unreadable:
+    """The lines that were left out, in a monitor's notes.
+
+    Attributes:
+        lines: how many; first: what is wrong with the first of them.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        """Go on from the notes.
+
+        Raises:
+            InputError: they aren't of this kind.
+        """
+        self._notes = monitor.notes
+        note: Any = self._notes.get("unreadable", {"lines": 0, "first": ""})
+        try:
+            self.lines, self.first = int(note["lines"]), str(note["first"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("the state's notes of unreadable lines are damaged") from error
+
+    def add(self, error: PredictionsError) -> None:
+        """Count one more."""
+        self.lines, self.first = self.lines + 1, self.first or str(error)
+        self._notes["unreadable"] = {"lines": self.lines, "first": self.first}
+
+    def __str__(self) -> str:
+        if not self.lines:
+            return ""
+        lines = counted(self.lines, "line")
+        return f"Left out: {lines} without a usable row. The first: {self.first}."
+
+
+def count_lines(
+    monitor: Monitor, data: bytes, reading: Reading, first: int, source: str
+) -> list[Alarm]:
+    """Let a monitor count whole lines; blank ones hold no row.
+
+    Args:
+        monitor: counts.
+        data: the lines.
+        reading: how they are read.
+        first: number of the first line in its file.
+        source: begins the error messages.
+
+    Raises:
+        PredictionsError: a line isn't usable, and those aren't left out.
+    """
+    numbered = [(i, line) for i, line in enumerate(data.splitlines(), first) if line.strip()]
+    if not numbered:
+        return []
+    numbers, lines = zip(*numbered, strict=True)
+    unreadable = Unreadable(monitor) if reading.skip_broken else None
+    try:
+        rows = parse(lines, numbers, source)
+        simple = plain(rows, reading)
+        if simple is not None:
+            return list(monitor.update(*simple))
+        return scored(rows, reading, numbers, source).feed(monitor, unreadable)
+    except PredictionsError:
+        if unreadable is None:
+            raise
+    # A line of this block can't be read, so that nothing of it was counted.
+    rows, usable = list[Row](), list[int]()
+    for number, line in numbered:
+        try:
+            row = parse([line], [number], source)
+            scored(row, reading, [number], source)
+        except PredictionsError as error:
+            unreadable.add(error)
+        else:
+            rows += row
+            usable.append(number)
+    return scored(rows, reading, usable, source).feed(monitor, unreadable) if rows else []
 
 
 def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[Row]:
@@ -59,7 +140,7 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
     Raises:
         PredictionsError: a line is no JSON object.
     """
-    with suppress(ValueError):  # all at once is quicker, and doesn't say which line is bad
+    with suppress(ValueError, RecursionError):  # all at once is quicker, and names no line
         together: Any = json.loads(b"[" + b",".join(lines) + b"]")
         if len(together) == len(lines) and all(type(row) is dict for row in together):
             return together
@@ -67,7 +148,7 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
     for number, line in zip(numbers, lines, strict=True):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
             shown = line[:SHOWN_CHARACTERS].decode("utf-8", "replace")
@@ -154,7 +235,8 @@ def _outcome(row: Row, number: int, source: str) -> Outcome | None:
 
 
 def _whole(value: Any, key: str, number: int, source: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1 or value < 0:
+    whole = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not whole or value % 1 or not 0 <= value <= MOST_CLASSES:
         raise PredictionsError(
             f"{source}: line {number}: '{key}' must be a whole number from 0, not {value!r}; "
             "give the class by its place among the classes, or 'correct' as true or false"
@@ -216,7 +298,7 @@ def _score_form(
         where = f"{source}: lines {numbers[same[0]]} to {numbers[same[-1]]}"
         try:
             matrix = np.array([rows[i][form] for i in same], dtype=np.float64)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise PredictionsError(f"{where}: '{form}' must be lists of numbers") from error
         confidence[same], predicted[same] = score(build(matrix, None, source=where), reading.of)
 
@@ -264,14 +346,29 @@ class Scored:
     ids: Sequence[object]
     groups: list[str] | None
 
-    def feed(self, monitor: Monitor) -> list[Alarm]:
-        """Let a monitor count the rows in their order, and return the alarms that rose."""
+    def feed(self, monitor: Monitor, unreadable: Unreadable | None = None) -> list[Alarm]:
+        """Let a monitor count the rows in their order, and return the alarms that rose.
+
+        Args:
+            monitor: counts.
+            unreadable: counts rows that don't go with what came before by their id; None refuses
+                them.
+        """
         alarms, start, n = list[Alarm](), 0, len(self.confidence)
         while start < n:
             kind, stop = self._kind(start), start + 1
             while stop < n and self._kind(stop) == kind:
                 stop += 1
-            alarms += self._feed(monitor, kind, range(start, stop))
+            if kind in ("row", "unlabelled"):
+                alarms += self._update(monitor, kind, slice(start, stop))
+            else:
+                for i in range(start, stop):
+                    try:
+                        alarms += self._by_id(monitor, kind, i)
+                    except PredictionsError as error:
+                        if unreadable is None:
+                            raise
+                        unreadable.add(error)
             start = stop
         return alarms
 
@@ -283,26 +380,26 @@ class Scored:
             return "outcome"
         return "both" if known else "prediction"
 
-    def _feed(self, monitor: Monitor, kind: str, at: range) -> Sequence[Alarm]:
-        part = slice(at.start, at.stop)
+    def _update(self, monitor: Monitor, kind: str, part: slice) -> Sequence[Alarm]:
         said, groups = self.confidence[part], None if self.groups is None else self.groups[part]
         if kind == "unlabelled":
             return monitor.update(said)
-        classes = [None if label < 0 else label for label in self.predicted[part].tolist()]
-        known = [outcome for outcome in self.outcomes[part] if outcome is not None]
-        if kind == "row":
-            right = [known[i].right(predicted) for i, predicted in enumerate(classes)]
-            return monitor.update(said, np.array(right, dtype=np.bool_), groups)
-        ids, alarms = [str(key) for key in self.ids[part]], list[Alarm]()
-        if kind == "outcome":
-            for key, outcome in zip(ids, known, strict=True):
-                alarms += _learn(monitor, key, outcome)
-            return alarms
-        for i, key in enumerate(ids):
-            group = None if groups is None else groups[i]
-            alarms += monitor.predict(key, float(said[i]), classes[i], group)
-            if kind == "both":
-                alarms += _learn(monitor, key, known[i])
+        right = [
+            outcome is not None and outcome.right(None if predicted < 0 else predicted)
+            for outcome, predicted in zip(
+                self.outcomes[part], self.predicted[part].tolist(), strict=True
+            )
+        ]
+        return monitor.update(said, np.array(right, dtype=np.bool_), groups)
+
+    def _by_id(self, monitor: Monitor, kind: str, i: int) -> list[Alarm]:
+        key, outcome, alarms = str(self.ids[i]), self.outcomes[i], list[Alarm]()
+        if kind != "outcome":
+            predicted = None if self.predicted[i] < 0 else int(self.predicted[i])
+            group = None if self.groups is None else self.groups[i]
+            alarms += monitor.predict(key, float(self.confidence[i]), predicted, group)
+        if outcome is not None:
+            alarms += _learn(monitor, key, outcome)
         return alarms
 
 

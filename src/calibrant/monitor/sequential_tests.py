@@ -417,6 +417,11 @@ class TwoTests:
     alarms: dict[str, Alarm] = field(default_factory=dict[str, Alarm])
 
     @property
+    def bounds(self) -> dict[TestName, float]:
+        """What the evidence of each test has to reach for an alarm, in nats."""
+        return {"level": -math.log(self.alpha), "change": math.log(self.average_run_length)}
+
+    @property
     def log_level(self) -> float:
         """Log of E, the whole stream's and the groups' averaged."""
         level, groups = self.evidence.log_level, self.groups
@@ -465,11 +470,10 @@ class TwoTests:
             level = np.logaddexp(level, of_groups.log_level[1:]) - math.log(2)
             mass = (mass + of_groups.mass) / 2
         risen = [
-            *self._risen("level", level, -math.log(self.alpha), step, of_groups),
+            *self._risen("level", level, step, of_groups),
             *self._risen(
                 "change",
                 np.log(np.clip(mass, 1e-300, MOST_MASS)),
-                math.log(self.average_run_length),
                 step,
                 of_groups,
             ),
@@ -481,8 +485,9 @@ class TwoTests:
         return risen
 
     def _risen(
-        self, test: TestName, logs: FloatArray, bound: float, step: Step, groups: GroupStep | None
+        self, test: TestName, logs: FloatArray, step: Step, groups: GroupStep | None
     ) -> list[Alarm]:
+        bound = self.bounds[test]
         if test in self.alarms or not (logs.max() >= bound):
             return []
         at = int((logs >= bound).argmax())

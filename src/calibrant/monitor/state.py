@@ -10,13 +10,13 @@ than their rows.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import fspath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from calibrant.monitor.delayed_labels import DelayedLabels, Joined, Outcome, Sai
 from calibrant.monitor.diagnosis import Latest
 from calibrant.monitor.sequential_tests import (
     ALTERNATIVES,
+    MOST_GROUPS,
     Alarm,
     ChangePoint,
     Evidence,
@@ -37,7 +38,7 @@ from calibrant.monitor.sequential_tests import (
     change_point,
 )
 from calibrant.monitor.trail import FOR_EVER, Trail
-from calibrant.monitor.windows import Windows
+from calibrant.monitor.windows import WIDTH, Windows
 
 # As many rows as are worked on at once: their payments should stay in the cache.
 ROWS_AT_ONCE = 2048
@@ -168,20 +169,48 @@ class State:
         arrays = pack_evidence(self.tests.evidence, "stream") | pack_groups(self.tests.groups)
         arrays |= pack_trail(self.windows.trail, "windows")
         arrays |= {"windows.cells": self.windows.sums}
-        return header, arrays | self.latest.pack() | self.waiting.pack()
+        latest = {
+            "latest.confidence": self.latest.confidence,
+            "latest.correct": self.latest.correct,
+        }
+        return header, arrays | latest | self.waiting.pack()
 
-    def unpack(self, header: dict[str, Any], arrays: Arrays) -> None:
-        """Take over what `pack` returned, having counted nothing so far."""
+    def unpack(self, saved: Saved) -> None:
+        """Take over what `pack` returned, having counted nothing so far.
+
+        Raises:
+            Damaged: something is missing, of another shape or type, or out of its limits.
+        """
         tests, windows = self.tests, self.windows
-        tests.evidence = unpack_evidence(tests.evidence, arrays, "stream")
-        tests.groups = unpack_groups(tests.groups.known, header["groups"], arrays)
-        tests.alarms = {alarm["test"]: Alarm.from_dict(alarm) for alarm in header["alarms"]}
-        windows.trail = unpack_trail(windows.trail, arrays, "windows")
-        windows.rows, windows.sums = header["rows"], arrays["windows.cells"].copy()
-        self.latest = Latest.unpack(self.latest.most, arrays)
-        self.waiting = DelayedLabels.unpack(self.waiting.most, arrays)
-        self.unlabelled = Unlabelled(**header["unlabelled"])
-        self.notes, self.grouped = header["notes"], header["grouped"]
+        rows = windows.rows = saved.whole(saved.header, "rows")
+        windows.trail = saved.trail(windows.trail, "windows", rows, rows)
+        windows.sums = saved.cells("windows.cells", rows)
+        if (np.diff(windows.trail.sums, axis=0) < 0).any() or windows.trail.sums.min() < 0:
+            raise Damaged("sums of windows that fall")
+        if (windows.trail.sums[-1] > windows.sums).any():
+            raise Damaged("sums of windows beyond those of the stream")
+        tests.evidence = saved.evidence(tests.evidence, "stream", rows)
+        tests.groups = saved.groups(tests.groups.known, rows)
+        tests.alarms = saved.alarms(tests, rows)
+        n = min(rows, self.latest.most)
+        latest = saved.array("latest.confidence", np.float64, (None,), 0.0, 1.0)
+        if len(latest) > n:
+            raise Damaged("more latest rows than there are")
+        correct = saved.array("latest.correct", np.bool_, (len(latest),))
+        self.latest = Latest(self.latest.most, latest, correct)
+        self.waiting = saved.waiting(self.waiting.most)
+        sums = saved.part(saved.header, "unlabelled", dict)
+        without = saved.whole(sums, "rows")
+        # Rows are taken out again, and leave a rounding error.
+        total, variance = (
+            saved.number(sums, name, -1e-6 * (rows + without + 1), without * (1 + 1e-6) + 1.0)
+            for name in ("total", "variance")
+        )
+        self.unlabelled = Unlabelled(without, total, variance)
+        self.notes = saved.part(saved.header, "notes", dict)
+        self.grouped = saved.header["grouped"]
+        if self.grouped not in (None, True, False):
+            raise Damaged("'grouped' is neither true nor false")
 
     @classmethod
     def merged(cls, parts: Sequence[State]) -> State:
@@ -214,12 +243,11 @@ def merged_tests(parts: Sequence[TwoTests]) -> TwoTests:
         _summed([part.evidence for part in parts], Evidence(), rows),
         _merged_groups([part.groups for part in parts], rows),
     )
-    bounds = {"level": -math.log(first.alpha), "change": math.log(first.average_run_length)}
     logs = {"level": tests.log_level, "change": tests.log_mass}
-    for test in ("level", "change"):
-        if rows and logs[test] >= bounds[test]:
+    for test, bound in tests.bounds.items():
+        if rows and logs[test] >= bound:
             since = _since(parts)
-            tests.alarms[test] = Alarm(test, rows - 1, logs[test], bounds[test], since)
+            tests.alarms[test] = Alarm(test, rows - 1, logs[test], bound, since)
     return tests
 
 
@@ -282,8 +310,14 @@ def _since(parts: Sequence[TwoTests]) -> ChangePoint:
 
 Arrays = dict[str, NDArray[Any]]
 
+# As a row's number in a file holds.
+MOST_ROWS = (1 << 62) - 1
 FORMAT = ParameterFormat("calibrant-monitor", 1, "the state of a monitor", "numpy")
 _TRAIL = ("count", "row", "level", "sums")
+
+
+class Damaged(ValueError):
+    """What is wrong with a state; `damaged_is_said` makes an error of it that names the file."""
 
 
 def write_state(path: StrPath, header: dict[str, Any], arrays: Arrays) -> None:
@@ -294,11 +328,12 @@ def write_state(path: StrPath, header: dict[str, Any], arrays: Arrays) -> None:
     """
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     whole["alternatives"] = ALTERNATIVES
-    FORMAT.write(path, {"monitor": json.dumps(header)}, whole)
+    text = json.dumps(header)
+    FORMAT.write(path, {"monitor": text, "checksum": _checksum(text, whole)}, whole)
 
 
-def read_state(path: StrPath) -> tuple[dict[str, Any], Arrays]:
-    """Return header and arrays of a file.
+def read_state(path: StrPath) -> Saved:
+    """Return what is in the file of a state.
 
     Raises:
         CalibratorFileError: the file is missing, damaged or something else.
@@ -308,7 +343,22 @@ def read_state(path: StrPath) -> tuple[dict[str, Any], Arrays]:
     if bets is None or not np.array_equal(bets, ALTERNATIVES):
         raise CalibratorFileError(f"{fspath(path)}: was made with other bets; begin a new state")
     with damaged_is_said(path):
-        return json.loads(header["monitor"]), arrays
+        text = header["monitor"]
+        if header.get("checksum") != _checksum(text, arrays):
+            raise Damaged("it was changed since it was written")
+        found: Any = json.loads(text)
+        if not isinstance(found, dict):
+            raise Damaged("its header is no JSON object")
+        return Saved(cast(dict[str, Any], found), arrays)
+
+
+def _checksum(text: str, arrays: Arrays) -> str:
+    """Return a hash of all that a state holds."""
+    found = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 @contextmanager
@@ -319,20 +369,163 @@ def damaged_is_said(path: StrPath) -> Generator[None]:
     except CalibrantError:
         raise
     except Exception as error:
-        raise CalibratorFileError(f"{fspath(path)}: is a damaged state of a monitor") from error
+        why = f": {error}" if isinstance(error, Damaged) else ""
+        raise CalibratorFileError(
+            f"{fspath(path)}: is a damaged state of a monitor{why}; begin a new one"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The content of a state's file. Whatever is taken out of it is checked.
+
+    Attributes:
+        header: a JSON object; arrays: by name.
+    """
+
+    header: dict[str, Any]
+    arrays: Arrays
+
+    @staticmethod
+    def part(of: dict[str, Any], name: str, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+        """Return an entry of an object that has to be of a type."""
+        value = of.get(name)
+        if not isinstance(value, kind):
+            raise Damaged(f"'{name}' is missing or of another type")
+        return value
+
+    @classmethod
+    def whole(cls, of: dict[str, Any], name: str, most: int = MOST_ROWS) -> int:
+        """Return a whole number from 0."""
+        value = cls.part(of, name, int)
+        if isinstance(value, bool) or not 0 <= value <= most:
+            raise Damaged(f"'{name}' is out of its limits")
+        return value
+
+    @classmethod
+    def number(cls, of: dict[str, Any], name: str, low: float, high: float) -> float:
+        """Return a number within limits."""
+        value = cls.part(of, name, (int, float))
+        if isinstance(value, bool) or not low <= value <= high:
+            raise Damaged(f"'{name}' is out of its limits")
+        return float(value)
+
+    def array(
+        self,
+        name: str,
+        dtype: type[Any],
+        shape: tuple[int | None, ...],
+        low: float = -np.inf,
+        high: float = np.inf,
+    ) -> NDArray[Any]:
+        """Return a copy of an array whose type, sizes and numbers have to be such; None: any."""
+        found = self.arrays.get(name)
+        if found is None or found.dtype != dtype or found.ndim != len(shape):
+            raise Damaged(f"'{name}' is missing or of another type")
+        if any(size not in (None, own) for size, own in zip(shape, found.shape, strict=True)):
+            raise Damaged(f"'{name}' has another shape")
+        if not (np.isfinite(found) & (found >= low) & (found <= high)).all():
+            raise Damaged(f"'{name}' holds a number out of its limits")
+        return found.copy()
+
+    def cells(self, name: str, rows: int) -> FloatArray:
+        """Return the (3 C,) sums of the cells of so many rows."""
+        sums = self.array(name, np.float64, (WIDTH,), 0.0, float(rows))
+        count, confidence, right = sums.reshape(3, -1)
+        if count.sum() != rows or (right > count).any() or (confidence > count + 1e-6).any():
+            raise Damaged(f"'{name}' isn't of so many rows")
+        return sums
+
+    def trail(self, empty: Trail, name: str, count: int, rows: int) -> Trail:
+        """Return the trail of `count` rows of a stream of `rows`; `empty` is one of its kind."""
+        counts = self.array(f"{name}.count", np.int64, (None,), 0, count)
+        row = self.array(f"{name}.row", np.int64, (len(counts),), 0, rows)
+        level = self.array(f"{name}.level", np.int64, (len(counts),), 0, FOR_EVER)
+        sums = self.array(f"{name}.sums", np.float64, (len(counts), empty.sums.shape[1]))
+        rising = (np.diff(counts) >= 0).all() and (np.diff(row) >= 0).all()
+        if not len(counts) or counts[0] != 0 or not rising or (row < counts).any():
+            raise Damaged(f"the rows of '{name}' don't follow one another")
+        return Trail(empty.base, empty.keep, counts, row, level, sums)
+
+    def evidence(self, empty: Evidence, name: str, rows: int, count: int | None = None) -> Evidence:
+        """Return evidence of `count` rows, or as many as it says, of a stream of `rows`."""
+        own = int(self.array(f"{name}.rows", np.int64, (1,), 0, rows)[0])
+        if own != (rows if count is None else count):
+            raise Damaged(f"'{name}' isn't of so many rows")
+        return Evidence(
+            own,
+            self.array(f"{name}.products", np.float64, empty.products.shape),
+            self.array(f"{name}.masses", np.float64, empty.masses.shape, 0.0),
+            self.trail(empty.trail, f"{name}.trail", own, rows),
+        )
+
+    def groups(self, known: int | None, rows: int) -> Groups:
+        """Return the groups of a stream of so many rows."""
+        names: list[Any] = self.part(self.header, "groups", list)
+        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise Damaged("names of groups that aren't text, or not different")
+        if len(names) > min(MOST_GROUPS, MOST_GROUPS if known is None else known):
+            raise Damaged("more groups than there may be")
+        found = Groups(known, list(names))
+        for i in range(len(names)):
+            cells = self.arrays.get(f"group{i}.cells", np.empty(0))
+            count = round(float(cells[: len(cells) // 3].sum())) if len(cells) == WIDTH else 0
+            found.sums.append(self.cells(f"group{i}.cells", count))
+            found.evidence.append(self.evidence(Evidence.of_group(), f"group{i}", rows, count))
+        if sum(evidence.rows for evidence in found.evidence) not in (0, rows):
+            raise Damaged("groups don't have all rows")
+        return found
+
+    def alarms(self, tests: TwoTests, rows: int) -> dict[str, Alarm]:
+        """Return the alarms that rose in so many rows."""
+        found: dict[str, Alarm] = {}
+        for fields in self.part(self.header, "alarms", list):
+            alarm = Alarm.from_dict(fields)
+            since = alarm.since
+            places = (since.low, since.row, since.high, alarm.row)
+            whole = all(type(place) is int for place in places)
+            if alarm.test not in tests.bounds or alarm.test in found or not whole:
+                raise Damaged("an alarm of no test, or without its row")
+            ordered = 0 <= since.low <= since.row <= since.high <= alarm.row + 1 <= rows
+            bound = self.number(fields, "threshold", -np.inf, np.inf)
+            if not ordered or bound != tests.bounds[alarm.test]:
+                raise Damaged("an alarm whose rows or threshold can't be")
+            self.number(fields, "log_evidence", bound, np.inf)
+            if not (alarm.group is None or alarm.group in tests.groups.names):
+                raise Damaged("an alarm of an unknown group")
+            found[alarm.test] = alarm
+        return found
+
+    def waiting(self, most: int) -> DelayedLabels:
+        """Return what waits, at most so many of each kind."""
+        text = self.array("waiting", np.uint8, (None,)).tobytes().decode()
+        predictions, outcomes, repeated, given_up = json.loads(text)
+        counts = {"repeated": repeated, "given up": given_up}
+        done = self.array("done", np.int64, (None,)).tolist()
+        found = DelayedLabels(
+            most,
+            {name: Said(*fields) for name, fields in predictions.items()},
+            {name: Outcome(*fields) for name, fields in outcomes.items()},
+            dict.fromkeys(done),
+            *(self.whole(counts, name) for name in counts),
+        )
+        if max(len(found.predictions), len(found.outcomes), len(done)) > most:
+            raise Damaged("more predictions or outcomes wait than may")
+        for said in found.predictions.values():
+            self.number(said._asdict(), "confidence", 0.0, 1.0)
+            if said.predicted is not None:
+                self.whole(said._asdict(), "predicted")
+            if not (said.group is None or isinstance(said.group, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise Damaged("a group that isn't text")
+        for outcome in found.outcomes.values():
+            self.whole(outcome._asdict(), "value")
+            self.part(outcome._asdict(), "is_label", bool)
+        return found
 
 
 def pack_trail(trail: Trail, name: str) -> Arrays:
     """Return a trail as arrays that begin with `name`."""
     return {f"{name}.{part}": getattr(trail, part) for part in _TRAIL}
-
-
-def unpack_trail(trail: Trail, arrays: Arrays, name: str) -> Trail:
-    """Return the trail packed under `name`, with the base of an empty one."""
-    parts = {part: arrays[f"{name}.{part}"].copy() for part in _TRAIL}
-    if parts["sums"].shape != (len(parts["count"]), trail.sums.shape[1]):
-        raise ValueError("a trail of another width")
-    return Trail(trail.base, trail.keep, **parts)
 
 
 def pack_evidence(evidence: Evidence, name: str) -> Arrays:
@@ -345,30 +538,9 @@ def pack_evidence(evidence: Evidence, name: str) -> Arrays:
     }
 
 
-def unpack_evidence(empty: Evidence, arrays: Arrays, name: str) -> Evidence:
-    """Return the evidence packed under `name`; `empty` is such evidence before any row."""
-    return Evidence(
-        int(arrays[f"{name}.rows"][0]),
-        arrays[f"{name}.products"].copy(),
-        arrays[f"{name}.masses"].copy(),
-        unpack_trail(empty.trail, arrays, f"{name}.trail"),
-    )
-
-
 def pack_groups(groups: Groups) -> Arrays:
     """Return the evidence of all groups as arrays; their names go into the header."""
     arrays: Arrays = {}
     for i, (evidence, sums) in enumerate(zip(groups.evidence, groups.sums, strict=True)):
         arrays |= pack_evidence(evidence, f"group{i}") | {f"group{i}.cells": sums}
     return arrays
-
-
-def unpack_groups(known: int | None, names: list[str], arrays: Arrays) -> Groups:
-    """Return the groups packed by `pack_groups`."""
-    every = range(len(names))
-    return Groups(
-        known,
-        list(names),
-        [unpack_evidence(Evidence.of_group(), arrays, f"group{i}") for i in every],
-        [arrays[f"group{i}.cells"].copy() for i in every],
-    )

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from calibrant.files.bounds import check_regular
 from calibrant.files.keys import LABELS
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.rows import Reading, Scored, parse, plain, score, scored
+from calibrant.monitor.rows import Reading, Scored, count_lines, score
 from calibrant.monitor.sequential_tests import Alarm
 
 LINE_FILES = (".jsonl", ".ndjson", ".json")
@@ -104,10 +104,17 @@ def feed(
         time.sleep(POLL_SECONDS)
 
 
-def _note(monitor: Monitor, path: str) -> dict[str, Any]:
+def _note(monitor: Monitor, path: str) -> dict[str, int]:
     """Return what the monitor knows of an input, by its full path."""
-    inputs = monitor.notes.setdefault("inputs", {})
-    return inputs.setdefault(os.path.realpath(path), {})
+    inputs: Any = monitor.notes.setdefault("inputs", {})
+    note: Any = None
+    if isinstance(inputs, dict):
+        note = cast(dict[str, Any], inputs).setdefault(os.path.realpath(path), {})
+    known = ({"rows", "check"}, {"offset", "lines", "begins"}, set[str]())
+    whole = isinstance(note, dict) and set(cast(Any, note)) in known
+    if not whole or not all(type(number) is int for number in cast(Any, note).values()):
+        raise InputError(f"{path}: the state's notes of what was counted of it are damaged")
+    return cast(dict[str, int], note)
 
 
 def _predictions(
@@ -115,6 +122,9 @@ def _predictions(
 ) -> Iterator[list[Alarm]]:
     """Count the rows of a file of predictions that weren't counted yet."""
     rows = read_predictions(path, read, labelled=False)
+    if rows.known_labels is None and rows.grid is not None and rows.grid.labels is not None:
+        # Tokens without labels are all there are; with them, those that count.
+        rows = read_predictions(path, read, labelled=True)
     if rows.weights is not None:
         raise InputError(f"{path}: its rows carry weights, and a monitor counts each row once")
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)
@@ -199,7 +209,7 @@ class LineFile:
                 data = whole_lines(file, to_the_end=to_the_end)
                 if not data:
                     return
-                alarms = _count(self.monitor, data, self.reading, note["lines"] + 1, self.path)
+                alarms = count_lines(self.monitor, data, self.reading, note["lines"] + 1, self.path)
                 note["lines"] += len(data.splitlines())
                 note["offset"] += len(data)
                 note["begins"] = self._beginning(note["offset"])
@@ -218,20 +228,6 @@ def whole_lines(file: Any, *, to_the_end: bool) -> bytes:
     return data[:end]
 
 
-def _count(monitor: Monitor, data: bytes, reading: Reading, first: int, source: str) -> list[Alarm]:
-    """Count whole lines; blank ones hold no row."""
-    lines = data.splitlines()
-    numbered = [(i, line) for i, line in enumerate(lines, first) if line.strip()]
-    if not numbered:
-        return []
-    numbers, kept = zip(*numbered, strict=True)
-    rows = parse(kept, numbers, source)
-    simple = plain(rows, reading)
-    if simple is not None:
-        return list(monitor.update(*simple))
-    return scored(rows, reading, numbers, source).feed(monitor)
-
-
 def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> Iterator[list[Alarm]]:
     """Count the lines of standard input as they come, to its end or as long as it is wanted."""
     descriptor, rest, lines = 0, b"", 0
@@ -248,7 +244,7 @@ def _standard_input(monitor: Monitor, reading: Reading, follow: Following) -> It
         rest += data
         end = rest.rfind(b"\n") + 1 if data else len(rest)
         if end:
-            alarms = _count(monitor, rest[:end], reading, lines + 1, "standard input")
+            alarms = count_lines(monitor, rest[:end], reading, lines + 1, "standard input")
             lines, rest = lines + len(rest[:end].splitlines()), rest[end:]
             yield alarms
         if not data:

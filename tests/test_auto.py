@@ -17,7 +17,7 @@ from calibrant.core.errors import (
     InputError,
     NotApplicableError,
 )
-from calibrant.posthoc import methods, model_selection
+from calibrant.posthoc import model_selection, registry
 from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.fitting.cross_validation import (
     CrossValidation,
@@ -420,8 +420,8 @@ class _Needy(Uncalibrated):
 
 
 def test_candidates_that_can_not_take_part_are_named(monkeypatch, overconfident):
-    for kind in (_Refuses, _Needy):
-        monkeypatch.setitem(methods.BUILT_IN, kind.method, kind)
+    known = {kind.method: kind for kind in (_Refuses, _Needy)}
+    monkeypatch.setattr(registry.Methods, "_plugged_in", lambda self: known)
     names = "refuses,needy, none, refuses+top-rest, temperature+needy"
     calibrator = fitted(*overconfident, candidates=names, repeats=2)
     assert calibrator.averaged_ == {"temperature": 1.0}

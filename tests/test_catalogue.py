@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,19 +19,39 @@ from calibrant.core.errors import UnknownMethodError
 from calibrant.metrics import catalogue as of_metrics
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
 from calibrant.posthoc import catalogue as of_methods
-from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.registry import BUILT_IN, METHODS
 
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_says_what_a_person_should_know(name: str) -> None:
     found = of_methods.described(name)
-    assert found.facts is not None, "add it to calibrant.posthoc.catalogue.FACTS"
+    assert found.facts is not None, f"the class of {name} has no facts"
     assert found.formula.endswith("."), "its first paragraph is cut off in the list of methods"
     assert found.sources, f"the docstring of {name} has no References"
     assert found.arguments.keys() == METHODS[name]().get_params().keys()
     for key, (default, meaning) in found.arguments.items():
         assert default == METHODS[name]().get_params()[key]
         assert meaning, f"the docstring of {name} doesn't say what {key} is"
+
+
+def test_the_table_of_the_readme_has_every_method_and_says_what_each_keeps() -> None:
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## Methods\n")[2].partition("\n## ")[0]
+    named = {"none"} if "`none`" in section else set()
+    for row in re.findall(r"^\| (.+) \|$", section, flags=re.M)[2:]:
+        _, methods, kept = row.split(" | ")
+        here = [name for name in re.findall(r"`([\w-]+)`", methods) if name in BUILT_IN]
+        named |= set(here)
+        if kept == "kept" and "may change" not in methods:
+            assert [name for name in here if not METHODS[name].keeps_prediction] == []
+        if kept == "may change":
+            assert [name for name in here if METHODS[name].keeps_prediction] == []
+    assert named == set(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_class_calls_itself_what_the_registry_calls_it(name: str) -> None:
+    assert METHODS[name].method == name
 
 
 @pytest.mark.parametrize("name", [*METRICS, *POSITIVE_METRICS])
@@ -42,8 +63,7 @@ def test_every_metric_says_what_a_person_should_know(name: str) -> None:
     assert getattr(cb, found.facts.function.__name__) is found.facts.function
 
 
-def test_the_facts_are_of_methods_and_metrics_that_exist() -> None:
-    assert set(of_methods.FACTS) == set(METHODS)
+def test_the_facts_are_of_metrics_that_exist() -> None:
     assert set(of_metrics.FACTS) == set(METRICS)
 
 

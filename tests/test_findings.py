@@ -29,9 +29,9 @@ from calibrant.evaluation.groups import evaluate_by
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.registry import METRICS
+from calibrant.posthoc.catalogue import title_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import write_comparison_report, write_evaluation_report
-from calibrant.report.method_title import method_title
 from calibrant.report.render import typeset
 
 ECE, NLL = METRICS["ece"], METRICS["nll"]
@@ -192,7 +192,7 @@ def test_a_method_goes_by_one_name_everywhere(comparison: Comparison, page: str)
         assert f">{method.name}</option>" in text
         assert f">{method.name}</th>" in text
         assert f"\n{method.name}" in printed
-        assert method_title(method.calibrator) in text
+        assert title_of(type(method.calibrator)) in text
     assert [m["name"] for m in data["methods"]] == [m.name for m in comparison.methods]
     assert "title" not in data["methods"][0]
     assert typeset(comparison.ranking()) in text

@@ -17,9 +17,7 @@ from calibrant.core.errors import CalibratorFileError, PlugInWarning, UnknownMet
 from calibrant.core.plug_ins import forget_plug_ins
 from calibrant.files import write_predictions
 from calibrant.posthoc.loading import load
-from calibrant.posthoc.methods import BUILT_IN
-from calibrant.posthoc.plug_ins import GROUP
-from calibrant.posthoc.registry import METHODS, make_calibrator, parse_arguments
+from calibrant.posthoc.registry import BUILT_IN, GROUP, METHODS, make_calibrator, parse_arguments
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 
@@ -38,8 +36,8 @@ GOOD = "shrink_towards_uniform:ShrinkTowardsUniform"
 
 def test_the_example_fits_saves_and_loads(install, tmp_path, overconfident):
     install(shrink_uniform=GOOD)
-    assert list(METHODS) == [*BUILT_IN, "auto", "shrink-uniform"]
-    assert len(METHODS) == len(BUILT_IN) + 2
+    assert list(METHODS) == [*BUILT_IN, "shrink-uniform"]
+    assert len(METHODS) == len(BUILT_IN) + 1
     logits, labels = overconfident
     calibrator = make_calibrator("shrink-uniform", **parse_arguments("shrink-uniform", []))
     probs = calibrator.fit(logits, labels).predict_proba(logits)
@@ -115,7 +113,7 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     )
     with pytest.warns(PlugInWarning) as caught:
         names = list(METHODS)
-    assert names == [*BUILT_IN, "auto", "shrink-uniform"]
+    assert names == [*BUILT_IN, "shrink-uniform"]
     (warning,) = [w for w in caught if issubclass(w.category, PlugInWarning)]
     text = str(warning.message)
     assert text.startswith(f"left out plug-in '{name}' of package 'plug_in_example' ({value}): ")
@@ -124,7 +122,7 @@ def test_what_does_not_work_is_left_out_with_a_word(install, tmp_path, name, val
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert METHODS["shrink-uniform"].method == "shrink-uniform"
-        assert METHODS["temperature"] is BUILT_IN["temperature"]
+        assert METHODS["temperature"].method == "temperature"
 
 
 def test_on_the_command_line_it_is_said_in_one_line(install, monkeypatch, capsys):

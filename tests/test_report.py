@@ -17,9 +17,9 @@ import calibrant as cb
 from calibrant.core.errors import InputError
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import heading
+from calibrant.posthoc.catalogue import title_of
 from calibrant.report import write_comparison_report, write_evaluation_report
 from calibrant.report.compared import comparison_words
-from calibrant.report.method_title import method_title
 from calibrant.report.series import binned_reliability, risk_coverage
 
 MAX_BYTES = 500_000
@@ -115,8 +115,8 @@ def test_headline_of_honest_and_of_twofold_errors() -> None:
 
 
 def test_titles_are_words() -> None:
-    assert method_title(cb.SMART()) == "SMART"
-    assert method_title(cb.EnsembleTemperatureScaling()) == "ensemble temperature scaling"
+    assert title_of(cb.SMART) == "SMART"
+    assert title_of(cb.EnsembleTemperatureScaling) == "ensemble temperature scaling"
 
 
 # The page.

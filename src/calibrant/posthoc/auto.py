@@ -19,6 +19,7 @@ from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, scores_behind
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chain import joined, learnt_by
+from calibrant.posthoc.facts import AVERAGED, Facts
 from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
 from calibrant.posthoc.model_selection import (
     FALLBACK,
@@ -106,6 +107,12 @@ class AutoCalibrator(Calibrator):
     """
 
     method: ClassVar[str] = "auto"
+    facts: ClassVar[Facts | None] = Facts(
+        "average by held-out likelihood",
+        AVERAGED,
+        "about ten fits of SMART",
+        "fewer rows than about 200, where it is temperature scaling; it may move classes",
+    )
     weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = cast(bool, AllParts(False))
     fits_masked: ClassVar[bool] = True

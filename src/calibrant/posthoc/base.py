@@ -42,6 +42,7 @@ from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import are_counts
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
+from calibrant.posthoc.facts import Facts
 from calibrant.posthoc.state import Estimator, FittedForm, save
 from calibrant.predictions.names import are_words, listed, numbered
 from calibrant.predictions.predictions import Predictions
@@ -71,6 +72,7 @@ class Calibrator(Estimator, ABC):
 
     Class attributes:
         keeps_prediction: whether the predicted class of every row is kept by construction.
+        facts: what a person should know before choosing it, in short.
         weighs: whether `_fit` heeds weights; if not, a row is repeated as often as its weight says.
         needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
             needs as well, and "head", the last layer.
@@ -91,6 +93,7 @@ class Calibrator(Estimator, ABC):
     """
 
     keeps_prediction: ClassVar[bool]
+    facts: ClassVar[Facts | None] = None
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
     fits_top_label: ClassVar[bool] = False

@@ -1,196 +1,16 @@
-"""What a person should know of a method before choosing it: what it costs and when it fails.
-
-Formula, arguments and source stand in each class's docstring; `described` puts both together.
-N is the number of calibration rows, K of classes, D of features.
-"""
+"""What a person should know of a method before choosing it, as each class says it of itself."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from calibrant.core.docstrings import Argument, Docstring, as_json
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.chain import Chain
+from calibrant.posthoc.facts import Facts
 from calibrant.posthoc.registry import METHODS
-
-
-class Facts(NamedTuple):
-    """What a docstring doesn't say in one line.
-
-    Attributes:
-        family: what is fitted.
-        cost: of a fit.
-        fails: when it does no good, or harm.
-    """
-
-    family: str
-    cost: str
-    fails: str
-
-
-ONE = "one temperature"
-ROW = "a temperature for each row"
-LINEAR = "a linear map of the logits"
-CONFIDENCE = "a map of the confidence"
-TOP_REST = "the top class and the rest apart"
-ODDS = "a map of log odds"
-FEATURES = "with features"
-NOISE = "votes under noise"
-AVERAGED = "averaged"
-PASSES = "a few passes over N x K numbers"
-PASSES_OF_ONE = "a few passes over N numbers"
-SORT = "a sort of N confidences"
-
-FACTS: dict[str, Facts] = {
-    "none": Facts("the control", "nothing is fitted", "wherever the network is off"),
-    "temperature": Facts(
-        ONE,
-        PASSES,
-        "confidences too high here and too low there: one number moves all of them the same way",
-    ),
-    "temperature-laplace": Facts(
-        ONE, PASSES, "as temperature; the part of the uniform distribution vanishes with many rows"
-    ),
-    "predicted-class": Facts(
-        ROW, PASSES, "classes with few rows: they are drawn to the one temperature, and gain little"
-    ),
-    "cts": Facts(
-        LINEAR,
-        "a few hundred passes over N x K",
-        "few rows; the published search for a low ECE (criterion=ece) overfits and moves classes",
-    ),
-    "cts-gradient": Facts(
-        LINEAR, "tens of passes over N x K", "many classes with few rows each; it moves classes"
-    ),
-    "ets": Facts(
-        ONE,
-        PASSES,
-        "as temperature; published with squared errors (loss=mse), its likelihood is worse",
-    ),
-    "vector": Facts(
-        LINEAR, "tens of passes over N x K", "fewer rows than about ten a class; it moves classes"
-    ),
-    "svs": Facts(
-        LINEAR, "tens of passes over N x K", "where classes are alike it is temperature scaling"
-    ),
-    "sms": Facts(
-        LINEAR,
-        "N x K x K numbers a step",
-        "more than a few hundred classes, which it refuses; it moves classes",
-    ),
-    "matrix": Facts(
-        LINEAR,
-        "N x K x K numbers a step, several fits to choose the ridge",
-        "few rows for K^2 numbers: it overfits; refuses very many classes",
-    ),
-    "dirichlet": Facts(
-        LINEAR,
-        "N x K x K numbers a step, several fits to choose the ridge",
-        "few rows for K^2 numbers: it overfits; refuses very many classes",
-    ),
-    "isotonic": Facts(
-        CONFIDENCE,
-        SORT,
-        "few rows: its steps follow noise; it makes ties, and says nothing of the other classes",
-    ),
-    "histogram": Facts(
-        CONFIDENCE,
-        SORT,
-        "ranking: all rows of a bin get one confidence, which costs likelihood and AURC",
-    ),
-    "bbq": Facts(CONFIDENCE, SORT, "as histogram, more smoothly; few rows leave few bins"),
-    "scaling-binning": Facts(
-        CONFIDENCE, SORT, "where Platt's curve doesn't fit: its error isn't repaired by the bins"
-    ),
-    "spline": Facts(
-        CONFIDENCE, SORT, "sharp bends, and few rows: its slope is wiggly near both ends"
-    ),
-    "venn-abers": Facts(
-        CONFIDENCE,
-        "two sorts of N confidences",
-        "few rows: the interval of each row is wide, and its middle near isotonic regression",
-    ),
-    "platt": Facts(ODDS, PASSES_OF_ONE, "confidences off in the middle and right at both ends"),
-    "affine": Facts(
-        ODDS, PASSES_OF_ONE, "as platt, whose smoothed targets do better with few rows"
-    ),
-    "quadratic": Facts(
-        ODDS, PASSES_OF_ONE, "rows far outside those it was fitted to: it turns around there"
-    ),
-    "beta": Facts(ODDS, PASSES_OF_ONE, "errors that come and go along the scale: three numbers"),
-    "irm": Facts(
-        "one map for all classes",
-        "a sort of N x K probabilities",
-        "classes that are off in different ways: they share one curve",
-    ),
-    "smart": Facts(
-        ROW,
-        "about twenty passes over N x K",
-        "errors that the margin doesn't show; its aim is ECE, so likelihood may be a little worse",
-    ),
-    "pts": Facts(
-        ROW,
-        "hundreds of passes over N x 10",
-        "few rows: its network follows noise",
-    ),
-    "logit-clipping": Facts(
-        "a clip of the logits",
-        "tens of passes over N x K",
-        "rows whose logits stay within bounds: it is temperature scaling there",
-    ),
-    "consistency": Facts(
-        NOISE,
-        "minutes at 1 000 classes: an integral for each row and each noise tried",
-        "noise in the ECE that it minimises; probit fits the same map by likelihood, and quickly",
-    ),
-    "probit": Facts(
-        NOISE,
-        "tens of passes over N x K, each an integral",
-        "networks whose softmax tails are right: temperature fits them better",
-    ),
-    "top-rest": Facts(
-        TOP_REST,
-        "temperature scaling and a smooth regression on N margins",
-        "very few rows, where it stays near temperature scaling",
-    ),
-    "group": Facts(
-        FEATURES,
-        "tens of regressions on N x D",
-        "features that say nothing of correctness",
-    ),
-    "procal-dr": Facts(
-        FEATURES,
-        "the nearest neighbours of N rows, N^2 x D",
-        "few wrong rows: the densities of right and wrong rows can't be told apart",
-    ),
-    "procal-bms": Facts(
-        FEATURES,
-        "the nearest neighbours of N rows, N^2 x D",
-        "cells with few rows, whose shifts are noise",
-    ),
-    "feature-clipping": Facts(
-        FEATURES,
-        "tens of passes over N x D x K",
-        "networks that aren't overconfident by large features; it moves classes",
-    ),
-    "dac": Facts(
-        FEATURES,
-        "the nearest neighbours of N rows among the reference, N x M x D",
-        "rows like the calibration rows: its gain is under shift",
-    ),
-    "probit-top-rest": Facts(
-        TOP_REST, "two to three fits of top-rest, and one of probit", "as top-rest"
-    ),
-    "svs-top-rest": Facts(
-        TOP_REST, "svs once for each fold, then top-rest", "very few rows; it may move classes"
-    ),
-    "auto": Facts(
-        AVERAGED,
-        "about ten fits of SMART",
-        "fewer rows than about 200, where it is temperature scaling; it may move classes",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -204,7 +24,7 @@ class Described:
         arguments: name to default and meaning.
         keeps: whether it keeps every predicted class with its default arguments.
         needs: what it needs besides logits.
-        facts: cost and failures; None for methods that the package doesn't know.
+        facts: title, cost and failures; None for a class that doesn't say.
         sources: papers, a line each.
     """
 
@@ -250,22 +70,32 @@ def described(method: str) -> Described:
     meanings = {key: _meaning(key, text) for key in defaults}
     return Described(
         method,
-        _formula(kind, text),
+        formula_of(kind),
         text.paragraphs,
         {name: Argument(default, meanings[name]) for name, default in defaults.items()},
         kind.keeps_prediction,
         tuple(kind.needs),
-        FACTS.get(method),
+        kind.facts,
         _sources(kind),
     )
 
 
-def _formula(kind: type[Calibrator], text: Docstring) -> str:
-    """Return a class's first sentence; of a chain without a docstring of its own its steps."""
+def formula_of(kind: type[Calibrator]) -> str:
+    """Return the first sentence; of a chain without a docstring of its own, those of its steps."""
     if not issubclass(kind, Chain) or kind.__doc__ != Chain.__doc__:
-        return text.summary
+        return Docstring.of(kind).summary
     steps = ", then ".join(step.method for step in kind.kinds)
-    return f"{steps}: {text.summary[0].lower()}{text.summary[1:]}"
+    return f"{steps}: {' Then: '.join(formula_of(step) for step in kind.kinds)}"
+
+
+def title_of(kind: type[Calibrator]) -> str:
+    """Return what the name of a method stands for; of a class that doesn't say, its own name."""
+    if kind.facts is not None:
+        return kind.facts.title
+    if issubclass(kind, Chain) and kind.kinds:
+        return ", then ".join(map(title_of, kind.kinds))
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*|[a-z0-9]+", kind.__name__)
+    return " ".join(word if len(word) > 1 and word.isupper() else word.lower() for word in words)
 
 
 def _sources(kind: type[Calibrator]) -> tuple[str, ...]:

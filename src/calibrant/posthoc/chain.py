@@ -16,6 +16,7 @@ from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.facts import Facts
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
 from calibrant.predictions.predictions import Predictions
 
@@ -184,15 +185,15 @@ def joined(steps: Sequence[Calibrator]) -> Calibrator:
 def _recipe(kind: type[Calibrator]) -> Any:
     """Return what `_class_of` makes the class of: itself, or the name and steps of a chain."""
     if issubclass(kind, Chain) and vars(kind).get("put_together"):
-        return kind.method, tuple(_recipe(step) for step in kind.kinds)
+        return kind.method, kind.facts, tuple(_recipe(step) for step in kind.kinds)
     return kind
 
 
 def _class_of(recipe: Any) -> type[Calibrator]:
     if isinstance(recipe, type):
         return recipe
-    name, steps = recipe
-    return chain_of(*map(_class_of, steps), name=name)
+    name, facts, steps = recipe
+    return chain_of(*map(_class_of, steps), name=name, facts=facts)
 
 
 def _unfilled(recipe: Any) -> Calibrator:
@@ -221,12 +222,13 @@ def labels(kinds: Sequence[type[Calibrator]]) -> list[str]:
     return found
 
 
-def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
+def chain_of(*kinds: type[Calibrator], name: str = "", facts: Facts | None = None) -> type[Chain]:
     """Return the class of chains whose steps are of these kinds.
 
     Args:
         kinds: classes of calibrators, at least two.
         name: on the command line and in files; by default the steps' names joined by ``+``.
+        facts: what a person should know of a chain with a name of its own.
 
     Examples:
         >>> import calibrant as cb
@@ -237,12 +239,12 @@ def chain_of(*kinds: type[Calibrator], name: str = "") -> type[Chain]:
         >>> chain.n_parameters  # 1 + 10
         11
     """
-    return _made_class(kinds, name or "+".join(kind.method for kind in kinds))
+    return _made_class(kinds, name or "+".join(kind.method for kind in kinds), facts)
 
 
 # One class for each name and steps: what comes out of a copy is of the class that went in.
 @cache
-def _made_class(kinds: tuple[type[Calibrator], ...], name: str) -> type[Chain]:
+def _made_class(kinds: tuple[type[Calibrator], ...], name: str, facts: Facts | None) -> type[Chain]:
     arguments: list[tuple[str, Any, Any]] = []
     for label, kind in zip(labels(kinds), kinds, strict=True):
         for item in fields(kind):
@@ -254,6 +256,7 @@ def _made_class(kinds: tuple[type[Calibrator], ...], name: str) -> type[Chain]:
         "__doc__": Chain.__doc__,
         "__module__": __name__,
         "method": name,
+        "facts": facts,
         "kinds": kinds,
         "put_together": True,
         "needs": tuple(dict.fromkeys(need for kind in kinds for need in kind.needs)),

@@ -24,6 +24,7 @@ from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, parted, sigmoid, softplus
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import rebuilt
+from calibrant.posthoc.facts import ODDS, PASSES_OF_ONE, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 
@@ -301,6 +302,12 @@ class PlattScaling(LogOddsMap):
     """
 
     method: ClassVar[str] = "platt"
+    facts: ClassVar[Facts | None] = Facts(
+        "Platt scaling",
+        ODDS,
+        PASSES_OF_ONE,
+        "confidences off in the middle and right at both ends",
+    )
 
     inputs: Inputs = argument("log-odds", choices=("log-odds", "probability"))
 
@@ -340,6 +347,12 @@ class AffineScaling(LogOddsMap):
     """
 
     method: ClassVar[str] = "affine"
+    facts: ClassVar[Facts | None] = Facts(
+        "affine scaling",
+        ODDS,
+        PASSES_OF_ONE,
+        "as platt, whose smoothed targets do better with few rows",
+    )
 
     def basis(self, xp: Any, log_odds: Array) -> list[Array]:
         """Return x and 1."""
@@ -371,6 +384,12 @@ class QuadraticScaling(LogOddsMap):
     """
 
     method: ClassVar[str] = "quadratic"
+    facts: ClassVar[Facts | None] = Facts(
+        "quadratic scaling",
+        ODDS,
+        PASSES_OF_ONE,
+        "rows far outside those it was fitted to: it turns around there",
+    )
 
     def basis(self, xp: Any, log_odds: Array) -> list[Array]:
         """Return x^2, x and 1."""
@@ -412,6 +431,12 @@ class BetaCalibration(LogOddsMap):
     """
 
     method: ClassVar[str] = "beta"
+    facts: ClassVar[Facts | None] = Facts(
+        "beta calibration",
+        ODDS,
+        PASSES_OF_ONE,
+        "errors that come and go along the scale: three numbers",
+    )
 
     form: BetaForm = argument("abm", choices=("abm", "am", "ab"))
 

@@ -19,7 +19,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     difference_of_losses,
     shared_rows_factor,
 )
-from calibrant.posthoc.methods import CANDIDATES
+from calibrant.posthoc.registry import METHODS
 from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
@@ -50,7 +50,7 @@ def some_rows(predictions: Predictions, seed: int) -> Predictions:
 def make_step(name: str) -> Calibrator:
     """Return the unfitted method of a name, in another form than its usual one if it names it."""
     method, _, form = name.partition(OF_FORM)
-    return CANDIDATES.named(method)().set_params(**{"form": form} if form else {})
+    return METHODS.named(method)().set_params(**{"form": form} if form else {})
 
 
 def parted(chain: str) -> tuple[str, str]:

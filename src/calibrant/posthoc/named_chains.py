@@ -12,9 +12,11 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import times
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.chain import Chain
+from calibrant.posthoc.chain import Chain, chain_of
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
+from calibrant.posthoc.facts import TOP_REST, Facts
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, held_out_losses, seen_through
+from calibrant.posthoc.linear.vector import StructuredVectorScaling
 from calibrant.posthoc.noise import ProbitScaling
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
@@ -67,6 +69,12 @@ class ProbitTopRestScaling(Chain):
     """
 
     method: ClassVar[str] = "probit-top-rest"
+    facts: ClassVar[Facts | None] = Facts(
+        "probit scaling, then top-rest scaling",
+        TOP_REST,
+        "two to three fits of top-rest, and one of probit",
+        "as top-rest",
+    )
     weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
@@ -120,3 +128,16 @@ def is_gain(gains: FloatArray) -> bool:
     """Return whether (N,) gains of rows are more than noise, even without the largest of them."""
     error = gains.std(ddof=1) / np.sqrt(len(gains))
     return bool((gains.sum() - gains.max()) / len(gains) > CLEAR * error)
+
+
+StructuredVectorTopRestScaling = chain_of(
+    StructuredVectorScaling,
+    TopRestScaling,
+    name="svs-top-rest",
+    facts=Facts(
+        "structured vector scaling, then top-rest scaling",
+        TOP_REST,
+        "svs once for each fold, then top-rest",
+        "very few rows; it may move classes",
+    ),
+)

@@ -1,15 +1,125 @@
-"""Every calibrator by name, and how one is made from words."""
+"""Calibrators by name: those of the package, chains of them, and those that other packages plug in.
+
+A method of the package is one line here, its name and its place, as a plug-in is one line among its
+package's entry points. Either is imported when it is first asked for.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, cast
 
-from calibrant.core.arguments import parse_settings
-from calibrant.posthoc.auto import AutoCalibrator
+from calibrant.core import plug_ins
+from calibrant.core.arguments import parse_settings, unknown
+from calibrant.core.errors import UnknownMethodError
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.methods import Methods
+from calibrant.posthoc.chain import chain_of
 
-METHODS = Methods((AutoCalibrator,))
+GROUP = "calibrant.methods"
+# Steps of a chain at most.
+MOST_STEPS = 6
+
+BUILT_IN = {
+    "none": "temperature.scaling:Uncalibrated",
+    "temperature": "temperature.scaling:TemperatureScaling",
+    "temperature-laplace": "temperature.mixtures:LaplaceTemperatureScaling",
+    "predicted-class": "temperature.scaling:PredictedClassTemperature",
+    "cts": "linear.class_temperatures:ClassTemperatureScaling",
+    "cts-gradient": "linear.class_temperatures:GradientClassTemperatureScaling",
+    "ets": "temperature.mixtures:EnsembleTemperatureScaling",
+    "vector": "linear.vector:VectorScaling",
+    "svs": "linear.vector:StructuredVectorScaling",
+    "sms": "linear.vector:StructuredMatrixScaling",
+    "matrix": "linear.matrix:MatrixScaling",
+    "dirichlet": "linear.matrix:DirichletCalibration",
+    "platt": "log_odds:PlattScaling",
+    "affine": "log_odds:AffineScaling",
+    "quadratic": "log_odds:QuadraticScaling",
+    "beta": "log_odds:BetaCalibration",
+    "isotonic": "confidence.isotonic:IsotonicRegression",
+    "histogram": "confidence.binning:HistogramBinning",
+    "bbq": "confidence.binning:BayesianBinning",
+    "scaling-binning": "confidence.binning:ScalingBinning",
+    "spline": "confidence.spline:SplineCalibration",
+    "venn-abers": "confidence.venn_abers:VennAbers",
+    "irm": "confidence.isotonic:MulticlassIsotonic",
+    "smart": "temperature.smart.calibrator:SMART",
+    "pts": "temperature.parameterised:ParameterisedTemperature",
+    "logit-clipping": "temperature.logit_clipping:LogitClipping",
+    "consistency": "noise:ConsistencyCalibration",
+    "probit": "noise:ProbitScaling",
+    "top-rest": "confidence.top_rest:TopRestScaling",
+    "group": "features.group:GroupCalibration",
+    "procal-dr": "features.proximity:ProximityDensityRatio",
+    "procal-bms": "features.proximity:BinMeanShift",
+    "feature-clipping": "features.feature_clipping:FeatureClipping",
+    "dac": "features.density_aware:DensityAwareCalibration",
+    "probit-top-rest": "named_chains:ProbitTopRestScaling",
+    "svs-top-rest": "named_chains:StructuredVectorTopRestScaling",
+    "auto": "auto:AutoCalibrator",
+}
+
+
+class Methods(Mapping[str, type[Calibrator]]):
+    """Methods by name. Plug-ins are looked for once anything else is asked for.
+
+    A chain such as ``svs+top-rest`` goes by its steps' names joined by ``+``; there is no end to
+    chains, so only those with a name of their own are counted.
+    """
+
+    def __getitem__(self, method: str) -> type[Calibrator]:
+        if method in BUILT_IN:
+            module, _, name = BUILT_IN[method].partition(":")
+            found = getattr(import_module(f"calibrant.posthoc.{module}"), name)
+            return cast(type[Calibrator], found)
+        steps = method.split("+")
+        if 1 < len(steps) <= MOST_STEPS:
+            return chain_of(*(self[step] for step in steps))
+        return self._plugged_in()[method]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*BUILT_IN, *self._plugged_in()])
+
+    def __len__(self) -> int:
+        return len(BUILT_IN) + len(self._plugged_in())
+
+    def _plugged_in(self) -> Mapping[str, type[Calibrator]]:
+        return plug_ins.plugged_in(GROUP, "method", _checked, tuple(BUILT_IN))
+
+    def named(self, method: str) -> type[Calibrator]:
+        """Return the class that goes by `method`.
+
+        Raises:
+            UnknownMethodError: there is none; the message lists those that there are.
+        """
+        for name in method.split("+"):
+            if name not in self:
+                raise unknown(self, name, "method")
+        try:
+            return self[method]
+        except KeyError:
+            raise UnknownMethodError(f"a chain has at most {MOST_STEPS} steps") from None
+
+
+METHODS = Methods()
+
+
+def _checked(name: str, kind: Any) -> type[Calibrator]:
+    """Return the calibrator that an entry point names, or raise for the reason why it is none."""
+    if not (inspect.isclass(kind) and issubclass(kind, Calibrator)):
+        raise TypeError("it is not a class derived from calibrant.Calibrator")
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(cast(Any, kind).__abstractmethods__))
+        raise TypeError(f"{kind.__name__} lacks {missing}")
+    for attribute in ("method", "keeps_prediction"):
+        if not hasattr(kind, attribute):
+            raise TypeError(f"{kind.__name__} has no class attribute '{attribute}'")
+    if kind.method != name:
+        raise ValueError(f"its class calls itself '{kind.method}'; the two names must be the same")
+    kind()  # its arguments must have defaults
+    return kind
 
 
 def make_calibrator(method: str, **arguments: Any) -> Calibrator:

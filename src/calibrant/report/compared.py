@@ -16,11 +16,10 @@ from calibrant.comparison.verdict import ComparedMethod, DifferenceToBest
 from calibrant.core.weights import mean
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation, MetricResult, honest_would_show
-from calibrant.posthoc.catalogue import FACTS
+from calibrant.posthoc.catalogue import formula_of, title_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.report.document import Document, Shown, document_of, figure_of
-from calibrant.report.method_title import method_formula, method_title
 from calibrant.report.render import typeset
 
 
@@ -121,12 +120,12 @@ def _add_part(
     for name, words in entry["words"].items():
         best, may_be = part.name == comparison.best_by(name), part.name in sets.get(name, ())
         words |= _rank_words(part.evaluation[name], found[name], best=best, may_be_best=may_be)
-    facts = FACTS.get(part.calibrator.method)
+    kind = type(part.calibrator)
     entry |= {
-        "stands_for": method_title(part.calibrator),
+        "stands_for": title_of(kind),
         "method": part.calibrator.method,
-        "formula": method_formula(part.calibrator),
-        "fails": None if facts is None else facts.fails,
+        "formula": formula_of(kind),
+        "fails": None if kind.facts is None else kind.facts.fails,
         "fit_seconds": part.fit_seconds,
         "apply_seconds": part.apply_seconds,
         "parameters": part.calibrator.n_parameters,

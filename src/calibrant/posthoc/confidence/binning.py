@@ -14,6 +14,7 @@ from calibrant.core.weights import mean, times
 from calibrant.metrics.bins import Strategy, bin_edges, equal_mass_cuts, mass_cuts
 from calibrant.posthoc.confidence.base import ConfidenceMap, Steps, mixed_with_uniform
 from calibrant.posthoc.confidence.either_form import MapOfEitherForm, ShrunkMap, shrunk
+from calibrant.posthoc.facts import CONFIDENCE, SORT, Facts
 from calibrant.posthoc.state import learnt
 
 
@@ -54,6 +55,12 @@ class HistogramBinning(ShrunkMap):
     """
 
     method: ClassVar[str] = "histogram"
+    facts: ClassVar[Facts | None] = Facts(
+        "histogram binning",
+        CONFIDENCE,
+        SORT,
+        "ranking: all rows of a bin get one confidence, which costs likelihood and AURC",
+    )
     weighs: ClassVar[bool] = True
 
     n_bins: int = argument(15, at_least=1)
@@ -162,6 +169,12 @@ class BayesianBinning(MapOfEitherForm):
     """
 
     method: ClassVar[str] = "bbq"
+    facts: ClassVar[Facts | None] = Facts(
+        "Bayesian binning",
+        CONFIDENCE,
+        SORT,
+        "as histogram, more smoothly; few rows leave few bins",
+    )
 
     prior_strength: float = argument(2.0, above=0)
     elbow: float = argument(0.001, at_least=0)
@@ -320,6 +333,12 @@ class ScalingBinning(ConfidenceMap):
     """
 
     method: ClassVar[str] = "scaling-binning"
+    facts: ClassVar[Facts | None] = Facts(
+        "scaling-binning",
+        CONFIDENCE,
+        SORT,
+        "where Platt's curve doesn't fit: its error isn't repaired by the bins",
+    )
     weighs: ClassVar[bool] = True
 
     n_bins: int = argument(15, at_least=1)

@@ -35,6 +35,7 @@ from calibrant.posthoc.array_ops import (
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import SEPARATION, Lines
 from calibrant.posthoc.confidence.either_form import PRIOR_STRENGTH, ShrunkMap, shrunk_steps
+from calibrant.posthoc.facts import CONFIDENCE, SORT, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax_chunk
@@ -72,6 +73,12 @@ class IsotonicRegression(ShrunkMap):
     """
 
     method: ClassVar[str] = "isotonic"
+    facts: ClassVar[Facts | None] = Facts(
+        "isotonic regression",
+        CONFIDENCE,
+        SORT,
+        "few rows: its steps follow noise; it makes ties, and says nothing of the other classes",
+    )
     weighs: ClassVar[bool] = True
 
     knots_: FloatArray = learnt("v")
@@ -148,6 +155,12 @@ class MulticlassIsotonic(Calibrator):
     """
 
     method: ClassVar[str] = "irm"
+    facts: ClassVar[Facts | None] = Facts(
+        "multiclass isotonic",
+        "one map for all classes",
+        "a sort of N x K probabilities",
+        "classes that are off in different ways: they share one curve",
+    )
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 

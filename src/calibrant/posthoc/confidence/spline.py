@@ -11,6 +11,7 @@ from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.confidence.base import ConfidenceMap, Lines, mixed_with_uniform
+from calibrant.posthoc.facts import CONFIDENCE, SORT, Facts
 from calibrant.posthoc.state import learnt
 
 # Points of the table that new confidences are looked up in; between them the map is a line.
@@ -54,6 +55,12 @@ class SplineCalibration(ConfidenceMap):
     """
 
     method: ClassVar[str] = "spline"
+    facts: ClassVar[Facts | None] = Facts(
+        "spline calibration",
+        CONFIDENCE,
+        SORT,
+        "sharp bends, and few rows: its slope is wiggly near both ends",
+    )
 
     knots: int = argument(6, at_least=2)
 

@@ -27,6 +27,7 @@ from calibrant.posthoc.array_ops import (
 )
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import SEPARATION
+from calibrant.posthoc.facts import TOP_REST, Facts
 from calibrant.posthoc.fitting.smooth_logistic import (
     LogisticFit,
     Penalty,
@@ -184,6 +185,12 @@ class TopRestScaling(Calibrator):
     """
 
     method: ClassVar[str] = "top-rest"
+    facts: ClassVar[Facts | None] = Facts(
+        "top-rest scaling",
+        TOP_REST,
+        "temperature scaling and a smooth regression on N margins",
+        "very few rows, where it stays near temperature scaling",
+    )
     weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True

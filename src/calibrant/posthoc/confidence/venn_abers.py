@@ -15,6 +15,7 @@ from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import parted
 from calibrant.posthoc.confidence.base import OF_CLASS_1, Steps, class_1
 from calibrant.posthoc.confidence.either_form import MapOfEitherForm, exact_softmax
+from calibrant.posthoc.facts import CONFIDENCE, Facts
 from calibrant.posthoc.state import learnt
 
 # The interval jumps at calibration rows; float32 sums in another order must not miss them. Rounding
@@ -62,6 +63,12 @@ class VennAbers(MapOfEitherForm):
     """
 
     method: ClassVar[str] = "venn-abers"
+    facts: ClassVar[Facts | None] = Facts(
+        "Venn-Abers",
+        CONFIDENCE,
+        "two sorts of N confidences",
+        "few rows: the interval of each row is wide, and its middle near isotonic regression",
+    )
 
     knots_: FloatArray = learnt("v")
     lower_: FloatArray = learnt("v", at_least=0, at_most=1)

@@ -14,6 +14,7 @@ from calibrant.core.errors import ConvergenceWarning, InputError, warn_caller
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps, sums
+from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import NeighbourCalibrator, choose_references
 from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.state import learnt
@@ -71,6 +72,12 @@ class DensityAwareCalibration(NeighbourCalibrator):
     """
 
     method: ClassVar[str] = "dac"
+    facts: ClassVar[Facts | None] = Facts(
+        "density-aware calibration",
+        FEATURES,
+        "the nearest neighbours of N rows among the reference, N x M x D",
+        "rows like the calibration rows: its gain is under shift",
+    )
     keeps_prediction: ClassVar[bool] = True
 
     layers: str | Sequence[int] = ""

@@ -16,6 +16,7 @@ from calibrant.core.errors import CalibrationWarning
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
+from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
@@ -77,6 +78,12 @@ class FeatureClipping(FeatureCalibrator):
     """
 
     method: ClassVar[str] = "feature-clipping"
+    facts: ClassVar[Facts | None] = Facts(
+        "feature clipping",
+        FEATURES,
+        "tens of passes over N x D x K",
+        "networks that aren't overconfident by large features; it moves classes",
+    )
     keeps_prediction: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("features", "head")
 

@@ -15,6 +15,7 @@ from calibrant.core.fit_report import FitReport
 from calibrant.core.threads import one_blas_thread
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps
+from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import FeatureCalibrator
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.state import learnt
@@ -79,6 +80,12 @@ class GroupCalibration(FeatureCalibrator):
     """
 
     method: ClassVar[str] = "group"
+    facts: ClassVar[Facts | None] = Facts(
+        "group calibration",
+        FEATURES,
+        "tens of regressions on N x D",
+        "features that say nothing of correctness",
+    )
     keeps_prediction: ClassVar[bool] = True
 
     partitions: int = argument(20, at_least=1)

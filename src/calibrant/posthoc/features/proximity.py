@@ -29,6 +29,7 @@ from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import TopAndOthers, as_type, exp_of, replaced, sums, top
 from calibrant.posthoc.confidence.base import mixed_with_uniform, rebuilt
 from calibrant.posthoc.confidence.binning import equal_mass_edges
+from calibrant.posthoc.facts import FEATURES, Facts
 from calibrant.posthoc.features.base import (
     NeighbourCalibrator,
     blocks,
@@ -193,6 +194,12 @@ class ProximityDensityRatio(ProximityMap):
     """
 
     method: ClassVar[str] = "procal-dr"
+    facts: ClassVar[Facts | None] = Facts(
+        "proximity density ratio",
+        FEATURES,
+        "the nearest neighbours of N rows, N^2 x D",
+        "few wrong rows: the densities of right and wrong rows can't be told apart",
+    )
 
     right_: FloatArray = learnt("r", 2)
     wrong_: FloatArray = learnt("w", 2)
@@ -301,6 +308,12 @@ class BinMeanShift(ProximityMap):
     """
 
     method: ClassVar[str] = "procal-bms"
+    facts: ClassVar[Facts | None] = Facts(
+        "bin mean shift",
+        FEATURES,
+        "the nearest neighbours of N rows, N^2 x D",
+        "cells with few rows, whose shifts are noise",
+    )
 
     proximity_bins: int = argument(5, at_least=1)
     confidence_bins: int = argument(10, at_least=1)

@@ -26,6 +26,7 @@ from calibrant.core.errors import ConvergenceWarning, NotIdentifiedWarning, warn
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type
+from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.binned_gap import binned_gaps
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.fitting.minimizing import minimize
@@ -339,6 +340,12 @@ class ClassTemperatureScaling(_ClassTemperatures):
     """
 
     method: ClassVar[str] = "cts"
+    facts: ClassVar[Facts | None] = Facts(
+        "class temperature scaling",
+        LINEAR,
+        "a few hundred passes over N x K",
+        "few rows; the published search for a low ECE (criterion=ece) overfits and moves classes",
+    )
 
     criterion: Literal["nll", "ece"] = argument("nll", choices=("nll", "ece"))
     n_bins: int = argument(15, at_least=1)
@@ -459,6 +466,12 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
     """
 
     method: ClassVar[str] = "cts-gradient"
+    facts: ClassVar[Facts | None] = Facts(
+        "gradient class temperature scaling",
+        LINEAR,
+        "tens of passes over N x K",
+        "many classes with few rows each; it moves classes",
+    )
     weighs: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
 

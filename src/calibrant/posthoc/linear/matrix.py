@@ -26,6 +26,7 @@ from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean as average
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import centred, largest, still_masked, sums
+from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.cross_validation import (
     NO_CLEAR_GAIN,
     Worth,
@@ -235,6 +236,12 @@ class MatrixScaling(_RegularisedMatrix):
     """
 
     method: ClassVar[str] = "matrix"
+    facts: ClassVar[Facts | None] = Facts(
+        "matrix scaling",
+        LINEAR,
+        "N x K x K numbers a step, several fits to choose the ridge",
+        "few rows for K^2 numbers: it overfits; refuses very many classes",
+    )
 
     def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return centred logits."""
@@ -283,6 +290,12 @@ class DirichletCalibration(_RegularisedMatrix):
     """
 
     method: ClassVar[str] = "dirichlet"
+    facts: ClassVar[Facts | None] = Facts(
+        "Dirichlet calibration",
+        LINEAR,
+        "N x K x K numbers a step, several fits to choose the ridge",
+        "few rows for K^2 numbers: it overfits; refuses very many classes",
+    )
 
     def inputs_of(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return ln p; for a masked class the mean of the others."""

@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import FloatArray
 from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.facts import LINEAR, Facts
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.linear.base import PenalisedMap, refuse_many_classes
 from calibrant.posthoc.linear.likelihood import INPUTS, Inputs
@@ -55,6 +56,12 @@ class VectorScaling(PenalisedMap):
     """
 
     method: ClassVar[str] = "vector"
+    facts: ClassVar[Facts | None] = Facts(
+        "vector scaling",
+        LINEAR,
+        "tens of passes over N x K",
+        "fewer rows than about ten a class; it moves classes",
+    )
 
     ridge: float = argument(1.0, at_least=0)
     guard: bool = argument(True)
@@ -117,6 +124,12 @@ class StructuredVectorScaling(PenalisedMap):
     """
 
     method: ClassVar[str] = "svs"
+    facts: ClassVar[Facts | None] = Facts(
+        "structured vector scaling",
+        LINEAR,
+        "tens of passes over N x K",
+        "where classes are alike it is temperature scaling",
+    )
 
     @property
     def n_parameters(self) -> int:
@@ -164,6 +177,12 @@ class StructuredMatrixScaling(PenalisedMap):
     """
 
     method: ClassVar[str] = "sms"
+    facts: ClassVar[Facts | None] = Facts(
+        "structured matrix scaling",
+        LINEAR,
+        "N x K x K numbers a step",
+        "more than a few hundred classes, which it refuses; it moves classes",
+    )
 
     most_classes: int = argument(300, at_least=2)
     inputs: Inputs = argument("centred", choices=INPUTS)

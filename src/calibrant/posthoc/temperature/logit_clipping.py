@@ -14,6 +14,7 @@ from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, centred, softmax, still_masked
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.facts import Facts
 from calibrant.posthoc.fitting.binned_gap import binned_gap
 from calibrant.posthoc.fitting.cross_validation import difference_of_losses, fold_numbers
 from calibrant.posthoc.state import learnt
@@ -86,6 +87,12 @@ class LogitClipping(Calibrator):
     """
 
     method: ClassVar[str] = "logit-clipping"
+    facts: ClassVar[Facts | None] = Facts(
+        "logit clipping",
+        "a clip of the logits",
+        "tens of passes over N x K",
+        "rows whose logits stay within bounds: it is temperature scaling there",
+    )
     keeps_prediction: ClassVar[bool] = False
 
     criterion: Literal["nll", "ece"] = argument("nll", choices=("nll", "ece"))

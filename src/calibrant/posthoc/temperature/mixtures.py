@@ -16,6 +16,7 @@ from calibrant.core.weights import mean, total
 from calibrant.posthoc.applying import Learnt
 from calibrant.posthoc.array_ops import as_type, below_top, softmax_of_gaps, uniform
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.facts import ONE, PASSES, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import RowSummary
@@ -85,6 +86,12 @@ class LaplaceTemperatureScaling(Mixture):
     """
 
     method: ClassVar[str] = "temperature-laplace"
+    facts: ClassVar[Facts | None] = Facts(
+        "Laplace temperature scaling",
+        ONE,
+        PASSES,
+        "as temperature; the part of the uniform distribution vanishes with many rows",
+    )
     weighs: ClassVar[bool] = True
 
     uniform_: float = learnt(at_least=0, at_most=1)
@@ -156,6 +163,12 @@ class EnsembleTemperatureScaling(Mixture):
     """
 
     method: ClassVar[str] = "ets"
+    facts: ClassVar[Facts | None] = Facts(
+        "ensemble temperature scaling",
+        ONE,
+        PASSES,
+        "as temperature; published with squared errors (loss=mse), its likelihood is worse",
+    )
     weighs: ClassVar[bool] = True
 
     loss: Literal["nll", "mse", "mixed"] = argument("nll", choices=("nll", "mse", "mixed"))

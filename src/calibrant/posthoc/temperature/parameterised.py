@@ -12,6 +12,7 @@ from calibrant.core.arrays import Array, FloatArray, sigmoid, to_numpy
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import largest_few, softplus, sums, unmasked, zero_where_masked
+from calibrant.posthoc.facts import ROW, Facts
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.state import learnt
@@ -87,6 +88,12 @@ class ParameterisedTemperature(RowTemperature):
     """
 
     method: ClassVar[str] = "pts"
+    facts: ClassVar[Facts | None] = Facts(
+        "parameterised temperature",
+        ROW,
+        "hundreds of passes over N x 10",
+        "few rows: its network follows noise",
+    )
     fits_masked: ClassVar[bool] = False  # a masked class has no logit for the network to see
 
     inputs: int = argument(10, at_least=1)

@@ -16,6 +16,7 @@ from calibrant.core.weights import check_weights, mean, normalised, times
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, below_top, softmax, softmax_of_gaps
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.facts import ONE, PASSES, ROW, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
@@ -38,6 +39,12 @@ class Uncalibrated(Calibrator):
     """
 
     method: ClassVar[str] = "none"
+    facts: ClassVar[Facts | None] = Facts(
+        "uncalibrated",
+        "the control",
+        "nothing is fitted",
+        "wherever the network is off",
+    )
     weighs: ClassVar[bool] = True
     keeps_prediction: ClassVar[bool] = True
     fits_masked: ClassVar[bool] = True
@@ -152,6 +159,12 @@ class TemperatureScaling(SummaryTemperature):
     """
 
     method: ClassVar[str] = "temperature"
+    facts: ClassVar[Facts | None] = Facts(
+        "temperature scaling",
+        ONE,
+        PASSES,
+        "confidences too high here and too low there: one number moves all of them the same way",
+    )
     fits_top_label: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
@@ -227,6 +240,12 @@ class PredictedClassTemperature(SummaryTemperature):
     """
 
     method: ClassVar[str] = "predicted-class"
+    facts: ClassVar[Facts | None] = Facts(
+        "predicted-class temperature",
+        ROW,
+        PASSES,
+        "classes with few rows: they are drawn to the one temperature, and gain little",
+    )
     weighs: ClassVar[bool] = True
 
     shrinkage: float = argument(100.0, above=0)

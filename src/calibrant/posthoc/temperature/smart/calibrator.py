@@ -18,6 +18,7 @@ from calibrant.core.errors import ImproperObjectiveWarning, InputError, warn_cal
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import centred, largest, parted, replaced, sums, top
+from calibrant.posthoc.facts import ROW, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.posthoc.temperature.smart.damped import fit_damped, make_curvature
@@ -182,6 +183,12 @@ class SMART(SummaryTemperature):
     """
 
     method: ClassVar[str] = "smart"
+    facts: ClassVar[Facts | None] = Facts(
+        "SMART",
+        ROW,
+        "about twenty passes over N x K",
+        "errors that the margin doesn't show; its aim is ECE, so likelihood may be a little worse",
+    )
     weighs: ClassVar[bool] = True
 
     objective: ObjectiveName = argument("charbonnier", choices=objective_names())

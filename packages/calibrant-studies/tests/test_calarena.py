@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant_studies.calarena.experiments import StoredExperiments, scores_of
 from calibrant_studies.calarena.protocol import (
     elo_ratings,
     improvements,
@@ -20,10 +21,7 @@ from calibrant_studies.calarena.protocol import (
     resampled_weights,
     win_rates,
 )
-from calibrant_studies.calarena.published import BASE, read_published
-from calibrant_studies.calarena.ranking import rank
-from calibrant_studies.calarena.running import scores_of
-from calibrant_studies.calarena.stored import StoredExperiments
+from calibrant_studies.calarena.published_ranking import BASE, rank, read_published
 
 h5py = pytest.importorskip("h5py")
 NAN = float("nan")

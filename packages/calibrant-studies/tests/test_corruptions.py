@@ -15,7 +15,7 @@ from test_training_damaged_data import check_damage  # noqa: E402
 
 from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
 from calibrant.training.data import ImageSet  # noqa: E402
-from calibrant_studies.corruptions import CORRUPTIONS, corrupt, read_cifar_c  # noqa: E402
+from calibrant_studies.networks.images import CORRUPTIONS, corrupt, read_cifar_c  # noqa: E402
 
 SEVERITIES = range(1, 6)
 SMOOTHING = ("gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur")

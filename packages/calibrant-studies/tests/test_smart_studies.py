@@ -16,15 +16,16 @@ from calibrant.posthoc.temperature.smart import theory
 from calibrant.posthoc.temperature.smart.objectives import SoftBins, make_objective
 from calibrant_studies.catalogue import study_named
 from calibrant_studies.declaration import Study, merged
+from calibrant_studies.estimates import Estimate
 from calibrant_studies.inputs import inputs_of
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.needing import missing_of
-from calibrant_studies.results import Estimate
-from calibrant_studies.smart.indicators import solve_temperatures
-from calibrant_studies.smart.mismatch import known_move, measured_moves
-from calibrant_studies.smart.objectives import make_with_objective
-from calibrant_studies.smart.perturbation import through_the_head
-from calibrant_studies.smart.training_path import train_by_adam
+from calibrant_studies.kinds.smart_margins import known_move, measured_moves, through_the_head
+from calibrant_studies.kinds.smart_training import (
+    make_with_objective,
+    solve_temperatures,
+    train_by_adam,
+)
+from calibrant_studies.requirements import missing_of
 
 ONE = cb.Engine(workers=1)
 # Studies all of whose inputs are among the files below.
@@ -166,7 +167,8 @@ def test_public_logits_give_what_the_paper_prints(
     data, methods = [f"{name}={places}"], ["none", "temperature"]
     found = run("smart-table-8", tmp_path, data=data, methods=methods)
     values = {e.at["method"]: e for e in found.estimates if e.at["input"] == name}
-    assert {method: e.within_noise for method, e in values.items()} == {
+    ends = {method: e.difference_ends or (1.0, -1.0) for method, e in values.items()}
+    assert {method: low <= 0 <= high for method, (low, high) in ends.items()} == {
         "none": True,
         "temperature": True,
     }

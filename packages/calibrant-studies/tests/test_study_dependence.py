@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.evaluation.evaluate import evaluate
-from calibrant_studies.kinds.dependence import clustered, means_over_effects
+from calibrant_studies.kinds.simulations import clustered, means_over_effects
 
 
 def test_intervals_and_floors_of_clusters_hold_where_plain_ones_fail():

@@ -13,7 +13,8 @@ import calibrant as cb
 import calibrant_studies as studies
 from calibrant_studies.cells import Cell, cells_of
 from calibrant_studies.inputs import Inputs
-from calibrant_studies.kinds import heads, kind_named
+from calibrant_studies.kinds import kind_named
+from calibrant_studies.kinds import second_stages as heads
 from calibrant_studies.networks import trained
 from calibrant_studies.networks.plans import plan_of
 from calibrant_studies.networks.sources import Source
@@ -51,7 +52,7 @@ def test_no_row_chooses_a_head_and_scales_it(
 ) -> None:
     chose: list[Any] = []
     scaled: list[Any] = []
-    real_fit, real_make = trained.fitted, heads.make_calibrator
+    real_fit, real_make = trained.fitted_stage, heads.make_calibrator
 
     def fitted(plan: Any, training: Any, validation: Any, test: Any) -> Any:
         chose.append(validation)
@@ -65,7 +66,7 @@ def test_no_row_chooses_a_head_and_scales_it(
             scaled.append(labels)
             return self.inner.fit(logits, labels)
 
-    monkeypatch.setattr(trained, "fitted", fitted)
+    monkeypatch.setattr(trained, "fitted_stage", fitted)
     monkeypatch.setattr(heads, "make_calibrator", Calibrator)
     measured(parts, "retrain", halves=True)
     one, other = parts[1].split(150, 3)
@@ -95,7 +96,7 @@ def test_a_head_is_measured_as_by_hand(parts: list[cb.Predictions]) -> None:
     beside = beside_temperature(validation, test, new, resamples=40)
     found = measured(parts, "retrain")["values"]
     own = measured(parts, "")["values"]
-    for metric in heads.METRICS:
+    for metric in heads.HEAD_METRICS:
         assert found[metric]["value"] == pytest.approx(beside.head[metric].value, abs=1e-6)
     for metric, apart in (("ece", "ece-apart"), ("nll", "nll-apart")):
         told = beside.differences[metric]

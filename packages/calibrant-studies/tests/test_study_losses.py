@@ -18,20 +18,26 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import PairedDifference
 from calibrant.report.gate_figure import gate_over_epochs
 from calibrant_studies.cells import cells_of
-from calibrant_studies.losses import controls, feature_norm, gate, paper
-from calibrant_studies.losses.paper import all_tables, claims, control, summary
+from calibrant_studies.losses import probes as feature_norm
+from calibrant_studies.losses import probes as gate
+from calibrant_studies.losses import tables as controls
+from calibrant_studies.losses import tables as paper
 from calibrant_studies.losses.record import as_document, runs_of
-from calibrant_studies.losses.runs import AFTER, CONTROL, CONTROLS, LINES, METRICS, Run
 from calibrant_studies.losses.statistics import (
+    AFTER,
+    CONTROL,
+    CONTROLS,
+    LINES,
+    METRICS,
     Difference,
     EarlierDifference,
+    Run,
     difference,
     mean,
 )
-from calibrant_studies.losses.tables import interval_cell
+from calibrant_studies.losses.tables import all_tables, claims, control, interval_cell, summary
 from calibrant_studies.networks.plans import line_of, plan_of
-from calibrant_studies.rendering import tables
-from calibrant_studies.results import StudyResult
+from calibrant_studies.results import StudyResult, tables
 from calibrant_studies.writing import filled
 
 ROOT = Path(__file__).parents[3]
@@ -686,10 +692,10 @@ def test_the_gate_of_a_trained_network_on_its_test_images(tmp_path: Path) -> Non
 def test_gaps_of_the_two_modes() -> None:
     psi = np.array([1.0, 1.0, 1.0, -1.0, -1.0])
     residual = np.array([0.3, 0.1, 0.2, -0.4, -0.2])
-    found = gate.summary(psi, np.full(5, 0.05), residual)
+    found = gate.gate_summary(psi, np.full(5, 0.05), residual)
     assert (found.positive, found.alpha) == (0.6, 0.05)
     assert (found.gap_positive, found.gap_negative) == pytest.approx((0.2, -0.3))
     assert found.half == pytest.approx(1.959964 * np.sqrt(0.01 / 3 + 0.02 / 2), rel=1e-6)
-    one_sided = gate.summary(np.ones(5), np.full(5, 0.05), residual)
+    one_sided = gate.gate_summary(np.ones(5), np.full(5, 0.05), residual)
     assert np.isnan(one_sided.gap_negative)
     assert np.isnan(one_sided.half)

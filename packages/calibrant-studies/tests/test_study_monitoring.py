@@ -13,19 +13,18 @@ from calibrant.core.errors import InputError
 from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.kinds.alarms import told
-from calibrant_studies.monitoring.streams import CHANGE, KINDS, draw
+from calibrant_studies.kinds.monitoring import CHANGE, STREAMS, alarm_values, draw
 
 
 def test_an_alarm_before_the_change_is_a_false_one() -> None:
-    found = told([None, 99, 5100, 5300, 5700], 5000, [True, True, False])
+    found = alarm_values([None, 99, 5100, 5300, 5700], 5000, [True, True, False])
     assert found["false"]["value"] == pytest.approx(0.2)
     assert found["found"]["value"] == pytest.approx(0.6)
     assert found["delay"] == {"value": 300, "low": 200, "high": 500}
     assert found["held"]["value"] == pytest.approx(2 / 3)
-    honest = told([None, 40], None, [])
+    honest = alarm_values([None, 40], None, [])
     assert honest.keys() == {"false"}
-    assert told([None, 40], 0, []).keys() == {"found", "delay"}
+    assert alarm_values([None, 40], 0, []).keys() == {"found", "delay"}
 
 
 @pytest.mark.parametrize("test", ["level-0.02", "change-0.02", "ece"])
@@ -35,7 +34,7 @@ def test_a_cell_is_a_monitor_by_hand(test: str, tmp_path: Path) -> None:
     found = kind_named("alarms").run(cell, Inputs({}), tmp_path)["values"]
     rows = []
     for i in range(streams):
-        said, right = draw(KINDS["shifted-later"], 2 * streams + i)
+        said, right = draw(STREAMS["shifted-later"], 2 * streams + i)
         if test == "ece":
             rows.append(_first_high_ece(said, right))
             continue

@@ -18,11 +18,11 @@ from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
 from calibrant.training.data import read_data_set
 from calibrant_studies.cells import cells_of
-from calibrant_studies.differences import paired
 from calibrant_studies.inputs import Inputs, inputs_of
-from calibrant_studies.networks.heads import fitted, kept
 from calibrant_studies.networks.plans import Plan, plan_of
 from calibrant_studies.networks.sources import source_of
+from calibrant_studies.networks.trained import fitted_stage, kept_head
+from calibrant_studies.significance import paired
 
 pytest.importorskip("lightning")
 ONE = cb.Engine(workers=1)
@@ -368,7 +368,7 @@ def test_a_head_is_trained_once_for_all_studies(tmp_path: Path) -> None:
     study = studies.study_named("maccal-table-1").reduced()
     study = replace(study, settings={**study.settings, "stage_epochs": 2})
     (plan,) = (plan_of(cell) for cell in cells_of(study) if cell.method == "maccal-linear")
-    stage, head = fitted(plan, training, validation, test), kept(file)
+    stage, head = fitted_stage(plan, training, validation, test), kept_head(file)
     np.testing.assert_array_equal(head.logits(test.features), stage.logits(test.features))
     assert head.history == [record.as_dict() for record in stage.history_]
     assert head.notes == stage.notes_

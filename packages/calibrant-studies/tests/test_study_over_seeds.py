@@ -8,9 +8,15 @@ import pytest
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.over_data_sets import t_interval
-from calibrant_studies.differences import Difference, paired, shown
 from calibrant_studies.kinds.base import Measure
-from calibrant_studies.over_seeds import interval_over_seeds, may_be_best_over_seeds, noise_of
+from calibrant_studies.results import shown
+from calibrant_studies.significance import (
+    Difference,
+    interval_over_seeds,
+    may_be_best_over_seeds,
+    noise_of,
+    paired,
+)
 
 LEVEL = 0.95
 WORLDS = 800

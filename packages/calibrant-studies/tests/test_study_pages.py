@@ -16,17 +16,13 @@ import pytest
 import calibrant as cb
 import calibrant_studies as studies
 from calibrant.core.errors import InputError
-from calibrant_studies.axes import axis_value
 from calibrant_studies.catalogue import names, study_named
-from calibrant_studies.cells import Cell
-from calibrant_studies.declaration import Figure, Study
-from calibrant_studies.differences import Difference, differences, paired
-from calibrant_studies.figures import content, draw, drawn_for
+from calibrant_studies.cells import Cell, Failed, Ran
+from calibrant_studies.declaration import Figure, Study, axis_value, study_from
+from calibrant_studies.figures import content, draw, draw_points, drawn_for
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.loading import study_from
-from calibrant_studies.points import draw_points
-from calibrant_studies.rendering import details, layout, tables
-from calibrant_studies.results import Failed, Ran, StudyResult
+from calibrant_studies.results import StudyResult, details, differences, layout, tables
+from calibrant_studies.significance import Difference, paired
 from calibrant_studies.writing import filled, read_page, written_for
 
 ONE = cb.Engine(workers=1)
@@ -100,21 +96,23 @@ def test_the_table_has_values_marks_what_was_published_and_ranks(result: StudyRe
     assert "A % sign" in table.notes
 
 
-def test_numbers_stand_beside_published_ones_with_difference_and_noise(result: StudyResult) -> None:
+def test_numbers_stand_beside_published_ones_with_a_difference_and_its_interval(
+    result: StudyResult,
+) -> None:
     rows = {tuple(row[:2]): row[2:] for row in details(result).rows}
     assert rows["A", "smart"] == [
         "1.15 +- 0.07+",
         "0.75 .. 1.55",
         "0.30",
-        "1.00",
-        "+0.15",
-        "within",
+        "1.00 +- 0.1",
+        "+0.15 (-0.63 to +0.93)",
+        "undecided",
     ]
-    assert rows["b", "smart"][-3:] == ["3.0*", "-1.65", "beyond"]
+    assert rows["b", "smart"][-3:] == ["3.0*", "-1.65 (-2.45 to -0.85)", "undecided"]
     assert [rows["b", method][0][-1] for method in ("smart", "temperature")] == ["+", "0"]
     assert rows["A", "temperature"][-3:] == ["", "", ""]
     # 5 may be anything from 4.5 to 5.5.
-    assert rows["b", "none"][-3:] == ["5", "+0.10", "within"]
+    assert rows["b", "none"][-3:] == ["5", "+0.10 (-0.80 to +1.00)", "undecided"]
 
 
 def test_paired_differences_know_what_resamples_share(result: StudyResult) -> None:
@@ -138,7 +136,8 @@ def test_markdown_latex_csv_and_page_hold_the_same(result: StudyResult, tmp_path
     assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 3
     assert r"1.15 $\pm$ 0.07+ (1.00) & \textbf{1.12 $\pm$ 0.00+} \\" in latex
     rows = list(csv.DictReader(io.StringIO(written_for(result, "t.csv"))))
-    assert [row["within_noise"] for row in rows if row["published"]].count("False") == 1
+    apart = [float(row["difference_high"]) < 0 for row in rows if row["published"]]
+    assert apart.count(True) == 1
     assert len(rows) == 6
     page = written_for(result, "t.html")
     assert page.count("<table>") == 3

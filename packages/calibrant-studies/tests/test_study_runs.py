@@ -18,19 +18,18 @@ import calibrant as cb
 import calibrant_studies as studies
 from calibrant import cli
 from calibrant.core.errors import InputError
-from calibrant_studies import command, computing
+from calibrant_studies import command
+from calibrant_studies import running as computing
 from calibrant_studies.catalogue import names, needs_of, study_named
-from calibrant_studies.cells import cells_of
-from calibrant_studies.declaration import Study
+from calibrant_studies.cells import Ran, cells_of
+from calibrant_studies.declaration import Published, Study, parse_published, read_study, study_from
+from calibrant_studies.estimates import Estimate, marked
 from calibrant_studies.figures import relative_to
 from calibrant_studies.inputs import Inputs, inputs_of
 from calibrant_studies.kinds import kind_named
 from calibrant_studies.kinds.base import Measure
-from calibrant_studies.loading import read_study, study_from
-from calibrant_studies.marks import marked
-from calibrant_studies.needing import runnable_in_words
-from calibrant_studies.published import Published, parse_published
-from calibrant_studies.results import Estimate, Ran, StudyResult
+from calibrant_studies.requirements import runnable_in_words
+from calibrant_studies.results import StudyResult
 from calibrant_studies.running import prepared
 
 DECLARED = """
@@ -236,10 +235,13 @@ def test_published_numbers_stand_beside_own_ones(place: Path) -> None:
     temperature = records["one", "temperature"]
     assert temperature["published"] == 1.5
     assert temperature["difference"] == pytest.approx(temperature["value"] - 1.5)
-    assert records["one", "none"]["within_noise"] is None
-    assert records["two", "temperature"]["within_noise"] is False
+    assert records["one", "none"]["verdict"] == ""
+    low, high = (records["two", "temperature"][f"difference_{end}"] for end in ("low", "high"))
+    assert not low <= 0 <= high
     known = records["two", "none"]
-    assert known["within_noise"] == (known["low"] - 0.5 <= 2 <= known["high"] + 0.5)
+    assert (known["difference_low"] <= 0 <= known["difference_high"]) == (
+        known["low"] - 0.5 <= 2 <= known["high"] + 0.5
+    )
 
 
 def test_the_best_is_marked_and_all_that_may_be_it(place: Path) -> None:
@@ -390,7 +392,8 @@ def test_what_runs_is_told_of_each_study_and_what_is_always_there_isnt_asked_for
 def test_a_study_says_how_many_of_its_cells_can_be_computed(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command.show(str(place / "mine.toml"), [f"one={place / 'data/two.npz'}"])
+    options = command.SmallOptions(data=[f"one={place / 'data/two.npz'}"])
+    command.show(str(place / "mine.toml"), options, command.OutputOptions())
     said = capsys.readouterr().out
     assert "8 cells of kind posthoc; 4 can be computed" in said
     assert max(map(len, said.splitlines())) <= 80
@@ -411,7 +414,11 @@ def test_few_seeds_know_their_noise_badly(published: float, within: bool) -> Non
     estimate = Estimate(
         {}, Measure("ece", "ECE"), (0.0, 1.0, 2.0), None, None, None, None, (), (), number
     )
-    assert estimate.within_noise is within
+    assert estimate.verdict == ("may be equal" if within else "differs")
+    low, high = estimate.difference_ends or (0.0, 0.0)
+    assert (low <= 0 <= high) is within
+    # Two seeds know it too badly to say anything.
+    assert replace(estimate, values=(0.0, 2.0)).verdict == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -499,7 +506,7 @@ def test_intervals_say_the_level_that_they_were_asked_for_at(place: Path) -> Non
     assert "50 % interval" in str(narrow)
     assert "95 % interval" not in str(narrow)
     # What a paper prints is held against 95 % intervals.
-    told = [[r["within_noise"] for r in f.records() if r["published"]] for f in (usual, narrow)]
+    told = [[r["difference_low"] for r in f.records() if r["published"]] for f in (usual, narrow)]
     assert told[0][0] is not None
     assert told[1] == [None]
 

@@ -10,14 +10,12 @@ import pytest
 
 import calibrant as cb
 import calibrant_studies as studies
-from calibrant_studies.cells import Cell
-from calibrant_studies.differences import all_pairs
+from calibrant_studies.cells import Cell, Ran
+from calibrant_studies.estimates import all_pairs
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds import kind_named
-from calibrant_studies.kinds.wrappers import losses
-from calibrant_studies.rendering import tables
-from calibrant_studies.results import Ran, StudyResult
-from calibrant_studies.scikit_learn import classifier, rows_of
+from calibrant_studies.kinds.scikit_learn import classifier, losses, rows_of
+from calibrant_studies.results import StudyResult, tables
 
 pytest.importorskip("sklearn")
 

@@ -15,12 +15,13 @@ import calibrant_studies as studies
 from calibrant.core.errors import InputError
 from calibrant.metrics.detection import auroc, fpr_at_tpr
 from calibrant_studies.cells import cells_of
-from calibrant_studies.differences import all_pairs, paired
+from calibrant_studies.estimates import all_pairs
 from calibrant_studies.inputs import inputs_of
-from calibrant_studies.kinds.ood import detected
+from calibrant_studies.kinds.networks import detected
 from calibrant_studies.networks.plans import Plan, plan_of
 from calibrant_studies.networks.sources import source_of
-from calibrant_studies.networks.spent import Spent, measured
+from calibrant_studies.networks.trained import Spent, measured
+from calibrant_studies.significance import paired
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("lightning")

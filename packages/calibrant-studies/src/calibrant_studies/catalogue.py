@@ -11,12 +11,11 @@ from typing import Any
 
 from calibrant.core.errors import UnknownMethodError
 from calibrant_studies.cells import cells_of
-from calibrant_studies.declaration import Study
+from calibrant_studies.declaration import Study, read_study
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds import kind_named
 from calibrant_studies.kinds.base import Need
-from calibrant_studies.loading import read_study
-from calibrant_studies.needing import can_run
+from calibrant_studies.requirements import can_run
 
 _ENDING = ".toml"
 

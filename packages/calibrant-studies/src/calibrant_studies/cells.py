@@ -1,14 +1,14 @@
-"""The grid of a study: its cells, and where each is kept."""
+"""The grid of a study: its cells, where each is kept, and what came of them."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from calibrant_studies.declaration import INPUT, METHOD, Study, merged
 
@@ -49,6 +49,34 @@ class Cell:
 
     def __str__(self) -> str:
         return ", ".join([*self.at.values(), f"seed {self.seed}"])
+
+
+class Ran(NamedTuple):
+    """A cell with its result, and whether that was kept from before."""
+
+    cell: Cell
+    result: Mapping[str, Any]
+    reused: bool
+
+
+class Failed(NamedTuple):
+    """A cell that could not be computed, and why, in a sentence."""
+
+    cell: Cell
+    error: str
+
+
+@dataclass(frozen=True)
+class CellResults:
+    """What the cells of a study came to.
+
+    Attributes:
+        study: what was asked.
+        ran: cells with their results.
+    """
+
+    study: Study
+    ran: Sequence[Ran]
 
 
 def cells_of(study: Study) -> list[Cell]:

@@ -106,7 +106,7 @@ def list_studies(options: DataOptions, output: OutputOptions) -> None:
     """List all studies: paper, title, and whether they can run on what is given."""
     from calibrant_studies.catalogue import names, study_named, summary
     from calibrant_studies.inputs import inputs_of
-    from calibrant_studies.needing import runnable_in_words
+    from calibrant_studies.requirements import runnable_in_words
 
     inputs, _ = inputs_of(options.data)
     found = [summary(study_named(name), inputs) for name in names()]
@@ -123,7 +123,7 @@ def show(name: Name, options: SmallOptions, output: OutputOptions) -> None:
     """Show what a study computes, what it needs, and what of that is there."""
     from calibrant_studies.catalogue import summary
     from calibrant_studies.cells import cells_of
-    from calibrant_studies.needing import can_run_cell, missing_of, told
+    from calibrant_studies.requirements import can_run_cell, missing_of, what_to_provide
     from calibrant_studies.running import prepared
 
     chosen, inputs = prepared(name, options.data, small=options.small)
@@ -136,7 +136,7 @@ def show(name: Name, options: SmallOptions, output: OutputOptions) -> None:
     lines += [wrap(f"{axis}: {', '.join(words)}") for axis, words in grid.items()]
     lines += ["", f"{counted(len(cells), 'cell')} of kind {chosen.kind}; {ready} can be computed"]
     if missing:
-        lines += ["", "Not there (--data gives it):", told(missing)]
+        lines += ["", "Not there (--data gives it):", what_to_provide(missing)]
     for note in chosen.footnotes:
         lines += ["", wrap(note)]
     document = summary(chosen, inputs) | {
@@ -163,9 +163,8 @@ def run(name: Name, options: StudyOptions, output: StudyOutput, engine: EngineOp
     """
     from calibrant.scale.engines import Engine
     from calibrant_studies import figures, writing
-    from calibrant_studies.computing import Progress, run_cells
-    from calibrant_studies.needing import can_run, missing_of, told
-    from calibrant_studies.running import prepared
+    from calibrant_studies.requirements import can_run, missing_of, what_to_provide
+    from calibrant_studies.running import Progress, prepared, run_cells
     from calibrant_studies.store import Store
 
     table, figure, page = output.table, output.figure, output.page
@@ -194,7 +193,8 @@ def run(name: Name, options: StudyOptions, output: StudyOutput, engine: EngineOp
             f"show {name} says in which form), or run it with --small"
         )
     if missing:
-        print(f"Not there, and left out (--data gives it):\n{told(missing)}", file=sys.stderr)
+        said = what_to_provide(missing)
+        print(f"Not there, and left out (--data gives it):\n{said}", file=sys.stderr)
     working = Engine(by, engine.workers, engine.scheduler)
     with progress(None, name, remaining=True) as step:
 

@@ -1,4 +1,4 @@
-"""What a study is given, by name: files of predictions, runs, data sets on disk, sample data."""
+"""Rows to fit on and rows to measure on, for studies, drawn so that the truth is known."""
 
 from __future__ import annotations
 
@@ -11,12 +11,70 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
 from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run, read_configuration
 from calibrant.predictions.predictions import Predictions
-from calibrant_studies.data import Draw, known_truth
+from calibrant.predictions.rows import softmax
+from calibrant.synthetic import margin_tempered, tempered
 from calibrant_studies.declaration import SAMPLE
+
+MOST_TEST_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw: `fit` and `test` share no row; `truth` is (N, K) true probabilities, if known."""
+
+    fit: Predictions
+    test: Predictions
+    truth: NDArray[np.float64] | None = None
+
+
+def known_truth(name: str, rows: int, seed: int) -> Draw:
+    """Return synthetic rows by the name of their kind: ``synthetic``, ``tempered-K``, ``margin-K``.
+
+    K is a number of classes; see `calibrant.synthetic` for the last two.
+    """
+    kind, _, classes = name.partition("-")
+    if kind == "synthetic":
+        return synthetic(rows, seed)
+    make = {"tempered": tempered, "margin": margin_tempered}[kind]
+    truth = make(rows + MOST_TEST_ROWS, int(classes), seed=seed)
+    fit, test = np.arange(rows), np.arange(rows, rows + MOST_TEST_ROWS)
+    return Draw(truth.predictions.take(fit), truth.predictions.take(test), truth.honest[test])
+
+
+def synthetic(rows: int, seed: int, classes: int = 20, bias: float = 0.6) -> Draw:
+    """Return rows of a network that is too sure at middling margins and favours some classes.
+
+    The true probabilities are softmax(z) with the top class's log odds multiplied by 0.8 and
+    lowered by a bump at margins near 1.3. The network says 1.5 (z + b), with a normal b of
+    deviation `bias` that is fixed by class.
+    """
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(scale=2.5, size=(rows + MOST_TEST_ROWS, classes))
+    truth = softmax(honest)
+    index, top = np.arange(len(truth)), honest.argmax(axis=1)
+    second, first = np.sort(honest, axis=1)[:, -2:].T
+    bump = np.exp(-(((np.log(first - second + 1e-3) - 0.3) / 0.6) ** 2))
+    confidence = truth[index, top]
+    log_odds = 0.8 * np.log(confidence / (1 - confidence)) - 1.2 * bump
+    new = 1 / (1 + np.exp(-log_odds))
+    truth[index, top] = 0
+    truth *= ((1 - new) / truth.sum(axis=1))[:, None]
+    truth[index, top] = new
+    labels = (truth.cumsum(axis=1) > rng.random((len(truth), 1))).argmax(axis=1)
+    favour = bias * np.random.default_rng(12345).normal(size=classes)
+    whole = Predictions.from_logits(1.5 * (honest + favour), labels, source="synthetic")
+    fit, test = np.arange(rows), np.arange(rows, len(truth))
+    return Draw(whole.take(fit), whole.take(test), truth[test])
+
+
+# What a study is given, by name: files of predictions, runs, data sets on disk, sample data.
 
 VALIDATION, TEST = "-val", "-test"
 CONFIGURATION = "config.json"
@@ -28,7 +86,7 @@ DRAWN_ROWS = 5000
 
 
 @dataclass(frozen=True)
-class Given:
+class StudyInput:
     """One input.
 
     Attributes:
@@ -114,7 +172,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Drawn(Given):
+class Drawn(StudyInput):
     """Rows that are drawn anew for every seed, and whose truth is known; see `known_truth`."""
 
     @property
@@ -143,13 +201,13 @@ class Drawn(Given):
         return draw.fit, draw.test
 
 
-class Inputs(Mapping[str, Given]):
+class Inputs(Mapping[str, StudyInput]):
     """Inputs by name; sample data that ship with the package, and drawn rows, are always there."""
 
-    def __init__(self, given: Mapping[str, Given]) -> None:
+    def __init__(self, given: Mapping[str, StudyInput]) -> None:
         self._given = {SAMPLE: sample(), **given}
 
-    def __getitem__(self, name: str) -> Given:
+    def __getitem__(self, name: str) -> StudyInput:
         if name not in self._given and KNOWN_TRUTH.fullmatch(name):
             return Drawn(name, ())
         return self._given[name]
@@ -161,11 +219,11 @@ class Inputs(Mapping[str, Given]):
         return len(self._given)
 
 
-def sample() -> Given:
+def sample() -> StudyInput:
     """Return the predictions that ship with the package."""
     folder = files("calibrant").joinpath("sample_data")
     with as_file(folder) as place:
-        return Given(SAMPLE, (place / "validation.npz", place / "test.npz"))
+        return StudyInput(SAMPLE, (place / "validation.npz", place / "test.npz"))
 
 
 def inputs_of(texts: Iterable[str]) -> tuple[Inputs, list[str]]:
@@ -179,7 +237,7 @@ def inputs_of(texts: Iterable[str]) -> tuple[Inputs, list[str]]:
     Raises:
         InputError: a path isn't there, or two inputs have one name.
     """
-    found: dict[str, Given] = {}
+    found: dict[str, StudyInput] = {}
     named: list[str] = []
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -187,7 +245,7 @@ def inputs_of(texts: Iterable[str]) -> tuple[Inputs, list[str]]:
             paths = tuple(Path(part) for part in rest.split(","))
             if not name or len(paths) > 2:
                 raise InputError(f"--data '{text}' is not of the form NAME=PATH or NAME=FIT,TEST")
-            new = [Given(name, paths)]
+            new = [StudyInput(name, paths)]
             named.append(name)
         else:
             paths = (Path(text),)
@@ -204,21 +262,21 @@ def inputs_of(texts: Iterable[str]) -> tuple[Inputs, list[str]]:
     return Inputs(found), named
 
 
-def _discovered(path: Path) -> Iterator[Given]:
+def _discovered(path: Path) -> Iterator[StudyInput]:
     """Yield the inputs that a path stands for."""
     if not path.is_dir():
         yield from _of_files([path, *path.parent.glob(f"*{path.suffix}")], only=path)
     elif is_run(path):
-        yield Given(path.name, (path,))
+        yield StudyInput(path.name, (path,))
     else:
         inside = sorted(path.iterdir())
         yield from _of_files([file for file in inside if file.suffix.lower() in SUFFIXES])
-        yield from (Given(folder.name, (folder,)) for folder in inside if folder.is_dir())
+        yield from (StudyInput(folder.name, (folder,)) for folder in inside if folder.is_dir())
         # What holds neither may be a data set itself.
-        yield Given(path.name, (path,))
+        yield StudyInput(path.name, (path,))
 
 
-def _of_files(paths: Iterable[Path], only: Path | None = None) -> Iterator[Given]:
+def _of_files(paths: Iterable[Path], only: Path | None = None) -> Iterator[StudyInput]:
     """Yield pairs of files, and single ones."""
     known = {path.name: path for path in paths if path.is_file()}
     for path in list(known.values()) if only is None else [only]:
@@ -230,9 +288,9 @@ def _of_files(paths: Iterable[Path], only: Path | None = None) -> Iterator[Given
         name = stem.removesuffix(VALIDATION)
         test = known.get(f"{name}{TEST}{suffix}")
         if name != stem and test is not None:
-            yield Given(name, (known[f"{stem}{suffix}"], test))
+            yield StudyInput(name, (known[f"{stem}{suffix}"], test))
         else:
-            yield Given(stem, (path,))
+            yield StudyInput(stem, (path,))
 
 
 def _state(path: Path) -> tuple[int, int]:

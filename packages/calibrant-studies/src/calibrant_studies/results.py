@@ -1,137 +1,44 @@
-"""What a study found: its cells gathered over seeds, the best of each group, and the published."""
+"""What a study found, and its tables: in the paper's layout, number by number, and in pairs."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from calibrant.evaluation.over_data_sets import ranks_within, t_interval
-from calibrant_studies.cells import Cell
-from calibrant_studies.declaration import Study
-from calibrant_studies.kept import as_kept
+from calibrant.core.tables import Table
+from calibrant.core.text import wrap
+from calibrant.evaluation.formatting import in_percent_are
+from calibrant.evaluation.over_data_sets import ranks_within
+from calibrant_studies.cells import CellResults, Failed, cells_of
+from calibrant_studies.declaration import Published, Study
+from calibrant_studies.estimates import FEWEST_SEEDS, Estimate, all_pairs, competing, estimates_of
 from calibrant_studies.kinds import kind_named
 from calibrant_studies.kinds.base import Measure
-from calibrant_studies.marks import competing, marked
-from calibrant_studies.needing import Missing
-from calibrant_studies.published import Published
-from calibrant_studies.rendering import as_text
+from calibrant_studies.requirements import Missing, what_to_provide
+from calibrant_studies.significance import Difference
+from calibrant_studies.store import as_kept
 
-# How much of the noise counts, and the standard deviations of normal noise that hold as much: a
-# paper doesn't say of how many seeds its spread is.
-_LEVEL, _NORMAL = 0.95, 1.96
-
-
-class Ran(NamedTuple):
-    """A cell with its result, and whether that was kept from before."""
-
-    cell: Cell
-    result: Mapping[str, Any]
-    reused: bool
-
-
-class Failed(NamedTuple):
-    """A cell that could not be computed, and why, in a sentence."""
-
-    cell: Cell
-    error: str
+MAY_BE_BEST = "+"
+RANK = "mean rank"
+LEFT_OUT = "Given, and left out, since no cell is about it:"
+Words = tuple[str, ...]
+Slot = list[Estimate]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """One number of a point of the grid, over seeds.
-
-    Attributes:
-        at: axis to value.
-        measure: what it is.
-        values: one a seed; one in all where seeds change nothing.
-        low, high: ends of the interval, means over seeds; None where there is none.
-        floor, floor_95: what honest confidences would show on average and in 95 % of cases.
-        replicates: R on resamples for each seed; empty where there are none.
-        pairing: what they are paired by.
-        published: the paper's number, or None.
-        best: whether it is the best of those that compete.
-        may_be_best: whether it may be; None where that can't be said.
-        of_seed: seed to the place of its value in `values`; what seeds don't change has one.
-        level: of the interval.
-    """
-
-    at: Mapping[str, str]
-    measure: Measure
-    values: tuple[float, ...]
-    low: float | None
-    high: float | None
-    floor: float | None
-    floor_95: float | None
-    replicates: tuple[tuple[float, ...], ...]
-    pairing: tuple[str, ...]
-    published: Published | None
-    best: bool = False
-    may_be_best: bool | None = None
-    of_seed: Mapping[int, int] = field(default_factory=dict[int, int])
-    level: float = _LEVEL
-
-    @property
-    def value(self) -> float:
-        """The mean over seeds."""
-        # Not the sum of equal values over their number, which may differ in the last digit.
-        first = self.values[0]
-        return first + sum(value - first for value in self.values) / len(self.values)
-
-    @property
-    def spread(self) -> float | None:
-        """The standard deviation over seeds; None where there is one value."""
-        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """The value less the published one, in the paper's units."""
-        if self.published is None:
-            return None
-        return self.measure.scale * self.value - self.published.value
-
-    @property
-    def within_noise(self) -> bool | None:
-        """Whether the published value lies within the noise of both; None where neither is known.
-
-        Nor can it be said where the interval was asked for at another level than 95 %.
-
-        Noise is the distance to the end of the interval on that side, half the t interval of the
-        mean over seeds, and 1.96 times the spread that the paper prints, taken together as
-        independent, and half a digit of rounding.
-        """
-        if self.published is None or self.difference is None or self.level != _LEVEL:
-            return None
-        end = self.low if self.difference > 0 else self.high
-        parts = [] if end is None else [self.measure.scale * (self.value - end)]
-        _, over_seeds = t_interval(np.array(self.values), _LEVEL)
-        if over_seeds is not None:
-            parts.append(self.measure.scale * (over_seeds - self.value))
-        if self.published.spread is not None:
-            parts.append(_NORMAL * self.published.spread)
-        if not parts:
-            return None
-        return abs(self.difference) <= math.hypot(*parts) + self.published.half_digit
-
-
-@dataclass(frozen=True)
-class StudyResult:
+class StudyResult(CellResults):
     """What a run of a study came to.
 
     Attributes:
-        study: what was asked.
-        ran: cells with their results.
         missing: inputs that weren't there.
         failed: cells that could not be computed.
         left_out: what was given and no cell takes, with reasons.
     """
 
-    study: Study
-    ran: Sequence[Ran]
     missing: Sequence[Missing]
     failed: Sequence[Failed]
     left_out: Sequence[str] = ()
@@ -149,17 +56,7 @@ class StudyResult:
     @cached_property
     def estimates(self) -> list[Estimate]:
         """Every number that the study shows, gathered over seeds, with marks."""
-        points: dict[tuple[tuple[str, str], ...], list[Ran]] = {}
-        for ran in self.ran:
-            points.setdefault(tuple(ran.cell.at.items()), []).append(ran)
-        found = [
-            estimate
-            for name in self.study.metrics
-            for at, of_point in points.items()
-            if (estimate := _estimate(self.study, dict(at), self.measures[name], of_point))
-            is not None
-        ]
-        return marked(found, self.study.compare)
+        return estimates_of(self)
 
     def ranks(self, metric: str) -> dict[str, float]:
         """Return each competitor's mean rank, 1 for the best, over groups that hold all of them."""
@@ -192,9 +89,12 @@ class StudyResult:
                 "may_be_best": estimate.may_be_best,
                 "published": None if estimate.published is None else estimate.published.value,
                 "difference": estimate.difference,
-                "within_noise": estimate.within_noise,
+                "difference_low": ends[0],
+                "difference_high": ends[1],
+                "verdict": estimate.verdict,
             }
             for estimate in self.estimates
+            for ends in [estimate.difference_ends or (None, None)]
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -227,39 +127,268 @@ def _scaled(measure: Measure, value: float | None) -> float | None:
     return None if value is None else measure.scale * value
 
 
-def _estimate(
-    study: Study, at: Mapping[str, str], measure: Measure, ran: Sequence[Ran]
-) -> Estimate | None:
-    """Return the number of a point, or None where none of its cells has it."""
-    # Cells of seeds that change nothing are one.
-    distinct = {id(each.result): each.result for each in ran}
-    found = [
-        (result, result["values"][measure.name])
-        for result in distinct.values()
-        if result["values"].get(measure.name, {}).get("value") is not None
-    ]
-    if not found:
-        return None
+def layout(result: StudyResult) -> Table:
+    """Return the table in the layout that the study declares; bold is the best of each group.
 
-    def mean(key: str) -> float | None:
-        numbers = [each.get(key) for _, each in found]
-        return None if None in numbers else sum(numbers) / len(numbers)
+    Rows without any number of one's own are left out. What stands in brackets was published.
+    """
+    study = result.study
+    slots: dict[tuple[Words, Words], Slot] = {}
+    for estimate in result.estimates:
+        place = _place(study, estimate.at, estimate.measure.title)
+        slots.setdefault(place, []).append(estimate)
+    rows = list(dict.fromkeys(down for down, _ in slots))
+    published = _published(result, rows)
+    places = dict.fromkeys(across for _, across in [*slots, *published])
+    columns = sorted(places, key=_order_of(study))
+    cells: list[list[str]] = []
+    bold: set[tuple[int, int]] = set()
+    for i, down in enumerate(rows):
+        line = list(down)
+        for across in columns:
+            slot = slots.get((down, across), [])
+            if slot and all(estimate.best for estimate in slot):
+                bold.add((i, len(line)))
+            line.append(_cell(slot, published.get((down, across)), ends=study.intervals))
+        cells.append(line)
+    head = [*study.rows, *(" ".join(across) for across in columns)]
+    labels = max(1, len(study.rows))
+    ranked = _with_ranks(result, head, cells, columns, slots)
+    legend = _legend(result, ranked=len(ranked[1]) > len(rows))
+    return Table(ranked[0], ranked[1], bold, legend, labels)
 
-    published = study.published_at(at, measure.name)
-    places = {id(result): place for place, (result, _) in enumerate(found)}
-    drawn = [result.get("replicates", {}).get(measure.name, ()) for result, _ in found]
-    same = len({len(each) for each in drawn}) == 1
-    return Estimate(
-        at,
-        measure,
-        tuple(each["value"] for _, each in found),
-        mean("low"),
-        mean("high"),
-        mean("floor"),
-        mean("floor_95"),
-        tuple(tuple(each) for each in drawn) if same and drawn[0] else (),
-        tuple(sorted({str(result.get("pairing")) for result, _ in found})),
-        None if any(result.get("apart") for result, _ in found) else published,
-        of_seed={r.cell.seed: places[id(r.result)] for r in ran if id(r.result) in places},
-        level=kind_named(study.kind).level(ran[0].cell),
+
+def _place(study: Study, at: Mapping[str, str], title: str) -> tuple[Words, Words]:
+    """Return the row and the column of a number."""
+    down = tuple(study.word(key, at) for key in study.rows) or ("",)
+    across = tuple(study.word(key, at) for key in study.columns)
+    return down, (*across, title) if len(study.metrics) > 1 or not across else across
+
+
+def layout_words(study: Study, keys: Sequence[str], at: Mapping[str, str]) -> str:
+    """Return what a point is called by several axes or attributes."""
+    return ", ".join(filter(None, (study.word(key, at) for key in keys)))
+
+
+def _published(result: StudyResult, rows: Sequence[Words]) -> dict[tuple[Words, Words], Published]:
+    """Return what was published, by place; where several numbers share one there is no one."""
+    study, measures = result.study, result.measures
+    found: dict[tuple[Words, Words], dict[int, Published]] = {}
+    points = {tuple(cell.at.items()): dict(cell.at) for cell in cells_of(study)}
+    # Numbers of one's own that what was published isn't about.
+    apart = {
+        (tuple(estimate.at.items()), estimate.measure.name)
+        for estimate in result.estimates
+        if estimate.published is None
+    }
+    for point, at in points.items():
+        for metric in study.metrics:
+            number = study.published_at(at, metric)
+            if number is None or (point, metric) in apart:
+                continue
+            place = _place(study, at, measures[metric].title)
+            if place[0] in rows:
+                found.setdefault(place, {})[id(number)] = number
+    return {place: next(iter(of.values())) for place, of in found.items() if len(of) == 1}
+
+
+def _order_of(study: Study) -> Callable[[Words], tuple[int, ...]]:
+    """Return what sorts columns as the study declares them."""
+    orders: list[dict[str, int]] = []
+    for key in study.columns:
+        if key in study.axes:
+            words = [value.label for value in study.axes[key]]
+        else:
+            values = [value for axis in study.axes.values() for value in axis]
+            words = [value.attributes[key] for value in values if key in value.attributes]
+        orders.append({word: i for i, word in reversed(list(enumerate(words)))})
+
+    def place(across: Words) -> tuple[int, ...]:
+        return tuple(order.get(word, -1) for order, word in zip(orders, across, strict=False))
+
+    return place
+
+
+def _cell(slot: Slot, published: Published | None, *, ends: bool) -> str:
+    """Return the value, its spread, its mark and what was published; the mean of several values.
+
+    With `ends` its interval, too.
+    """
+    text = ""
+    if slot:
+        measure = slot[0].measure
+        text = measure.show(sum(e.value for e in slot) / len(slot))
+    if len(slot) == 1:
+        if slot[0].spread is not None:
+            text += f" +- {slot[0].measure.show(slot[0].spread)}"
+        text += MAY_BE_BEST if slot[0].may_be_best else ""
+        if ends and slot[0].low is not None and slot[0].high is not None:
+            low, high = (slot[0].measure.show(end) for end in (slot[0].low, slot[0].high))
+            text += f" ({low} to {high})"
+    if published is not None:
+        text += f" ({published.text})"
+    return text.strip()
+
+
+def _with_ranks(
+    result: StudyResult,
+    head: list[str],
+    cells: list[list[str]],
+    columns: Sequence[Words],
+    slots: dict[tuple[Words, Words], Slot],
+) -> tuple[list[str], list[list[str]]]:
+    """Return the table with mean ranks: below it, if the competitors stand across."""
+    study = result.study
+    if study.compare is None or study.columns != (study.compare,) or len(cells) < 2:
+        return head, cells
+    line = [RANK, *[""] * (len(study.rows) - 1)]
+    for across in columns:
+        slot = next((s for (_, place), s in slots.items() if place == across), None)
+        ranks = {} if slot is None else result.ranks(slot[0].measure.name)
+        rank = None if slot is None else ranks.get(slot[0].at[study.compare])
+        line.append("" if rank is None else f"{rank:.2f}")
+    return head, [*cells, line] if any(line[len(study.rows) :]) else cells
+
+
+def _legend(result: StudyResult, *, ranked: bool) -> str:
+    """Return what the marks of the table mean, those that it has."""
+    found, said = result.estimates, list[str]()
+    percent, others = (
+        list(dict.fromkeys(e.measure.title for e in found if (e.measure.scale == 100) == wanted))
+        for wanted in (True, False)
     )
+    if percent:
+        said.append(in_percent_are(percent, others))
+    if any(estimate.spread is not None for estimate in found):
+        said.append("+- is the standard deviation over seeds.")
+    if any(estimate.published is not None for estimate in found):
+        said.append("In brackets what was published.")
+    if result.study.intervals:
+        said.append(f"In brackets {levels_in_words(found)} intervals.")
+    if any(estimate.may_be_best for estimate in found):
+        said.append(
+            f"{MAY_BE_BEST} may be the best of those that it competes with: the truly best of "
+            "these is marked in 95 % of cases."
+        )
+    if ranked:
+        said.append("Mean rank: over rows that have all of them, 1 is best.")
+    return "\n\n".join([" ".join(said), *result.study.footnotes]).strip()
+
+
+def details(result: StudyResult) -> Table:
+    """Return a row for each number: interval, floor, published value, difference and verdict."""
+    study, found = result.study, result.estimates
+    keys = [*study.rows, *study.columns]
+    several = len(study.metrics) > 1
+    compared = any(estimate.published is not None for estimate in found)
+    floored = any(estimate.floor is not None for estimate in found)
+    head = [*keys, *(["metric"] if several else []), "value", f"{levels_in_words(found)} interval"]
+    head += ["floor"] if floored else []
+    head += ["published", "difference", "verdict"] if compared else []
+    rows: list[list[str]] = []
+    for estimate in found:
+        measure = estimate.measure
+        line = [study.word(key, estimate.at) for key in keys]
+        line += [measure.title] if several else []
+        value = measure.show(estimate.value)
+        if estimate.spread is not None:
+            value += f" +- {measure.show(estimate.spread)}"
+        value += MAY_BE_BEST if estimate.may_be_best else ""
+        both = estimate.low is not None and estimate.high is not None
+        ends = f"{measure.show(estimate.low)} .. {measure.show(estimate.high)}" if both else ""
+        line += [value, ends]
+        line += [measure.show(estimate.floor)] if floored else []
+        if compared:
+            line += _beside(estimate)
+        rows.append(line)
+    marked = any(estimate.may_be_best for estimate in found)
+    notes = f"{MAY_BE_BEST} may be the best of those that it competes with. " if marked else ""
+    notes += "Floor: what honest confidences would show on average. " if floored else ""
+    if compared:
+        notes += (
+            "Difference: the value less the published one, with an interval for test rows, the "
+            "scatter of seeds and what the paper prints behind +-; it differs where the interval "
+            f"leaves out 0, and is undecided with fewer than {FEWEST_SEEDS} seeds."
+        )
+    return Table(head, rows, set(), notes.strip(), max(1, len(keys) + several))
+
+
+def levels_in_words(found: Sequence[Estimate]) -> str:
+    """Return the level of the intervals in words, or the levels."""
+    levels = dict.fromkeys(f"{100 * estimate.level:g} %" for estimate in found)
+    return " or ".join(levels) or "95 %"
+
+
+def _beside(estimate: Estimate) -> list[str]:
+    """Return the published value, the difference with its interval, and the verdict."""
+    if estimate.published is None or estimate.difference is None:
+        return ["", "", ""]
+    digits = estimate.measure.digits
+    text = f"{estimate.difference:+.{digits}f}"
+    if estimate.difference_ends is not None:
+        low, high = estimate.difference_ends
+        text += f" ({low:+.{digits}f} to {high:+.{digits}f})"
+    spread = estimate.published.spread
+    printed = "" if spread is None else f" +- {spread:g}"
+    return [f"{estimate.published.text}{printed}", text, estimate.verdict]
+
+
+def tables(result: StudyResult) -> list[tuple[str, Table]]:
+    """Return all tables that have rows, each with a heading."""
+    if not result.estimates:
+        return []
+    found = [("", layout(result)), ("Number by number", details(result))]
+    against = differences(result)
+    found += [("Paired differences", against)] if against.rows else []
+    return [*found, *kind_named(result.study.kind).tables(result)]
+
+
+def as_text(result: StudyResult) -> str:
+    """Return what a terminal shows."""
+    study = result.study
+    parts = [f"{study.name}: {study.title}"]
+    if result.missing:
+        parts.append(
+            f"Not there, and left out (--data gives it):\n{what_to_provide(result.missing)}"
+        )
+    if result.left_out:
+        parts.append("\n".join([LEFT_OUT, *(wrap(f"- {each}") for each in result.left_out)]))
+    for heading, table in tables(result):
+        lead = f"{heading}\n\n" if heading else ""
+        parts.append(f"{lead}{table.to_text()}")
+        parts += [wrap(note) for note in table.notes.split("\n\n")]
+    if result.failed:
+        lines = [f"- {failed.cell}: {failed.error}" for failed in result.failed]
+        parts.append("\n".join(["Failed, and tried again by the next run:", *lines]))
+    return "\n\n".join(part for part in parts if part)
+
+
+def differences(result: StudyResult) -> Table:
+    """Return a row for each competitor and each of those that the study sets it against."""
+    study = result.study
+    others = [key for key in (*study.rows, *study.columns) if key != study.compare]
+    rows = [
+        [
+            *(study.word(key, pair.rest) for key in others),
+            pair.words,
+            *(shown(found, measure) if found else "" for measure, found in pair.found.items()),
+        ]
+        for pair in all_pairs(result)
+        if any(pair.found.values())
+    ]
+    notes = (
+        "Means over seeds with 95 % intervals, from resamples of test rows that both share and, by "
+        "Student's t, the scatter of seeds; * where the interval leaves out 0."
+    )
+    titles = [result.measures[name].title for name in study.metrics]
+    return Table([*others, "difference", *titles], rows, set(), notes, len(others) + 1)
+
+
+def shown(found: Difference, measure: Measure) -> str:
+    """Return a difference and its interval as tables have them.
+
+    Two competitors that do the same differ by rounding: what the digits don't show gets no star.
+    """
+    ends = [f"{measure.scale * end:+.{measure.digits}f}" for end in found]
+    star = "*" if found.clear and any(map(float, ends)) else ""
+    return f"{ends[0]} ({ends[1]} to {ends[2]}){star}"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from calibrant.core.errors import InputError
 from calibrant.core.tables import Table
 from calibrant_studies.figures import content, draw
-from calibrant_studies.needing import told
-from calibrant_studies.rendering import LEFT_OUT, tables
+from calibrant_studies.requirements import what_to_provide
+from calibrant_studies.results import LEFT_OUT, tables
 
 if TYPE_CHECKING:
     from calibrant_studies.results import StudyResult
@@ -177,7 +177,7 @@ def _left_out(result: StudyResult) -> list[str]:
     """Return what isn't there and what failed, a text each."""
     said: list[str] = []
     if result.missing:
-        said.append(f"Left out, since it wasn't there:\n\n{told(result.missing)}")
+        said.append(f"Left out, since it wasn't there:\n\n{what_to_provide(result.missing)}")
     if result.left_out:
         said.append("\n".join([f"{LEFT_OUT}\n", *(f"- {each}" for each in result.left_out)]))
     if result.failed:

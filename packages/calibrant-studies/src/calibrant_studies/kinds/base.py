@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from calibrant._version import __version__
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
 from calibrant.metrics.metric_types import Metric
 from calibrant.metrics.registry import METRICS
-from calibrant_studies.cells import Cell
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.declaration import METHOD, Study
-from calibrant_studies.inputs import Given, Inputs
+from calibrant_studies.inputs import Inputs, StudyInput
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from calibrant.core.tables import Table
-    from calibrant_studies.results import StudyResult
+
+
+@contextmanager
+def quietly() -> Generator[None]:
+    """Hide the warnings of fits, of which few rows give many: the table shows what comes of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
 
 LEVEL = 0.95  # of intervals, where nothing else is asked for
 # Settings of the intervals of a cell's numbers, where these come from resamples.
@@ -60,7 +71,7 @@ PREDICTIONS = (
 WITH_FEATURES = f"features of the last layer in the files of predictions ({PREDICTIONS})"
 
 
-def has_features(given: Given) -> bool:
+def has_features(given: StudyInput) -> bool:
     """Return whether the predictions of an input come with features."""
     return all(rows is None or rows.features is not None for rows in given.predictions())
 
@@ -105,24 +116,27 @@ class Measure:
 
 
 class Kind(ABC):
-    """A kind of cell. Each stands in a module of its own in this folder, as its `KIND`.
+    """A kind of cell: what it needs, on what its numbers depend, and how they are computed.
 
     Attributes:
         version: another one for whatever changes the numbers; it is part of every cell's address.
         axes: those that it knows; any other must bring settings with each of its values.
         defaults: what can be set, with the values that hold otherwise.
-        unread: of these, what its numbers don't hang on; to set it would do nothing, in silence.
+        unread: of these, what changes none of its numbers; to set one is refused.
+        own_measures: what it measures; the catalogue of metrics if it says nothing.
     """
 
     version: ClassVar[str]
     axes: ClassVar[tuple[str, ...]] = ("input", "method")
     defaults: ClassVar[Mapping[str, Any]] = {}
     unread: ClassVar[tuple[str, ...]] = ()
+    own_measures: ClassVar[tuple[Measure, ...]] = ()
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """What it measures; by default the catalogue of metrics."""
-        return {name: Measure.of(metric) for name, metric in METRICS.items()}
+        """What it measures, by name."""
+        found = self.own_measures or map(Measure.of, METRICS.values())
+        return {measure.name: measure for measure in found}
 
     def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:
         """Return which of the inputs that were given by name are rows, or among them."""
@@ -190,9 +204,13 @@ class Kind(ABC):
         """Return a setting of a cell."""
         return cell.settings.get(name, self.defaults[name])
 
-    @abstractmethod
+    def settings(self, cell: Cell, *names: str) -> dict[str, Any]:
+        """Return several settings of a cell by name, or all of them."""
+        return {name: self.setting(cell, name) for name in names or self.defaults}
+
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return what a cell needs."""
+        """Return what a cell needs; predictions by the name of its input if it says nothing."""
+        return (Need(cell.input, PREDICTIONS),)
 
     @abstractmethod
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
@@ -206,15 +224,15 @@ class Kind(ABC):
         """Return the version of the method; another one is computed anew."""
         return ""
 
-    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
+    def tables(self, result: CellResults) -> list[tuple[str, Table]]:
         """Return tables of its own, each with a heading, to stand below those of every study."""
         return []
 
-    def document(self, result: StudyResult) -> dict[str, Any]:
+    def document(self, result: CellResults) -> dict[str, Any]:
         """Return what stands in the JSON of a result besides that of every study."""
         return {}
 
-    def draw(self, result: StudyResult) -> Figure | None:
+    def draw(self, result: CellResults) -> Figure | None:
         """Return a figure of its own for a study's result; None for what the study declares."""
         return None
 
@@ -248,6 +266,9 @@ class Simulated(Kind):
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         """Return where the cell stands, its seed and its settings."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
         method = {METHOD: cell.method} if METHOD in cell.at else {}
-        return {**cell.at, **method, "seed": cell.seed, **settings}
+        return {**cell.at, **method, "seed": cell.seed, **self.settings(cell)}
+
+    def method_version(self, cell: Cell) -> str:
+        """Return the version of Calibrant, whose intervals and tests these kinds try."""
+        return __version__

@@ -14,24 +14,31 @@ import numpy as np
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.files.atomic import replacing
 from calibrant.posthoc.registry import make_calibrator
-from calibrant_studies.calarena.among import (
-    MEASURES,
-    RANKED_BY,
-    check_same,
-    column,
-    entry,
-    published_column,
-    ranked,
+from calibrant_studies.calarena.experiments import (
+    MADE,
+    Experiments,
+    MadeExperiments,
+    StoredExperiments,
+    scores_of,
 )
-from calibrant_studies.calarena.made import MADE, MadeExperiments
 from calibrant_studies.calarena.protocol import (
     blocks_of,
     improvements,
     resampled_weights,
 )
-from calibrant_studies.calarena.published import BASE, Key, Results, read_published
-from calibrant_studies.calarena.running import Experiments, scores_of
-from calibrant_studies.calarena.stored import StoredExperiments
+from calibrant_studies.calarena.published_ranking import (
+    BASE,
+    MEASURES,
+    RANKED_BY,
+    Key,
+    Results,
+    check_same,
+    column,
+    entry,
+    published_column,
+    ranked,
+    read_published,
+)
 from calibrant_studies.cells import Cell
 from calibrant_studies.declaration import Study
 from calibrant_studies.inputs import Inputs
@@ -224,6 +231,3 @@ def _tables(path: Path, digest: str) -> dict[str, Results]:
         for method in [name for name in results.scores if name.startswith("CB")]:
             del results.scores[method]
     return found
-
-
-KIND = CalArena()

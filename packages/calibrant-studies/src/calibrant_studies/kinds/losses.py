@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 from calibrant.core.tables import Table
 from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs
-from calibrant_studies.kinds.training import Training
-from calibrant_studies.losses.feature_norm import NORM_COLUMNS, key_of, norm_estimates
-from calibrant_studies.losses.gate import gate_on_test_images
-from calibrant_studies.losses.paper import all_tables
+from calibrant_studies.kinds.networks import Training
+from calibrant_studies.losses.probes import (
+    NORM_COLUMNS,
+    gate_on_test_images,
+    key_of,
+    norm_estimates,
+)
 from calibrant_studies.losses.record import as_document, kept_of, runs_of
-from calibrant_studies.losses.runs import SMART_FIT, Run
-from calibrant_studies.losses.statistics import same
+from calibrant_studies.losses.statistics import SMART_FIT, Run, same
+from calibrant_studies.losses.tables import all_tables
 from calibrant_studies.networks.plans import NONE, SELDOM, Plan, plan_of
-from calibrant_studies.networks.recorded import Recorded, recorded_of
-from calibrant_studies.networks.sources import Source
+from calibrant_studies.networks.sources import Recorded, Source, recorded_of
 from calibrant_studies.networks.trained import Network
 
 if TYPE_CHECKING:
@@ -141,6 +143,3 @@ def _trained_again(runs: list[Run]) -> Table:
     words = {True: "the same results as before", False: "other results than before"}
     rows = [[f"{r.line}, seed {r.seed}", words[r.again]] for r in runs if r.again is not None]
     return Table(["network", "has"], rows, labels=2)
-
-
-KIND = Losses()

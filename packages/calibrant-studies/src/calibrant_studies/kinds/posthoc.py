@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -15,22 +19,30 @@ import numpy as np
 from calibrant._version import __version__
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
+from calibrant.core.tables import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
+from calibrant.evaluation.uncertainty import paired_difference
+from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant_studies.averaged import averaged
 from calibrant_studies.cells import Cell, cells_of
-from calibrant_studies.data import Draw
 from calibrant_studies.declaration import METHOD, Study
-from calibrant_studies.inputs import Drawn, Inputs
-from calibrant_studies.kinds.base import PREDICTIONS, WITH_FEATURES, Kind, Measure, Need
-from calibrant_studies.measuring import quietly
+from calibrant_studies.inputs import Draw, Drawn, Inputs
+from calibrant_studies.kinds.base import (
+    PREDICTIONS,
+    RESAMPLED,
+    WITH_FEATURES,
+    Kind,
+    Measure,
+    Need,
+    quietly,
+)
 
 if TYPE_CHECKING:
-    from calibrant.core.tables import Table
+    from calibrant_studies.cells import Ran
     from calibrant_studies.results import StudyResult
 
 # Measured in any case, so that tables of different metrics share their cells.
@@ -255,4 +267,168 @@ def code_of(method: type[Calibrator]) -> str:
     return digest.hexdigest()[:12]
 
 
-KIND = PostHoc()
+# What `auto` averaged in a study, and what that was worth.
+
+AUTO, LOSS = "auto", "nll"
+
+
+def averaged(result: StudyResult) -> list[tuple[str, Table]]:
+    """Return mean weights over seeds, and the NLL over that of the best other method."""
+    groups: dict[tuple[tuple[str, str], ...], dict[str, list[Ran]]] = {}
+    for ran in result.ran:
+        rest = tuple((axis, name) for axis, name in ran.cell.at.items() if axis != METHOD)
+        groups.setdefault(rest, {}).setdefault(ran.cell.at.get(METHOD, ""), []).append(ran)
+    rows: list[list[str]] = []
+    for rest, methods in groups.items():
+        every = [
+            ran.result["averaged"] for ran in methods.get(AUTO, ()) if "averaged" in ran.result
+        ]
+        if not every:
+            continue
+        total: Counter[str] = Counter()
+        for weights in every:
+            total.update(weights)
+        shares = {name: 100 * share / len(every) for name, share in total.most_common()}
+        means = {
+            name: float(np.mean([ran.result["values"][LOSS]["value"] for ran in of]))
+            for name, of in methods.items()
+        }
+        own = means.pop(AUTO)
+        best = min(means, key=lambda name: means[name], default=None)
+        regret = "" if best is None else f"{own - means[best]:+.4f} to {best}"
+        said = ", ".join(f"{name} {share:.0f}" for name, share in shares.items() if share >= 0.5)
+        rows.append([*(name for _, name in rest), said, regret])
+    if not rows:
+        return []
+    axes = [axis for axis in result.study.axes if axis != METHOD]
+    notes = (
+        "Mean weights over seeds in percent; regret: the mean NLL less that of the method which "
+        "turned out the best."
+    )
+    table = Table([*axes, "weights", "regret"], rows, set(), notes, len(axes) + 1)
+    return [("What auto averaged", table)]
+
+
+# What a method takes away from the uncalibrated error: SMART's Figures 11 to 14.
+
+TAKEN = "_taken"
+# Measured in any case, so that figures of different metrics share their cells.
+REDUCED = ("ece", "adaece")
+
+
+class Reduction(PostHoc):
+    """As `posthoc`; ``ece_taken`` is the uncalibrated ECE less the method's, and so on."""
+
+    version: ClassVar[str] = "2"
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """Every metric of the catalogue, as what is taken from it."""
+        found = (replace(Measure.of(m), better="high") for m in METRICS.values())
+        return {
+            f"{one.name}{TAKEN}": replace(
+                one, name=f"{one.name}{TAKEN}", title=f"{one.title} taken away"
+            )
+            for one in found
+        }
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return that of `posthoc`, with the metrics that are taken from."""
+        return super().configuration(cell, inputs) | {"metrics": sorted(_metrics(cell))}
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return differences with paired bootstrap intervals."""
+        fit, test = self.rows(cell, inputs)
+        level = self.setting(cell, "level")
+        options: dict[str, Any] = {
+            "metrics": _metrics(cell),
+            "resamples": self.setting(cell, "resamples"),
+            "level": level,
+            "seed": cell.seed if inputs[cell.input].is_split else 0,
+        }
+        after = self.fitted(cell, fit).apply_predictions(test)
+        before, now = evaluate(test, **options), evaluate(after, **options)
+        values: dict[str, dict[str, float]] = {}
+        replicates: dict[str, list[float]] = {}
+        for name in _metrics(cell):
+            drawn = before[name].replicates, now[name].replicates
+            taken = paired_difference(*drawn, (before[name].value, now[name].value), level)
+            values[name + TAKEN] = {"value": taken.value, "low": taken.low, "high": taken.high}
+            replicates[name + TAKEN] = [float(f"{each:.7g}") for each in drawn[0] - drawn[1]]
+        split = f" split {cell.seed}" if inputs[cell.input].is_split else ""
+        pairing = f"{inputs[cell.input].digest}{split}"
+        return {"values": values, "replicates": replicates, "pairing": pairing}
+
+
+def _metrics(cell: Cell) -> list[str]:
+    return list(dict.fromkeys([*REDUCED, *(name.removesuffix(TAKEN) for name in cell.metrics)]))
+
+
+# How long methods take, as multiples of temperature scaling: SMART's Table 5.
+
+BASE = "temperature"
+WARM_UP_ROWS = 200
+
+
+class Runtime(PostHoc):
+    """Fit and apply a method and temperature scaling in turn; medians over `repeats`.
+
+    Both are run side by side, after a run of each on few rows that loads what they need, and it is
+    processor time that counts: what else the machine does slows both. The ratio has the quartiles
+    of single ratios in place of an interval.
+    """
+
+    version: ClassVar[str] = "2"
+    unread: ClassVar[tuple[str, ...]] = RESAMPLED
+    defaults: ClassVar[Mapping[str, Any]] = {**PostHoc.defaults, "repeats": 5}
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """Seconds and the ratio."""
+        return {
+            "seconds": Measure("seconds", "processor seconds", digits=4),
+            "ratio": Measure("ratio", "times TS", digits=1),
+        }
+
+    def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
+        """Return that of `posthoc`, with the repeats and the machine: times hold for no other."""
+        machine = [platform.machine(), os.cpu_count()]
+        repeats = {"repeats": self.setting(cell, "repeats"), "machine": machine}
+        return super().configuration(cell, inputs) | repeats
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        """Return medians, and the quartiles of the ratio."""
+        fit, test = self.rows(cell, inputs)
+        base_cell = Cell(cell.study, cell.kind, {**cell.at, "method": BASE}, cell.seed)
+        few = fit.take(np.arange(min(fit.n, WARM_UP_ROWS)))
+        for one in (base_cell, cell):
+            seconds_of(self.calibrator(one), few, few)
+        times = np.empty((self.setting(cell, "repeats"), 2))
+        for both in times:
+            both[0] = seconds_of(self.calibrator(base_cell), fit, test)
+            both[1] = seconds_of(self.calibrator(cell), fit, test)
+        if cell.method == BASE:  # held against itself it says how steady the machine is
+            times[:, 1] = times[:, 0]
+        ratio = times[:, 1] / times[:, 0]
+        low, middle, high = (float(part) for part in np.quantile(ratio, [0.25, 0.5, 0.75]))
+        return {
+            "values": {
+                "seconds": {"value": float(np.median(times[:, 1]))},
+                "ratio": {"value": middle, "low": low, "high": high},
+            },
+            "seconds": times[:, 1].tolist(),
+            "base_seconds": times[:, 0].tolist(),
+            "fit_rows": fit.n,
+            "test_rows": test.n,
+            "classes": fit.n_classes,
+        }
+
+
+def seconds_of(calibrator: Calibrator, fit: Predictions, test: Predictions) -> float:
+    """Return the processor seconds of a fit and an application, of which nothing is known yet."""
+    fresh = [rows.take(np.arange(rows.n)) for rows in (fit, test)]
+    with quietly():
+        began = time.process_time()
+        calibrator.fit_predictions(fresh[0])
+        calibrator.apply_predictions(fresh[1])
+        return time.process_time() - began

@@ -9,9 +9,8 @@ import numpy as np
 
 from calibrant.report.figures import PALETTE, QUIET
 from calibrant.report.gate_figure import PANELS, gate_over_epochs
-from calibrant_studies.losses.gate import gate_histories
-from calibrant_studies.losses.runs import AFTER, Run
-from calibrant_studies.losses.statistics import lines_of, mean, seeds_of
+from calibrant_studies.losses.probes import gate_histories
+from calibrant_studies.losses.statistics import AFTER, Run, lines_of, mean, seeds_of
 from calibrant_studies.losses.tables import IN_WORDS
 
 if TYPE_CHECKING:

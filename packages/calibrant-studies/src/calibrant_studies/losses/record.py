@@ -16,22 +16,26 @@ import numpy as np
 
 from calibrant.evaluation.uncertainty import PairedDifference
 from calibrant_studies.declaration import INPUT
-from calibrant_studies.losses.controls import PAIRS
-from calibrant_studies.losses.paper import CLAIMS
-from calibrant_studies.losses.runs import AFTER, METRICS, REFERENCE, Measured, Run, in_order
 from calibrant_studies.losses.statistics import (
+    AFTER,
     LEVEL,
+    METRICS,
+    REFERENCE,
     EarlierDifference,
+    Measured,
+    Run,
     Side,
     difference,
+    in_order,
     lines_of,
     mean,
     seeds_of,
 )
+from calibrant_studies.losses.tables import CLAIMS, PAIRS
 from calibrant_studies.networks.plans import SELDOM
 
 if TYPE_CHECKING:
-    from calibrant_studies.results import Ran
+    from calibrant_studies.cells import Ran
 
 Question = tuple[Side, Side, str]  # first, second, metric
 COMMON = ("net", "protocol", "epochs", "batch_size", "rate", "precision")

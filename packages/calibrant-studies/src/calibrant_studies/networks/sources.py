@@ -1,17 +1,92 @@
-"""Where the network of a cell comes from: predictions, a finished run, or images to train on."""
+"""Numbers that were kept of networks whose files are gone: ``docs/results/losses.json``.
+
+The study of losses trained them on CIFAR-10.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from calibrant.core.errors import InputError
-from calibrant_studies.inputs import Given, Inputs
+from calibrant.core.text import counted, shortened
+from calibrant_studies.inputs import Inputs, StudyInput
 from calibrant_studies.kinds.base import Need
-from calibrant_studies.networks.plans import SYNTHETIC, Plan
-from calibrant_studies.networks.recorded import Recorded, recorded_of
+from calibrant_studies.networks.plans import SELDOM, SYNTHETIC, Plan
+
+DATA = "cifar10"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What was kept of one network.
+
+    Attributes:
+        values: by metric, as results of cells have them.
+        epochs: what was kept of each epoch of the training; empty if nothing was.
+        line: what it is called there.
+        smart_fit: how SMART was fitted to it.
+        document: all that was kept, of other networks, too.
+    """
+
+    values: dict[str, dict[str, Any]]
+    epochs: list[dict[str, Any]]
+    line: str
+    smart_fit: str
+    document: dict[str, Any]
+
+
+def recorded_of(given: StudyInput, plan: Plan) -> Recorded | None:
+    """Return what a file of results holds of the network of a plan, or None."""
+    if plan.input != DATA or plan.stage or given.path.suffix != ".json":
+        return None
+    document = (
+        _read_record(given.path, given.path.stat().st_mtime_ns) if given.path.is_file() else None
+    )
+    if document is None:
+        return None
+    told: dict[str, Any] = {**dict.fromkeys(SELDOM), **document["settings"]}
+    if any(plan.run.get(name) != value for name, value in told.items()):
+        return None
+    for name, line in document["lines"].items():
+        settings: dict[str, Any] = line["settings"]
+        asked = {key: plan.run[key] for key in settings if key in plan.run}
+        if asked != settings:
+            continue
+        run = _of(document, "runs", name, plan.seed)
+        values = run.get("after", {}).get(plan.after)
+        epochs = _of(document, "gate_by_epoch", name, plan.seed).get("epochs", [])
+        if values is None:
+            return None
+        return Recorded(values, epochs, name, run["smart_fit"], document)
+    return None
+
+
+def _of(document: dict[str, Any], key: str, line: str, seed: int) -> dict[str, Any]:
+    for row in cast("list[dict[str, Any]]", document.get(key, [])):
+        if (row["line"], row["seed"]) == (line, seed):
+            return row
+    return {}
+
+
+@lru_cache(maxsize=8)
+def _read_record(path: Path, state: int) -> dict[str, Any] | None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(document, dict) or not {"lines", "settings", "runs"} <= set(
+        cast("dict[str, Any]", document)
+    ):
+        return None
+    return cast("dict[str, Any]", document)
+
+
+# Where the network of a cell comes from: predictions, a finished run, or images to train on.
 
 SourceKind = Literal["predictions", "run", "recorded", "images", "synthetic"]
 
@@ -28,7 +103,7 @@ class Source:
     """
 
     kind: SourceKind
-    given: Given | None = None
+    given: StudyInput | None = None
     recorded: Recorded | None = None
 
     @property
@@ -41,11 +116,11 @@ class Source:
         return _outputs(self.given).digest
 
 
-def _outputs(given: Given) -> Given:
+def _outputs(given: StudyInput) -> StudyInput:
     """Return the predictions of a run, which stay as they are when more is put beside them."""
     if not given.is_run:
         return given
-    return Given(given.name, (given.path / "val.npz", given.path / "test.npz"))
+    return StudyInput(given.name, (given.path / "val.npz", given.path / "test.npz"))
 
 
 def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source | None:
@@ -80,12 +155,12 @@ def source_of(plan: Plan, inputs: Inputs, *, recorded: bool = False) -> Source |
     return None
 
 
-def is_trained(given: Given) -> bool:
+def is_trained(given: StudyInput) -> bool:
     """Return whether an input is a finished run; a data set may be three files called like one."""
     return given.is_run and configuration_of(given) is not None
 
 
-def configuration_of(given: Given) -> dict[str, object] | None:
+def configuration_of(given: StudyInput) -> dict[str, object] | None:
     """Return what the ``config.json`` of a run says, or None where there is none to be read."""
     try:
         return given.configuration
@@ -93,7 +168,7 @@ def configuration_of(given: Given) -> dict[str, object] | None:
         return None
 
 
-def made_by(given: Given, plan: Plan, images: Given | None) -> bool:
+def made_by(given: StudyInput, plan: Plan, images: StudyInput | None) -> bool:
     """Return whether a run trained the network of a plan on its data set."""
     configuration = configuration_of(given)
     if configuration is None or not plan.is_of(configuration):
@@ -109,7 +184,7 @@ def _is_called(file: str, name: str) -> bool:
     return file.startswith(name) and not file[len(name) :][:1].isalnum()
 
 
-def _the_one(made: list[Given], plan: Plan) -> Given:
+def _the_one(made: list[StudyInput], plan: Plan) -> StudyInput:
     """Return the run of a plan; the same run under several names is one."""
     first, *others = made
     for other in others:
@@ -121,7 +196,7 @@ def _the_one(made: list[Given], plan: Plan) -> Given:
     return first
 
 
-def _check(given: Given, plan: Plan) -> None:
+def _check(given: StudyInput, plan: Plan) -> None:
     configuration = given.configuration
     apart = {"seed": (configuration.get("seed"), plan.seed)} | plan.apart(configuration)
     for name, (own, wanted) in apart.items():
@@ -189,3 +264,46 @@ def need_of(plan: Plan, *, recorded: bool = False) -> NetworkNeed:
         TRAINABLE if plan.trains else GIVEN.format(plan.name.removesuffix(str(plan.seed)) + "SEED")
     )
     return NetworkNeed(plan.input, what, plan=plan, recorded=recorded)
+
+
+# Runs that were given to a study and that none of its cells is about: how many, and why.
+# So many runs are named for a reason.
+_NAMED = 3
+
+
+def left_out(plans: Iterable[Plan], inputs: Inputs) -> list[str]:
+    """Return a sentence for each reason why runs are left out, with their number.
+
+    Args:
+        plans: of all cells.
+        inputs: what is given.
+    """
+    asked = list({plan.digest(plan.input): plan for plan in plans}.values())
+    names = {plan.name for plan in asked}
+    reasons: dict[str, list[str]] = {}
+    for given in inputs.values():
+        configuration = configuration_of(given) if given.is_run else None
+        if configuration is None or given.name in names:
+            continue
+        if not any(made_by(given, plan, inputs.get(plan.input)) for plan in asked):
+            reasons.setdefault(_reason(configuration, asked), []).append(given.name)
+    return [
+        f"{counted(len(runs), 'run')} ({shortened(runs, _NAMED)}): {why}"
+        for why, runs in reasons.items()
+    ]
+
+
+def _reason(configuration: Mapping[str, Any], asked: Iterable[Plan]) -> str:
+    """Return by what a run differs from the plan that it comes closest to."""
+    differences = (plan.apart(configuration) for plan in asked)
+    apart = min(differences, key=len, default=dict[str, tuple[Any, Any]]())
+    if apart:
+        said = ((name, _shown(own), _shown(wanted)) for name, (own, wanted) in apart.items())
+        return "; ".join(f"{name} is {own}, not {wanted}" for name, own, wanted in said)
+    if all(configuration.get("seed") != plan.seed for plan in asked):
+        return f"seed {configuration.get('seed')} isn't asked for"
+    return "trained on other images"
+
+
+def _shown(value: Any) -> str:
+    return "that of the protocol" if value is None else str(value) or "none"

@@ -1,38 +1,182 @@
-"""The network of a plan, trained if need be, and what it says of images."""
+"""Heads of second stages: trained once, kept as a file, and read by every cell about them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from calibrant._version import __version__
 from calibrant.core.errors import InputError
 from calibrant.files import read_predictions
-from calibrant.files.atomic import whole_set
+from calibrant.files.atomic import replacing, whole_set
 from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant_studies.inputs import Given, Inputs
-from calibrant_studies.measuring import quietly
-from calibrant_studies.networks.heads import Head, file_of, fitted, kept
+from calibrant_studies.inputs import Inputs, StudyInput
+from calibrant_studies.kinds.base import quietly
 from calibrant_studies.networks.images import data_set, in_memory
 from calibrant_studies.networks.plans import SYNTHETIC, Plan
 from calibrant_studies.networks.sources import Source, source_of
-from calibrant_studies.networks.spent import Spent, measured
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from calibrant.training.data.dataset import DataSet
     from calibrant.training.data.images import ImageSet
     from calibrant.training.second_stages import SecondStage
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head that a second stage has trained.
+
+    Attributes:
+        module: (N, D) features in, (N, K) logits out.
+        history: what was kept of each epoch.
+        notes: what the fit warned of.
+    """
+
+    module: nn.Module
+    history: list[dict[str, float]]
+    notes: list[str]
+
+    def logits(self, features: Any) -> Any:
+        """Return (N, K) logits of (N, D) features."""
+        import torch
+
+        from calibrant.training.second_stages.sources import (
+            READ_ROWS,
+            head_logits,
+            row_parts,
+            tensor_of,
+        )
+
+        rows = tensor_of(np.asarray(features))
+        parts = [head_logits(self.module, part) for part in row_parts(rows, READ_ROWS)]
+        return torch.cat(parts).numpy()
+
+
+def file_of(plan: Plan, digest: str) -> str:
+    """Return what the file of a plan's head is called; `digest` is that of its network."""
+    told = [digest, plan.stage, dict(plan.stage_arguments), plan.seed, __version__]
+    text = json.dumps(told, sort_keys=True)
+    return f"head-{hashlib.sha256(text.encode()).hexdigest()[:24]}.safetensors"
+
+
+def fitted_stage(
+    plan: Plan, training: Predictions, validation: Predictions, test: Predictions
+) -> SecondStage:
+    """Return the second stage of a plan, fitted to the features of the training rows.
+
+    Raises:
+        InputError: one of the sets holds no features.
+    """
+    from calibrant.training.second_stages import make_second_stage
+
+    stage = make_second_stage(plan.stage, **{"seed": plan.seed, **plan.stage_arguments})
+    for part in (training, validation, test):
+        if part.features is None:
+            raise InputError(f"{part.source}: holds no features for a second stage to learn from")
+    fit_to(stage, training, validation)
+    return stage
+
+
+def fit_to(stage: SecondStage, training: Predictions, validation: Predictions) -> None:
+    """Fit a second stage to the features of the training rows, beside the network's own head."""
+    with quietly():
+        stage.fit(
+            training.features,
+            training.labels,
+            (validation.features, validation.labels),
+            n_classes=validation.n_classes,
+            reference_logits=validation.logits,
+        )
+
+
+def kept_head(file: Path) -> Head:
+    """Return the head in a file."""
+    from calibrant.training.second_stages import load_head
+    from calibrant.training.second_stages.heads import FORMAT
+
+    header, _ = FORMAT.read(file)
+    return Head(load_head(file), json.loads(header["history"]), json.loads(header["notes"]))
+
+
+# What a training took: seconds by the clock, and seconds of the processor.
+
+SECONDS_FILE = "seconds.json"
+
+
+@dataclass
+class Spent:
+    """How long something took.
+
+    Attributes:
+        clock: seconds that passed.
+        processor: seconds that this process computed, all its threads together. They don't grow
+            when others use the machine; None where the work was done elsewhere, on a GPU.
+    """
+
+    clock: float = 0.0
+    processor: float | None = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        both = (self.processor, other.processor)
+        known = None if None in both else sum(cast("tuple[float, float]", both))
+        return Spent(self.clock + other.clock, known)
+
+    def write(self, folder: Path) -> None:
+        """Keep it in a folder."""
+        with replacing(folder / SECONDS_FILE) as temporary:
+            temporary.write_text(json.dumps(vars(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> Spent | None:
+        """Return what was kept in a folder; None if nothing was."""
+        try:
+            found: Any = json.loads((folder / SECONDS_FILE).read_text(encoding="utf-8"))
+            if isinstance(found, dict):
+                kept = cast("dict[str, Any]", found)
+                processor = kept["processor"]
+                return cls(float(kept["clock"]), None if processor is None else float(processor))
+            return cls(float(found), None)  # earlier versions kept the clock alone
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
+@contextmanager
+def measured(on: str = "cpu") -> Generator[Spent]:
+    """Measure the block: what it took is known behind it.
+
+    Args:
+        on: where its work is done: "cpu", "cuda", "mps" or "auto", as Lightning understands them.
+    """
+    spent = Spent()
+    began, computed = time.perf_counter(), time.process_time()
+    yield spent
+    spent.clock = time.perf_counter() - began
+    spent.processor = time.process_time() - computed if _on_processor(on) else None
+
+
+def _on_processor(accelerator: str) -> bool:
+    import torch
+
+    others = (torch.cuda.is_available(), torch.backends.mps.is_available())
+    return accelerator == "cpu" or (accelerator == "auto" and not any(others))
+
+
+# The network of a plan, trained if need be, and what it says of images.
 
 _TRAIN = "train.npz"
 
@@ -125,9 +269,9 @@ class Network:
     def images(self) -> DataSet:
         """Its data set, as given or where its run found it."""
         name, inputs = self.plan.input, self.inputs
-        configuration = Given(name, (self._run(),)).configuration
+        configuration = StudyInput(name, (self._run(),)).configuration
         if name not in inputs and name != SYNTHETIC:
-            inputs = Inputs({name: Given(name, (Path(str(configuration["data"])),))})
+            inputs = Inputs({name: StudyInput(name, (Path(str(configuration["data"])),))})
         return data_set(name, inputs, self.place / "image-cache", configuration.get("n_classes"))
 
     def says_of(self, images: ImageSet, *, known: bool = True) -> Predictions:
@@ -157,22 +301,22 @@ class Network:
         with locked(file):
             if not file.is_file():
                 self.fit_stage().save(file)
-        return kept(file)
+        return kept_head(file)
 
     def fit_stage(self) -> SecondStage:
         """Return its second stage, fitted anew."""
-        return fitted(self.plan, self.training_rows(), self.validation, self.test)
+        return fitted_stage(self.plan, self.training_rows(), self.validation, self.test)
 
-    def speaker(self, head: Head | None = None) -> Speaker:
+    def speaker(self, head: Head | None = None) -> CalibratedNetwork:
         """Return what gives the probabilities that count: those of head and calibrator."""
         calibrator = make_calibrator(self.plan.after)
         with quietly():
             calibrator.fit(_logits(head, self.validation), self.validation.labels)
-        return Speaker(head, calibrator)
+        return CalibratedNetwork(head, calibrator)
 
 
 @dataclass(frozen=True)
-class Speaker:
+class CalibratedNetwork:
     """A head with a calibrator behind it."""
 
     head: Head | None

@@ -1,1 +1,0 @@
-"""How often the monitor and the usual checks raise false alarms, and how soon true ones."""

@@ -153,7 +153,7 @@ def test_a_member_that_is_no_array_is_refused(tmp_path):
         tmp_path / "a.npz",
         [("logits", b"text"), ("labels.npy", npy_bytes(LABELS)), ("site", b"text")],
     )
-    with refused(path, "'logits' must have shape"):
+    with refused(path, "'logits' is no array; its name doesn't end in .npy"):
         read_predictions(path)
     with refused(path, "'site' is no array"):
         read_column(path, "site")

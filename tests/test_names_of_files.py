@@ -89,7 +89,7 @@ def test_what_the_trainer_writes_is_logits_and_labels(extension, tmp_path):
 def test_any_names_are_told(extension, tmp_path):
     path = tmp_path / f"a{extension}"
     SAVERS[extension](path, out=PROBS, y=LABELS)
-    with refused(path, "there is no 'logits'.*told by --logits-key or --probs-key, and --labels-"):
+    with refused(path, "there is no 'logits'.*told by --scores with --are, and --labels"):
         read_predictions(path)
     same(read_predictions(path, scores="out", are="probs", labels="y"), PROBS, "probs")
     with refused(path, "there is no 'yy' to hold the labels; found"):
@@ -102,11 +102,14 @@ def test_any_names_are_told(extension, tmp_path):
 def test_what_could_be_read_in_two_ways_is_refused_with_both_named(extension, tmp_path):
     path = tmp_path / f"a{extension}"
     SAVERS[extension](path, logits=LOGITS, predictions=PROBS, label_ids=LABELS, labels=LABELS)
-    with refused(path, "could be 'logits', or 'predictions' with 'label_ids'; choose by --logits-"):
+    with refused(
+        path,
+        "could be 'logits', or 'predictions' with 'label_ids'; choose by --sc",
+    ):
         read_predictions(path)
     same(read_predictions(path, scores="logits", are="logits", labels="labels"))
     SAVERS[extension](path, logits=LOGITS, label=LABELS[::-1].copy(), labels=LABELS)
-    with refused(path, "the labels could be 'labels' or 'label'; choose one by --labels-key"):
+    with refused(path, "the labels could be 'labels' or 'label'; choose one by --labels "):
         read_predictions(path)
     same(read_predictions(path, labels="labels"))
 
@@ -120,9 +123,7 @@ def test_predictions_beside_labels_may_be_anything(tmp_path):
 def test_a_pair_of_tensors_needs_the_kind_of_the_first(tmp_path):
     path = tmp_path / "a.pt"
     torch.save((torch.asarray(LOGITS), torch.asarray(LABELS)), path)
-    with refused(
-        path, r"tuple of tensors of shapes \(40, 3\) and \(40,\); say by --kind logits or"
-    ):
+    with refused(path, r"tuple of tensors of shapes \(40, 3\) and \(40,\); say by --are logits or"):
         read_predictions(path)
     same(read_predictions(path, are="logits"))
     torch.save([torch.asarray(PROBS), torch.asarray(LABELS)[:, None]], path)
@@ -158,9 +159,14 @@ def test_columns_named_after_classes_keep_the_names(labels, separator, tmp_path)
     path = tmp_path / "a.csv"
     head = ["label", "prob_cat", "prob_dog", "prob_emu"]
     path.write_text(table_text(head, labels, PROBS, separator))
-    same(read_predictions(path), PROBS, "probs", NAMES)
+    if labels is WORDS:
+        same(read_predictions(path), PROBS, "probs", NAMES)
+    else:
+        with refused(path, "the labels are numbers, but the columns of scores are named after cl"):
+            read_predictions(path)
+    same(read_predictions(path, classes=NAMES), PROBS, "probs", NAMES)
     path.write_text(table_text(["label", *NAMES], labels, PROBS, separator))
-    with refused(path, "there is no 'logits'.*named after classes and told by --class-columns"):
+    with refused(path, "there is no 'logits'.*named after classes and told by --classes"):
         read_predictions(path)
     told = read_predictions(path, are="probs", classes=NAMES)
     same(told, PROBS, "probs", NAMES)

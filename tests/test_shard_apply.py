@@ -14,7 +14,8 @@ from test_shards import CLASSES, WRITERS, rows
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.files.table_writers import open_writer, written_as
+from calibrant.files.formats import open_writer
+from calibrant.files.writing import written_as
 from calibrant.posthoc.shard_applying import RECORD
 
 ONE = cb.Engine(workers=1)
@@ -58,7 +59,7 @@ def test_every_format_stays_what_it_is(folder: Path, scaling: cb.Calibrator) -> 
 def test_batches_and_features_are_written_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
     some = rows(20)
     features = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     for name in ("a.npz", "b.safetensors", "c-logits.npy", "d.parquet"):

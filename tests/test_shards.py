@@ -11,8 +11,8 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.scale.locating import by_number, located, stands_for_many
-from calibrant.scale.shard import Shard
+from calibrant.scale.file_discovery import by_number, located, stands_for_many
+from calibrant.scale.shards import Shard
 
 CLASSES = 4
 
@@ -127,7 +127,7 @@ def test_a_url_is_as_good_as_a_path(folder: Path) -> None:
 def test_batches_are_bounded_and_begin_where_they_should(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
     shards = cb.Shards(folder)
     assert max(len(batch) for batch in shards.batches()) == 3
     assert_holds_everything(shards)
@@ -137,7 +137,7 @@ def test_batches_are_bounded_and_begin_where_they_should(
 
 
 def test_some_rows_can_be_read_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
     whole, start = everything(), 0
     for shard in cb.Shards(folder):
         chosen = np.array([1, 7, 8])
@@ -207,11 +207,12 @@ def test_labels_of_another_length_are_refused_by_their_header(tmp_path: Path) ->
 def test_a_bad_row_is_named_by_its_number_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
     bad = rows(10)
     bad.scores[7, 2] = np.nan
     WRITERS[name](bad, tmp_path / name)
-    with pytest.raises(PredictionsError, match=rf"^.*{name}.*row 7\b"):
+    place = "line 9, column 'logit_2'" if name.endswith(("csv", "tsv")) else r"row 7\b"
+    with pytest.raises(PredictionsError, match=rf"^.*{name}.*{place}"):
         list(cb.Shards(tmp_path / name).batches())
 
 
@@ -227,7 +228,7 @@ def test_a_cell_that_is_no_number_is_named_by_its_line(tmp_path: Path) -> None:
 def test_a_label_out_of_range_is_named_by_its_row_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calibrant.scale.shard.BATCH_NUMBERS", 3 * CLASSES)
+    monkeypatch.setattr("calibrant.scale.shards.BATCH_NUMBERS", 3 * CLASSES)
     labels = np.arange(10) % CLASSES
     labels[8] = CLASSES
     np.savez(tmp_path / "a.npz", logits=np.zeros((10, CLASSES)), labels=labels)
@@ -277,7 +278,7 @@ def test_a_pair_of_tensors_is_read_once_it_is_said_what_the_first_is(tmp_path: P
 def test_json_lines_name_the_line_that_cant_be_read(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"label": 0, "logits": [1, 2]}\n{"label": 1, "logits": [1, 2, 3]}\n')
-    with pytest.raises(PredictionsError, match=r"a.jsonl: lists of 'logits' differ in length"):
+    with pytest.raises(PredictionsError, match=r"line 2: lists of 'logits' differ in length"):
         list(cb.Shards(file).batches())
     file.write_text('{"label": 0, "logits": [1, 2]}\n\n[1]\n')
     with pytest.raises(PredictionsError, match=r"a.jsonl: line 3 is no JSON object"):

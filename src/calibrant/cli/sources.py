@@ -35,7 +35,7 @@ class ShardSource:
     @property
     def many(self) -> bool:
         """Whether an engine reads them in parts, rather than one file into memory."""
-        from calibrant.scale.locating import stands_for_many
+        from calibrant.scale.file_discovery import stands_for_many
 
         return self.engine.given or stands_for_many(self.files)
 

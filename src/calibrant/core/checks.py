@@ -44,12 +44,7 @@ def check_scores(
 
     With `masks`, -inf is fine where it leaves a row at least two classes.
     """
-    shape = tuple(getattr(scores, "shape", ()))
-    if len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
-        raise PredictionsError(
-            f"{source}: '{kind}' must have shape (N, K) with N >= 1 rows and K >= 2 classes, "
-            f"not {shape}{_other_form(shape, kind)}"
-        )
+    check_shape(tuple(getattr(scores, "shape", ())), kind, source)
     xp = namespace(scores)
     if not xp.isdtype(scores.dtype, ("real floating", "integral")):
         raise PredictionsError(f"{source}: '{kind}' must hold real numbers, not {scores.dtype}")
@@ -65,6 +60,20 @@ def check_scores(
                 _check_simplex(scores[part], source, part.start)
 
     for_row_chunks(scores, check)
+
+
+def check_shape(shape: tuple[int, ...], kind: str, source: str) -> None:
+    """Raise `PredictionsError` unless scores of a shape can be (N, K), or (N,) confidences."""
+    if kind == "toplabel":
+        if len(shape) != 1 or shape[0] == 0:
+            raise PredictionsError(
+                f"{source}: 'confidence' must have shape (N,) with N >= 1, not {shape}"
+            )
+    elif len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
+        raise PredictionsError(
+            f"{source}: '{kind}' must have shape (N, K) with N >= 1 rows and K >= 2 classes, "
+            f"not {shape}{_other_form(shape, kind)}"
+        )
 
 
 def _other_form(shape: tuple[int, ...], kind: str) -> str:
@@ -285,10 +294,7 @@ def check_confidence(confidence: Array, source: str) -> FloatArray:
         PredictionsError: another shape, no row, or numbers outside [0, 1].
     """
     values = to_numpy(as_array(confidence))
-    if values.ndim != 1 or len(values) == 0:
-        raise PredictionsError(
-            f"{source}: 'confidence' must have shape (N,) with N >= 1, not {values.shape}"
-        )
+    check_shape(values.shape, "toplabel", source)
     values = as_numbers(values, "confidence", source)
     bad = ~((values >= 0) & (values <= 1))
     if bad.any():

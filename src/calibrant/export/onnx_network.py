@@ -14,7 +14,7 @@ import numpy as np
 from calibrant.core.errors import InputError
 from calibrant.export.traced import IR_VERSION, LOWEST_OPSET, PREFIX, Graph, onnx_package
 from calibrant.files.atomic import StrPath
-from calibrant.files.bounds import check_regular
+from calibrant.files.gate import check_regular
 
 # What a joined file gives; a value of the network that is called so gets another name.
 OUTPUTS = ("probs", "label", "confidence", "low", "high")

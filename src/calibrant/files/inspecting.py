@@ -11,14 +11,12 @@ from typing import Any, Unpack
 
 from calibrant.core.errors import CalibrantError, PredictionsError
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.files import read_predictions
 from calibrant.files.atomic import StrPath
-from calibrant.files.batched import open_rows
-from calibrant.files.bounds import check_regular
-from calibrant.files.csv_files import header_of, separator_of
-from calibrant.files.hugging_face import is_data_set
-from calibrant.files.keys import readable
+from calibrant.files.formats import open_rows
+from calibrant.files.formats.tables import is_data_set
+from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
+from calibrant.files.reading import read_predictions
 from calibrant.predictions.predictions import Predictions
 
 # Columns that differ in a number at the end are shown together from so many on.
@@ -158,26 +156,19 @@ def inspect_file(
     except CalibrantError as error:
         refusal = str(error).removeprefix(f"{source}: ")
     try:
-        entries = _entries(file, source)
+        entries = _entries(source, options)
     except CalibrantError:
         entries = []
     return Inspection(source, form, entries, predictions, refusal)
 
 
-def _entries(file: Path, source: str) -> list[Entry]:
-    if file.suffix.lower() in (".csv", ".tsv"):
-        with readable("the header", source), file.open(encoding="utf-8-sig") as text:
-            separator = separator_of(text, source)
-            text.seek(0)
-            return _together([Entry(name, None, "") for name in header_of(text, source, separator)])
+def _entries(source: str, options: ReadOptions) -> list[Entry]:
     found: list[Entry] = []
-    with readable("the file", source), open_rows(source) as rows:
-        for name in rows.names():
+    with readable("the file", source), open_rows(source, options) as file:
+        for name in file.names():
             try:
-                part = next(iter(rows.read([name], [slice(0, 1)])))[name]
-                kind = "text" if part.dtype.kind in "US" else str(part.dtype)
-                found.append(Entry(name, rows.shape(name), kind))
-            except (PredictionsError, ValueError, IndexError, TypeError, NotImplementedError):
+                found.append(Entry(name, file.shape(name), file.type_of(name)))
+            except PredictionsError:
                 found.append(Entry(name, None, ""))
     return _together(found)
 

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from calibrant.core.errors import CalibrantError, InputError, PredictionsError
 from calibrant.files.atomic import replacing
-from calibrant.files.bounds import check_regular
-from calibrant.files.keys import optional
+from calibrant.files.gate import check_regular, optional
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -46,6 +45,11 @@ def within(folder: str, name: str) -> str:
 def name_of(where: str) -> str:
     """Return the last part of a path or URL."""
     return where.rstrip("/").rpartition("/")[2] if is_url(where) else Path(where).name
+
+
+def stem_of(where: str) -> str:
+    """Return the name of a file without its folder and extension."""
+    return Path(name_of(where)).stem
 
 
 def _system(where: str) -> tuple[Any, str]:

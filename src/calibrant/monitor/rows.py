@@ -26,7 +26,7 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import counted
-from calibrant.files.keys import LABELS, PREDICTED
+from calibrant.files.schema import LABELS, PREDICTED
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm

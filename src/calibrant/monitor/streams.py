@@ -21,8 +21,8 @@ import numpy as np
 from calibrant.core.arrays import IntArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files import ReadOptions, read_column, read_predictions
-from calibrant.files.bounds import check_regular
-from calibrant.files.keys import LABELS
+from calibrant.files.gate import check_regular
+from calibrant.files.schema import LABELS
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.rows import Reading, Scored, count_lines, score

@@ -13,8 +13,8 @@ import numpy as np
 
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import counted
-from calibrant.files.batched import open_rows
-from calibrant.files.keys import Wanted, to_keys
+from calibrant.files.assembly import to_columns
+from calibrant.files.formats import open_writer
 from calibrant.files.opening import (
     entries,
     is_file,
@@ -25,13 +25,14 @@ from calibrant.files.opening import (
     replacing_anywhere,
     within,
 )
-from calibrant.files.table_writers import open_writer, written_as
+from calibrant.files.options import ReadOptions
+from calibrant.files.reading import PredictionFile
+from calibrant.files.writing import written_as
 from calibrant.posthoc.base import Calibrator
 from calibrant.scale.engines import Engine
-from calibrant.scale.locating import RECORD
+from calibrant.scale.file_discovery import RECORD
 from calibrant.scale.map_reduce import Task, Watcher, left_out, through
-from calibrant.scale.shard import Shard
-from calibrant.scale.shards import Shards
+from calibrant.scale.shards import Shard, Shards
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def apply_to(work: Task[str], calibrator: Calibrator) -> int:
     with open_writer(work.about, shard.rows, scores) as writer:
         for batch in shard.batches(features=True):
             after = calibrator.apply_predictions(batch.predictions)
-            writer.write(to_keys(after))
+            writer.write(to_columns(after))
     return shard.rows
 
 
@@ -217,8 +218,7 @@ def _is_done(target: str, shard: Shard) -> bool:
     if not is_file(target):
         return False
     try:
-        with open_rows(target) as file:
-            keys = file.choose(Wanted(labelled=False))
-            return file.shape(keys.scores)[0] == shard.rows
+        with PredictionFile(target, ReadOptions(labelled=False)) as file:
+            return file.rows == shard.rows
     except PredictionsError:
         return False

@@ -21,8 +21,7 @@ from calibrant.scale.cells import CellSums, edges_of
 from calibrant.scale.engines import Engine
 from calibrant.scale.map_reduce import Watcher, gathered
 from calibrant.scale.sampling import sample as sample_rows
-from calibrant.scale.shard import Shard
-from calibrant.scale.shards import Shards
+from calibrant.scale.shards import Shard, Shards
 
 # Rows of the sample at most: of so many SMART's fit costs less than 1e-5 in NLL. Methods that fit
 # several take their time for half as many.

@@ -40,8 +40,7 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
     shape = tuple(getattr(values, "shape", ()))
     if len(shape) == 2 and shape[1] == 1:
         values, shape = values[:, 0], shape[:1]
-    if len(shape) != 1 or shape[0] == 0:
-        raise PredictionsError(f"{source}: {_of_shape(kind, shape)}")
+    check_one_score(shape, kind, source)
     xp = namespace(values)
     if not xp.isdtype(values.dtype, ("real floating", "integral")):
         raise PredictionsError(f"{source}: '{kind}' must hold real numbers, not {values.dtype}")
@@ -66,17 +65,19 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
     return xp.stack([1 - wide, wide], axis=1)
 
 
-def _of_shape(kind: BinaryKind, shape: tuple[int, ...]) -> str:
-    """Return why scores of this shape aren't one score a row, and what they look like."""
-    wanted = f"'{kind}' must have shape (N,) or (N, 1), one score a row, not {shape}"
+def check_one_score(shape: tuple[int, ...], kind: str, source: str) -> None:
+    """Raise `PredictionsError` unless scores of a shape are one a row; say what they look like."""
+    if shape[1:] in ((), (1,)) and shape and shape[0] > 0:
+        return
+    wanted = f"{source}: '{kind}' must have shape (N,) or (N, 1), one score a row, not {shape}"
     if len(shape) == 2 and shape[0] > 0 and shape[1] > 1:
         many = "probs" if kind == "prob" else "logits"
-        return (
-            f"{wanted}; a column for each of {shape[1]} classes goes by '{many}' "
+        wanted += (
+            f"; a column for each of {shape[1]} classes goes by '{many}' "
             f"(Predictions.from_{many}), and one for each of {shape[1]} labels, several of which "
-            "may be true, by kind 'many-labels' (ManyLabels)"
+            "may be true, by kind 'many-labels' (from_many_labels)"
         )
-    return wanted
+    raise PredictionsError(wanted)
 
 
 def binary_labels(

@@ -36,6 +36,7 @@ from calibrant.core.checks import (
     warn_of_probabilities,
 )
 from calibrant.core.errors import PredictionsError
+from calibrant.predictions.binary import binary_labels
 from calibrant.predictions.held import ScoreKind
 from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
 from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
@@ -190,18 +191,47 @@ class Predictions(Several):
     def from_confidence(
         cls,
         confidence: Array,
-        predicted: Array,
-        labels: Array | None,
+        predicted: Array | None = None,
+        labels: Array | None = None,
         source: str = "confidence",
         *,
+        correct: Array | None = None,
         sample_weight: Array | None = None,
         clusters: Array | None = None,
     ) -> Predictions:
-        """Wrap the top-label form: (N,) confidences in [0, 1], predicted and true labels.
+        """Wrap the top-label form: (N,) confidences in [0, 1] with what says which are right.
 
-        Labels are numbers, or names, numbered by the alphabet; for the rest see `from_logits`.
+        Args:
+            confidence: (N,) how sure the predicted label is.
+            predicted: (N,) predicted labels: numbers, or names, numbered by the alphabet.
+            labels: (N,) true labels, likewise; None where nobody knows them.
+            source: what error messages call the rows.
+            correct: (N,) whether each prediction is right, 0 and 1 or truth values, in place of
+                both. Then every row counts as predicted to be of class 1.
+            sample_weight: see `from_logits`.
+            clusters: see `from_logits`.
+
+        Raises:
+            PredictionsError: other shapes, confidences outside [0, 1], or neither predicted labels
+                nor what is correct.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> cb.Predictions.from_confidence([0.9, 0.6], correct=[True, False])
+            <Predictions 'confidence': 2 rows, toplabel>
         """
         values = check_confidence(confidence, source)
+        if correct is not None:
+            if predicted is not None or labels is not None:
+                raise PredictionsError(
+                    f"{source}: either predicted and true labels are given, or what is correct"
+                )
+            right = binary_labels(correct, len(values), source)[0]
+            predicted, labels = np.ones_like(right), right
+        if predicted is None:
+            raise PredictionsError(
+                f"{source}: confidences need the predicted labels, or which of them are correct"
+            )
         predicted, labels, names = numbered_pair(predicted, labels, source)
         truth = None if labels is None else check_labels(labels, len(values), None, source)
         said = check_labels(predicted, len(values), None, source, key="predicted labels")

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.threads import core_count, limit_threads, one_blas_thread
-from calibrant.files.keys import optional
+from calibrant.files.gate import optional
 
 EngineName = Literal["processes", "dask"]
 Item = TypeVar("Item")

@@ -11,8 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import counted
 from calibrant.scale.engines import Engine
-from calibrant.scale.shard import Shard
-from calibrant.scale.shards import Shards
+from calibrant.scale.shards import Shard, Shards
 from calibrant.scale.sums import Plan, ShardSums, merge, summarise_shard
 
 Result = TypeVar("Result")

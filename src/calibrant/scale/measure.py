@@ -30,11 +30,10 @@ from calibrant.scale.carrying import carried
 from calibrant.scale.cells import added
 from calibrant.scale.drawing import honest
 from calibrant.scale.engines import Engine
-from calibrant.scale.locating import by_number
+from calibrant.scale.file_discovery import by_number
 from calibrant.scale.map_reduce import Watcher, gathered, left_out, left_out_text, summed
 from calibrant.scale.measuring import ShardEvaluation, evaluate_sums, evaluated
-from calibrant.scale.shard import Shard
-from calibrant.scale.shards import Shards
+from calibrant.scale.shards import Shard, Shards
 from calibrant.scale.sums import By, Plan
 
 # Cells of a margin or a confidence, to a factor of two; groups begin at their edges.

@@ -4,23 +4,105 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import fspath
-from typing import Unpack
+from typing import Any, NamedTuple, Unpack
 
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import IntArray
 from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
 from calibrant.core.text import counted
-from calibrant.files import wanted_of
-from calibrant.files.batched import of_rows, open_rows
-from calibrant.files.keys import ONE_SCORE, FileKind, readable
-from calibrant.files.opening import extension_of
+from calibrant.files.gate import readable
 from calibrant.files.options import ReadFields, ReadOptions
+from calibrant.files.reading import PredictionFile
+from calibrant.files.schema import FileKind
 from calibrant.predictions.predictions import Predictions
-from calibrant.scale.locating import Where, located
-from calibrant.scale.shard import BINARY, Shard, labels_apart
+from calibrant.scale.file_discovery import Where, located
 
+# Numbers of a batch: what is computed of them takes around 20 MB, and threads don't share it.
+BATCH_NUMBERS = (1 << 20) - 1
+# Rows of a batch at most, so that whole numbers below 2^32 may be summed as floats without loss.
+BATCH_ROWS = 1 << 18
+# Kinds that are about one event.
+BINARY: tuple[FileKind, ...] = ("binary", "prob", "logit")
 # Headers are read by so many threads: most of the time is waiting.
 HEADER_THREADS = 8
+
+
+class Batch(NamedTuple):
+    """Some rows of a shard.
+
+    Attributes:
+        predictions: the rows.
+        place: where row 0 stands among all rows of all shards.
+        column: (n,) what was asked for beside them, or None.
+    """
+
+    predictions: Predictions
+    place: int
+    column: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a set. It holds no row, only what its header says; workers take it as it is.
+
+    Attributes:
+        where: its path or URL.
+        kind: what its scores are.
+        rows: how many there are.
+        n_classes: number of classes K, None for the top-label form.
+        first: where its row 0 stands among all rows of all shards.
+        options: how its rows are read.
+        weighted: whether its rows have weights.
+    """
+
+    where: str
+    kind: FileKind
+    rows: int
+    n_classes: int | None
+    first: int = 0
+    options: ReadOptions = ReadOptions()  # noqa: RUF009 - it is frozen
+    weighted: bool = False
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a batch."""
+        return max(1, min(BATCH_ROWS, BATCH_NUMBERS // (self.n_classes or 1)))
+
+    def batches(
+        self,
+        column: str | None = None,
+        *,
+        features: bool = False,
+        chosen: IntArray | None = None,
+        checked: bool = False,
+    ) -> Iterator[Batch]:
+        """Yield its rows in bounded memory, checked.
+
+        Args:
+            column: name of a column to read beside them.
+            features: whether to read features, where there are any.
+            chosen: the rows to yield, ascending; None for all.
+            checked: whether its rows were checked before; logits aren't checked again.
+
+        Raises:
+            PredictionsError: a row that can't be used, named by its number in the file.
+        """
+        step = self.rows_at_once
+        spans = [slice(a, min(a + step, self.rows)) for a in range(0, self.rows, step)]
+        if chosen is not None:
+            spans = [s for s in spans if np.diff(np.searchsorted(chosen, [s.start, s.stop]))[0]]
+        with PredictionFile(self.where, self.options) as file:
+            read = file.batches(spans, column, features=features, checked=checked)
+            for span, (rows, beside) in zip(spans, read, strict=True):
+                if chosen is not None:
+                    low, high = np.searchsorted(chosen, [span.start, span.stop])
+                    index = chosen[low:high] - span.start
+                    rows, beside = rows.take(index), None if beside is None else beside[index]
+                yield Batch(rows, self.first + span.start, beside)
 
 
 class Shards:
@@ -150,31 +232,15 @@ class Shards:
 
 def _header(where: str, options: ReadOptions) -> Shard:
     """Return what the header of a file says, checked as far as it goes."""
-    with open_rows(where, labels_apart(where, options)) as file, readable("the header", where):
-        keys = file.choose(wanted_of(options, apart=extension_of(where) == ".npy"))
-        shape = file.shape(keys.scores)
-        if keys.grid is not None:
+    with PredictionFile(where, options) as file, readable("the header", where):
+        if file.map.grid:
             raise PredictionsError(
                 f"{where}: many labels and tokens aren't read in parts yet; take one file, or put "
                 "several together with Predictions.concatenate"
             )
-        wide = keys.kind not in ("toplabel", *ONE_SCORE)
-        if len(shape) != 1 + wide or shape[0] < 1 or (wide and shape[1] < 2):
-            expected = "(N, K) with N >= 1 rows and K >= 2 classes" if wide else "(N,) with N >= 1"
-            raise PredictionsError(
-                f"{where}: '{keys.scores}' must have shape {expected}, not {shape}"
-            )
-        for key in of_rows(keys):
-            rows = file.shape(key)[:1]
-            if rows != shape[:1]:
-                raise PredictionsError(
-                    f"{where}: '{key}' has {rows[0] if rows else 'no'} entries, but there are "
-                    f"{shape[0]} rows of scores"
-                )
-        classes = int(shape[1]) if wide else None if keys.kind == "toplabel" else 2
-        held = "binary" if options.kind == "binary" else keys.kind
-        weighted = keys.weight is not None
-        return Shard(where, held, int(shape[0]), classes, 0, options, weighted)
+        file.check_header()
+        weighted = "weight" in file.map.fields
+        return Shard(where, file.kind, file.rows, file.n_classes, 0, options, weighted)
 
 
 def _check_alike(one: Shard, other: Shard) -> None:

@@ -17,7 +17,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 from calibrant.scale.cells import COARSE, FINE
 from calibrant.scale.row_sums import RowSums, by_member, joined_scores
-from calibrant.scale.shard import BINARY, Batch, Shard
+from calibrant.scale.shards import BINARY, Batch, Shard
 from calibrant.scale.whole_rows import WholeRowSums
 
 # Scored rows are collected up to so many before they are summed.

@@ -53,8 +53,7 @@ from calibrant.predictions.temperature import (
 from calibrant.scale.engines import Engine
 from calibrant.scale.map_reduce import Task, Watcher, gathered
 from calibrant.scale.sampling import chosen_rows, joined
-from calibrant.scale.shard import Shard
-from calibrant.scale.shards import Shards
+from calibrant.scale.shards import Shard, Shards
 
 # Cumulants that are kept.
 ORDER = 6

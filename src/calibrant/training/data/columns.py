@@ -35,7 +35,7 @@ from torch import Tensor
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
-from calibrant.files.keys import optional, readable
+from calibrant.files.gate import optional, readable
 from calibrant.training.data.images import ByteArray, ImageSet, decode, decoded_batch, tensor
 
 IMAGE_COLUMNS = ("img", "image")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from calibrant.core.errors import InputError
-from calibrant.files.keys import readable
+from calibrant.files.gate import readable
 from calibrant.training.data.images import ImageFiles
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, MissingDependencyError
-from calibrant.files.keys import readable
+from calibrant.files.gate import readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image

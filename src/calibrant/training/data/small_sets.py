@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError
-from calibrant.files.keys import readable
+from calibrant.files.gate import readable
 from calibrant.training.data.images import ByteArray, ImageSet
 
 SIDE = 32

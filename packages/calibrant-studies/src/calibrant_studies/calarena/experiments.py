@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.errors import NotApplicableError, PredictionsError
-from calibrant.files.keys import optional, readable
+from calibrant.files.formats.hdf5 import Hdf5Reader
+from calibrant.files.gate import optional, readable
 from calibrant.files.opening import name_of, open_binary
-from calibrant.files.row_files import Hdf5Rows
+from calibrant.files.options import ReadOptions
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
@@ -83,7 +84,7 @@ class StoredExperiments:
         self.benchmark = name_of(self.where).rpartition(".")[0] or name_of(self.where)
         problem = _problem(self.where)
         with readable("the file", self.where):
-            self._file = Hdf5Rows(self.where)
+            self._file = Hdf5Reader(self.where, ReadOptions())
         try:
             self.experiments = self._listed(problem)
         except BaseException:
@@ -199,7 +200,7 @@ class StoredExperiments:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         group = f"{experiment.dataset}/{experiment.model}"
         scores, labels = (
-            self._file.arrays[f"{group}/{key}_{part}"].read(rows.start, rows.stop)
+            self._file.array(f"{group}/{key}_{part}").read(rows.start, rows.stop)
             for key in ("probas", "labels")
         )
         return scores, labels.reshape(-1)

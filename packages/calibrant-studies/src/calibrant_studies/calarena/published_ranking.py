@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.files.bounds import check_regular
+from calibrant.files.gate import check_regular
 from calibrant_studies.calarena.protocol import (
     BY_DATASET,
     Estimates,

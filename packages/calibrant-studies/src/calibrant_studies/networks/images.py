@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calibrant.core.arguments import named, unknown
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
-from calibrant.files.keys import readable
+from calibrant.files.gate import readable
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.networks.plans import SYNTHETIC
 

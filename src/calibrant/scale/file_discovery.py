@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from os import PathLike, fspath
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.files.batched import EXTENSIONS
-from calibrant.files.keys import SCORES
+from calibrant.files.formats import EXTENSIONS
+from calibrant.files.formats.numpy_files import SCORES
+from calibrant.files.gate import load_json
 from calibrant.files.opening import (
     entries,
     extension_of,
@@ -89,7 +89,7 @@ def _is_pattern(where: str) -> bool:
 
 
 def _is_one_set(folder: str) -> bool:
-    return any(is_file(within(folder, f"{key}.npy")) for key in SCORES.values())
+    return any(is_file(within(folder, f"{key}.npy")) for key in SCORES)
 
 
 def _of_folder(folder: str, *, deep: bool = False) -> list[str]:
@@ -119,7 +119,7 @@ def _of_folder(folder: str, *, deep: bool = False) -> list[str]:
 
 def _without_companions(files: list[str]) -> list[str]:
     """Leave out the `.npy` files that go with others: labels, features and the like."""
-    scores = tuple(f"{key}.npy" for key in SCORES.values())
+    scores = tuple(f"{key}.npy" for key in SCORES)
     return [f for f in files if extension_of(f) != ".npy" or name_of(f).endswith(scores)]
 
 
@@ -127,10 +127,7 @@ def _of_manifest(where: str) -> Iterator[str]:
     with open_binary(where) as file:
         text = file.read().decode("utf-8", errors="replace")
     if extension_of(where) == ".json":
-        try:
-            content: Any = json.loads(text)
-        except ValueError as error:
-            raise PredictionsError(f"{where}: is no JSON ({error})") from error
+        content: Any = load_json(text, where)
         if isinstance(content, dict):
             content = cast(dict[str, Any], content).get("shards")
         named = cast(list[Any], content) if isinstance(content, list) else None

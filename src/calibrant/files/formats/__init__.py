@@ -1,0 +1,119 @@
+"""The formats: one class reads and one writes each. A new one is a module and a line here.
+
+========================  =======================================================================
+``.npz .safetensors``     `logits` or `probs` (N, K), `labels` (N,), optional `features` (N, D),
+``.pt .pth``              `head_weight` (K, D) with `head_bias` (K,), `reference_features` (M, D);
+``.h5 .hdf5``             or `prob` or `logit` of the positive class with `labels`, each (N,);
+                          or `confidence`, `pred_label`, `true_label`, each (N,)
+``.csv .tsv .jsonl        columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
+.ndjson .parquet .arrow`` `feature_0`, ...; or `label` with `prob` or `logit` of the positive
+``.feather``, folders     class; or `true_label`, `pred_label`, `confidence`; or `confidence` with
+of `save_to_disk`         `correct`. Columns of scores may hold a list a row
+``.npy``                  one array a file: ``PREFIXlogits.npy`` beside ``PREFIXlabels.npy``, or a
+                          folder that holds them
+========================  =======================================================================
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from calibrant.core.errors import PredictionsError
+from calibrant.files.formats.base import RowReader, RowWriter
+from calibrant.files.formats.hdf5 import Hdf5Reader, Hdf5Writer
+from calibrant.files.formats.numpy_files import NpyReader, NpyWriter, NpzReader, NpzWriter
+from calibrant.files.formats.tables import (
+    ArrowReader,
+    ArrowWriter,
+    HuggingFaceReader,
+    ParquetReader,
+    ParquetWriter,
+    is_data_set,
+)
+from calibrant.files.formats.tensors import SafetensorsReader, SafetensorsWriter, TorchReader
+from calibrant.files.formats.text import CsvReader, CsvWriter, JsonLinesReader, JsonLinesWriter
+from calibrant.files.gate import readable
+from calibrant.files.opening import extension_of, is_folder, is_url, make_folder
+from calibrant.files.options import FormatName, ReadOptions
+
+
+class Format(NamedTuple):
+    """How files of a format are read and written, and what their names end in."""
+
+    extensions: tuple[str, ...]
+    reader: type[RowReader]
+    writer: type[RowWriter] | None
+
+
+FORMATS: dict[FormatName, Format] = {
+    "npz": Format((".npz",), NpzReader, NpzWriter),
+    "npy": Format((".npy",), NpyReader, NpyWriter),
+    "csv": Format((".csv",), CsvReader, CsvWriter),
+    "parquet": Format((".parquet",), ParquetReader, ParquetWriter),
+    "safetensors": Format((".safetensors",), SafetensorsReader, SafetensorsWriter),
+    "pt": Format((".pt", ".pth"), TorchReader, None),
+    "tsv": Format((".tsv",), CsvReader, CsvWriter),
+    "jsonl": Format((".jsonl", ".ndjson"), JsonLinesReader, JsonLinesWriter),
+    "hdf5": Format((".h5", ".hdf5"), Hdf5Reader, Hdf5Writer),
+    "arrow": Format((".arrow", ".feather"), ArrowReader, ArrowWriter),
+}
+_OF_EXTENSION = {end: each for each in FORMATS.values() for end in each.extensions}
+EXTENSIONS = tuple(_OF_EXTENSION)
+WRITTEN = tuple(end for end, each in _OF_EXTENSION.items() if each.writer)
+_PICKLES = (".pkl", ".pickle", ".joblib")
+
+
+def format_of(where: str, known: tuple[str, ...] = EXTENSIONS) -> Format:
+    """Return the format that the extension of a path or URL names.
+
+    Raises:
+        PredictionsError: none of the known ones.
+    """
+    extension = extension_of(where)
+    if extension in _PICKLES:
+        raise PredictionsError(
+            f"{where}: pickles are refused, because they can run code; save the arrays with "
+            "numpy.savez (.npz) or as .safetensors"
+        )
+    if extension not in known:
+        found = f"the extension '{extension}'" if extension else "a name without extension"
+        raise PredictionsError(
+            f"{where}: {found} is unknown; expected {', '.join(known)}"
+            f"{', or say the format (format=, --format)' if known is EXTENSIONS else ''}"
+        )
+    return _OF_EXTENSION[extension]
+
+
+def open_rows(where: str, options: ReadOptions) -> RowReader:
+    """Open a file of predictions, a folder of ``.npy`` arrays or of a data set, or a URL.
+
+    Raises:
+        PredictionsError: another format, no such file, or none that can be understood.
+        MissingDependencyError: the format, or the URL, needs an optional package.
+    """
+    folder = is_folder(where)
+    if folder and not is_url(where) and is_data_set(where):
+        reader: type[RowReader] = HuggingFaceReader
+    elif options.format is not None:
+        reader = FORMATS[options.format].reader
+    else:
+        reader = NpyReader if folder else format_of(where).reader
+    with readable("the file", where):
+        return reader(where, options)
+
+
+def open_writer(where: str, rows: int, scores: str) -> RowWriter:
+    """Return what writes so many rows to a path or URL, by its extension, in a folder it may make.
+
+    Args:
+        where: path or URL.
+        rows: how many there will be.
+        scores: key of the scores.
+
+    Raises:
+        PredictionsError: the format isn't written.
+    """
+    writer = format_of(where, WRITTEN).writer
+    assert writer is not None
+    make_folder(where.rpartition("/")[0] or ".")
+    return writer(where, rows, scores)

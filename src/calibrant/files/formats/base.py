@@ -1,0 +1,314 @@
+"""What a format is: how an open file names its fields, and yields and takes rows of them.
+
+A reader says which fields a file has and yields raw arrays of them, span of rows by span of rows;
+a whole file is one span. It knows nothing of classes, labels or kinds of predictions: that is
+`calibrant.files.schema` and `calibrant.files.assembly`, once for all formats.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, BinaryIO, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import Array, namespace, to_numpy
+from calibrant.core.errors import PredictionsError
+from calibrant.files.gate import check_room, readable
+from calibrant.files.opening import replacing_anywhere
+from calibrant.files.options import ReadOptions
+
+Columns = dict[str, NDArray[Any]]
+# Arrays beside the scores wait in memory up to this size, then in a file without a name.
+SPOOLED_BYTES = 1 << 26
+
+
+class RowReader(ABC):
+    """An open file. Close it, or use it as a context.
+
+    Args:
+        where: its path or URL, as messages name it.
+        options: how it is read; formats heed the few that say where to look.
+
+    Attributes:
+        tabular: whether fields are columns, all with an entry a row.
+        noun: what messages call a file of this format.
+        expected: what messages say a file of this format holds, if not the usual.
+        held: what to close in the end.
+    """
+
+    tabular: ClassVar[bool] = False
+    noun: ClassVar[str] = "the file"
+    expected: str | None = None
+
+    def __init__(self, where: str, options: ReadOptions) -> None:
+        self.where, self.options = where, options
+        self.held = ExitStack()
+        try:
+            self.open()
+        except BaseException:
+            self.held.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.held.close()
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open the file, and read what its header says."""
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """Return the names of all fields."""
+
+    @abstractmethod
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a field; its first number is that of rows."""
+
+    @abstractmethod
+    def type_of(self, name: str) -> str:
+        """Return the type of a field: of NumPy, ``"text"``, or ``""`` where reading would tell."""
+
+    @abstractmethod
+    def read(
+        self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
+    ) -> Iterator[Columns]:
+        """Yield raw arrays of some fields, for each of the ascending spans of rows in turn.
+
+        Args:
+            names: of the fields.
+            spans: of rows; none reaches beyond the end.
+            words: of these fields those that may hold anything, not only numbers.
+        """
+
+    @abstractmethod
+    def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
+        """Return some fields of all rows."""
+
+    def lists(self) -> Collection[str]:
+        """Return the columns of a table that hold a list a row."""
+        return ()
+
+    def class_names(self, label: str | None) -> tuple[str, ...] | None:
+        """Return the names of the classes of a column of labels, where the format notes them."""
+        return None
+
+    def hint(self) -> str:
+        """Return what messages say of a file whose scores have no usual name."""
+        return ""
+
+    def bad_cell(self, rules: Sequence[CellRule]) -> str | None:
+        """Return what is wrong with the first bad cell of a file of text, and in which line."""
+        return None
+
+
+class CellRule(Protocol):
+    """What the cells of a column must hold."""
+
+    @property
+    def column(self) -> str:
+        """Name of the column."""
+        ...
+
+    @property
+    def expected(self) -> str:
+        """What messages say that a cell must hold."""
+        ...
+
+    @property
+    def summed(self) -> bool:
+        """Whether the columns with such cells must sum to 1."""
+        ...
+
+    def accepts(self, value: float) -> bool:
+        """Return whether a cell may hold this number."""
+        ...
+
+
+class RowArray(Protocol):
+    """One array of a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, from the header."""
+        ...
+
+    @property
+    def type(self) -> str:
+        """Its type, from the header."""
+        ...
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return some of its rows."""
+        ...
+
+    def whole(self) -> NDArray[Any]:
+        """Return all of it."""
+        ...
+
+
+class ArrayReader(RowReader):
+    """Formats that hold each array by itself, such as npz."""
+
+    def __init__(self, where: str, options: ReadOptions) -> None:
+        self._arrays: dict[str, RowArray] = {}
+        super().__init__(where, options)
+
+    @abstractmethod
+    def open_array(self, name: str) -> RowArray:
+        """Return an array of the file; only its header is read."""
+
+    def array(self, name: str) -> RowArray:
+        """Return an array, opened when it is first asked for."""
+        if name not in self._arrays:
+            with readable(f"'{name}'", self.where):
+                self._arrays[name] = self.open_array(name)
+        return self._arrays[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape that the header states."""
+        return tuple(self.array(name).shape)
+
+    def type_of(self, name: str) -> str:
+        """Return the type that the header states."""
+        return self.array(name).type
+
+    def read(
+        self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
+    ) -> Iterator[Columns]:
+        """Yield the arrays span by span."""
+        arrays = {name: self.array(name) for name in names}
+        for span in spans:
+            found: Columns = {}
+            for name, array in arrays.items():
+                with readable(f"'{name}'", self.where):
+                    found[name] = native(array.read(span.start, span.stop))
+            yield found
+
+    def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
+        """Return whole arrays."""
+        found: Columns = {}
+        for name in names:
+            array = self.array(name)
+            size = 8
+            for length in array.shape:
+                size *= max(1, length)
+            check_room(size, f"'{name}'", self.where)
+            with readable(f"'{name}'", self.where):
+                values = array.whole()
+                found[name] = values if values.dtype.isnative else native(values)
+        return found
+
+
+def native(array: Array) -> NDArray[Any]:
+    """Return a contiguous NumPy array in native byte order; bfloat16 becomes float32."""
+    if str(array.dtype).endswith("bfloat16"):
+        xp = namespace(array)
+        array = xp.astype(array, xp.float32)
+    values = to_numpy(array)
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+
+
+class RowWriter(ABC):
+    """Writes one file; a context, on leaving which the file is there, unless by an exception.
+
+    Args:
+        where: path or URL.
+        rows: how many there will be.
+        scores: key of the scores.
+    """
+
+    def __init__(self, where: str, rows: int, scores: str) -> None:
+        self.where, self.rows, self.scores = where, rows, scores
+        self.held = ExitStack()
+        self._begun = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            if error[0] is None:
+                self.finish()
+        except BaseException as failure:
+            self.held.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self.held.__exit__(*error)
+
+    def write(self, arrays: Columns) -> None:
+        """Append a batch; what isn't of rows, such as names of classes, is taken from the first."""
+        if not self._begun:
+            self._begun = True
+            self.begin(arrays)
+        self.add(arrays)
+
+    @abstractmethod
+    def begin(self, arrays: Columns) -> None:
+        """Open the file, given the first batch."""
+
+    @abstractmethod
+    def add(self, arrays: Columns) -> None:
+        """Append a batch."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Write what comes last."""
+
+    def opened(self, where: str | None = None) -> BinaryIO:
+        """Open the file, or another that belongs to it."""
+        return self.held.enter_context(replacing_anywhere(where or self.where))
+
+
+class SpooledWriter(RowWriter):
+    """Formats that hold one array after the other: the scores at once, the others in the end."""
+
+    body: Any
+
+    def begin(self, arrays: Columns) -> None:
+        """Note what there is."""
+        self.kinds = {
+            key: (array.dtype, self.whole_shape(key, array)) for key, array in arrays.items()
+        }
+        self.waiting: dict[str, Any] = {}
+        for key in arrays:
+            if key != self.scores:
+                room = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115
+                self.waiting[key] = self.held.enter_context(room)
+                if key in OF_THE_NETWORK:
+                    room.write(np.ascontiguousarray(arrays[key]).data)
+
+    def whole_shape(self, key: str, array: NDArray[Any]) -> tuple[int, ...]:
+        """Return the shape that an array will have in the end."""
+        return array.shape if key in OF_THE_NETWORK else (self.rows, *array.shape[1:])
+
+    def add(self, arrays: Columns) -> None:
+        """Append to each array."""
+        for key, array in arrays.items():
+            if key not in OF_THE_NETWORK:
+                data = np.ascontiguousarray(array).data
+                (self.body if key == self.scores else self.waiting[key]).write(data)
+
+    def pour(self, key: str, into: Any) -> None:
+        """Write one of the arrays that waited."""
+        self.waiting[key].seek(0)
+        shutil.copyfileobj(self.waiting[key], into, 1 << 20)
+
+
+# What is known of the network rather than of a row; tables, which hold rows, don't hold it.
+HEAD = ("head_weight", "head_bias")
+REFERENCE = "reference_features"
+CLASS_NAMES, LABEL_NAMES = "class_names", "label_names"
+NAMES = (CLASS_NAMES, LABEL_NAMES)
+OF_THE_NETWORK = (*HEAD, REFERENCE, *NAMES)
+
+
+def refuse_text(name: str, kind: object, where: str) -> PredictionsError:
+    """Return the error about a column that must hold numbers."""
+    return PredictionsError(f"{where}: column '{name}' must hold numbers, not {kind}")

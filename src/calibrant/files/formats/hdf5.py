@@ -1,0 +1,103 @@
+"""HDF5: datasets, within groups by their path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.errors import PredictionsError
+from calibrant.files.formats.base import OF_THE_NETWORK, ArrayReader, Columns, RowArray, RowWriter
+from calibrant.files.gate import check_unpacked, optional, readable
+from calibrant.files.opening import open_binary
+
+
+class _Dataset:
+    """A dataset of an HDF5 file."""
+
+    def __init__(self, dataset: Any, where: str) -> None:
+        self.dataset, self.where = dataset, where
+        self.shape: tuple[int, ...] = tuple(dataset.shape)
+        self.type = "text" if dataset.dtype.kind in "OSU" else str(dataset.dtype)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return some of its rows; text as text."""
+        return self._text(np.asarray(self.dataset[start:stop]))
+
+    def whole(self) -> NDArray[Any]:
+        """Return all of it."""
+        return self._text(np.asarray(self.dataset[()]))
+
+    def check(self) -> None:
+        """Raise `PredictionsError` if its numbers are elsewhere, or more than the file can hold."""
+        held, size = int(self.dataset.id.get_storage_size()), int(self.dataset.nbytes)
+        if self.dataset.is_virtual or self.dataset.external:
+            raise PredictionsError(f"{self.where}: '{self.dataset.name}' lies in other files")
+        check_unpacked(size, held, f"'{self.dataset.name}'", self.where)
+
+    def _text(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(rows.astype("S")).astype(str) if rows.dtype.hasobject else rows
+
+
+class Hdf5Reader(ArrayReader):
+    """Datasets of an HDF5 file."""
+
+    def open(self) -> None:
+        """Open the file, and list its datasets."""
+        h5py = optional("h5py", "h5py", "hdf5")
+        raw = self.held.enter_context(open_binary(self.where))
+        with readable("the HDF5 file", self.where):
+            file: Any = self.held.enter_context(h5py.File(raw, "r"))
+            self._datasets: dict[str, _Dataset] = {}
+
+            def keep(name: str, found: Any) -> None:
+                if isinstance(found, h5py.Dataset) and found.shape is not None:
+                    self._datasets[name] = _Dataset(found, self.where)
+
+            # Links, which may lead to other files, aren't followed.
+            file.visititems(keep)
+
+    def names(self) -> Sequence[str]:
+        """Return the paths of the datasets."""
+        return list(self._datasets)
+
+    def open_array(self, name: str) -> RowArray:
+        """Return a dataset.
+
+        Raises:
+            PredictionsError: its numbers are in other files, or more than the file can hold.
+        """
+        dataset = self._datasets[name]
+        dataset.check()
+        return dataset
+
+
+class Hdf5Writer(RowWriter):
+    """Datasets of an HDF5 file."""
+
+    def begin(self, arrays: Columns) -> None:
+        """Make the datasets."""
+        h5py = optional("h5py", "h5py", "hdf5")
+        self.file: Any = h5py.File(self.opened(), "w")
+        self.done = 0
+        for key, array in arrays.items():
+            kind: Any = h5py.string_dtype() if array.dtype.kind == "U" else array.dtype
+            if key in OF_THE_NETWORK:
+                self.file[key] = array.astype(kind)
+            else:
+                self.file.create_dataset(key, (self.rows, *array.shape[1:]), kind)
+
+    def add(self, arrays: Columns) -> None:
+        """Fill in some rows."""
+        rows = len(arrays[self.scores])
+        for key, array in arrays.items():
+            if key not in OF_THE_NETWORK:
+                held = array.astype(object) if array.dtype.kind == "U" else array
+                self.file[key][self.done : self.done + rows] = held
+        self.done += rows
+
+    def finish(self) -> None:
+        """Close the file."""
+        self.file.close()

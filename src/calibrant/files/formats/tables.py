@@ -1,0 +1,388 @@
+"""Columnar tables through pyarrow: parquet, Arrow, and the folders that Hugging Face writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.files.formats.base import (
+    CLASS_NAMES,
+    LABEL_NAMES,
+    OF_THE_NETWORK,
+    Columns,
+    RowReader,
+    RowWriter,
+    refuse_text,
+)
+from calibrant.files.gate import check_regular, check_room, load_json, optional, readable
+from calibrant.files.opening import open_binary
+
+# Rows that are decoded together, whoever asks for how many: a compromise of memory and calls.
+ROWS_DECODED = 8192
+# A table of more columns than this has one column of lists instead.
+MOST_COLUMNS = 256
+# Types of columns that hold a list a row.
+LISTS = ("list", "large_list", "fixed_size_list")
+# Names of columns of one (N, K) array: ``logit_0``, ``logit_1``, ...
+STEMS = {"logits": "logit", "probs": "prob", "features": "feature"}
+STATE, SPLITS = "state.json", "dataset_dict.json"
+
+
+class ColumnReader(RowReader):
+    """Tables of Arrow columns.
+
+    Attributes:
+        schema: the columns' names and types.
+        rows: how many there are.
+    """
+
+    tabular = True
+    schema: Any
+    rows: int
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the columns."""
+        return cast(list[str], self.schema.names)
+
+    def lists(self) -> Collection[str]:
+        """Return the columns of lists."""
+        return [field.name for field in self.schema if str(field.type).startswith(LISTS)]
+
+    def class_names(self, label: str | None) -> tuple[str, ...] | None:
+        """Return the names of classes that Hugging Face notes in Arrow's metadata."""
+        metadata: dict[bytes, bytes] = self.schema.metadata or {}
+        noted = metadata.get(b"huggingface")
+        names: Any = None
+        # Another program's note is none.
+        with suppress(PredictionsError, KeyError, TypeError):
+            if noted and label:
+                names = load_json(noted, self.where)["info"]["features"][label]["names"]
+        return tuple(map(str, cast(list[Any], names))) if isinstance(names, list) else None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape; the width of lists that the schema doesn't fix is that of row 0."""
+        if name not in self.lists():
+            return (self.rows,)
+        fixed = getattr(self.schema.field(name).type, "list_size", -1)
+        if fixed > 0 or not self.rows:
+            return self.rows, max(fixed, 0)
+        return self.rows, next(iter(self.read([name], [slice(0, 1)])))[name].shape[1]
+
+    def type_of(self, name: str) -> str:
+        """Return the type of a column, or of the numbers in its lists."""
+        kind = self.schema.field(name).type
+        kind = kind.value_type if name in self.lists() else kind
+        with suppress(NotImplementedError, ValueError):
+            held = np.dtype(kind.to_pandas_dtype())
+            return "text" if held.hasobject else str(held)
+        return "text"
+
+    @abstractmethod
+    def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
+        """Yield the row at which the first table begins, at or before `start`; then tables."""
+
+    def read(
+        self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
+    ) -> Iterator[Columns]:
+        """Yield the columns span by span."""
+        supply: Iterator[Any] | None = None
+        held, first, end = list[Any](), 0, 0
+        for span in spans:
+            if supply is None:
+                supply = self.tables(list(dict.fromkeys(names)), span.start)
+                first = end = next(supply)
+            while end < span.stop:
+                held.append(next(supply))
+                end += len(held[-1])
+            while held and first + len(held[0]) <= span.start:
+                first += len(held.pop(0))
+            parts: list[Columns] = []
+            at = first
+            for table in held:
+                low, high = max(span.start - at, 0), min(span.stop - at, len(table))
+                if low < high:
+                    part = table.slice(low, high - low)
+                    parts.append(
+                        {name: self._values(part[name], name, at + low, words) for name in names}
+                    )
+                at += len(table)
+            yield self._joined(parts, names)
+
+    def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
+        """Return whole columns."""
+        check_room(8 * self.rows * len(names), "the table", self.where)
+        if not self.rows:
+            return {name: np.zeros(0) for name in names}
+        return next(iter(self.read(names, [slice(0, self.rows)], words)))
+
+    def _joined(self, parts: list[Columns], names: Sequence[str]) -> Columns:
+        if len(parts) == 1:
+            return parts[0]
+        found: Columns = {}
+        for name in names:
+            if len({part[name].shape[1:] for part in parts}) > 1:
+                raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+            found[name] = np.concatenate([part.pop(name) for part in parts])
+        return found
+
+    def _values(self, column: Any, name: str, first: int, words: Collection[str]) -> NDArray[Any]:
+        """Return some rows of a column, the first of which is row `first` of the file."""
+        arrow = optional("pyarrow", "pyarrow", "arrow")
+        if isinstance(column, arrow.ChunkedArray):
+            column = column.combine_chunks()
+        if column.null_count:
+            row = first + column.is_null().index(True).as_py()
+            raise PredictionsError(f"{self.where}: row {row}, column '{name}': the cell is blank")
+        if name in self.lists():
+            flat = column.flatten()
+            if flat.null_count:
+                raise PredictionsError(f"{self.where}: column '{name}' holds blank numbers")
+            width, left = divmod(len(flat), len(column))
+            if not left and not arrow.types.is_fixed_size_list(column.type):
+                left = int((np.diff(column.offsets.to_numpy()) != width).any())
+            if left:
+                raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+            return cast(NDArray[Any], flat.to_numpy(zero_copy_only=False)).reshape(-1, width)
+        values = cast(NDArray[Any], column.to_numpy(zero_copy_only=False))
+        if name in words:
+            return values.astype(str) if values.dtype.hasobject else values
+        if values.dtype.kind not in "fiu":
+            raise refuse_text(name, column.type, self.where)
+        return values
+
+
+class ParquetReader(ColumnReader):
+    """A parquet file, a few thousand rows at a time."""
+
+    def open(self) -> None:
+        """Read the footer."""
+        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+        file = self.held.enter_context(open_binary(self.where))
+        # A buffer bounds what is read of each column at once.
+        with readable("the parquet file", self.where):
+            self._file = self.held.enter_context(parquet.ParquetFile(file, buffer_size=1 << 20))
+        self.schema, self.rows = self._file.schema_arrow, self._file.metadata.num_rows
+
+    def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
+        """Yield tables from the row group on that holds the first row."""
+        sizes = [
+            self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)
+        ]
+        ends = np.cumsum(sizes)
+        group = int(np.searchsorted(ends, start, side="right"))
+        yield int(ends[group - 1]) if group else 0
+        width = max(1, len(self.schema))
+        yield from self._file.iter_batches(
+            max(256, min(ROWS_DECODED, (1 << 22) // width)),
+            row_groups=list(range(group, len(sizes))),
+            columns=list(names),
+            use_threads=False,
+        )
+
+
+class ArrowReader(ColumnReader):
+    """An Arrow file or stream, such as Hugging Face's data sets are kept in."""
+
+    def open(self) -> None:
+        """Read the schema, and count the rows."""
+        self._ipc = optional("pyarrow.ipc", "pyarrow", "arrow")
+        self._raw = self.held.enter_context(open_binary(self.where))
+        with readable("the Arrow file", self.where):
+            self._is_file = self._raw.read(6) == b"ARROW1"
+            with self._reader() as reader:
+                self.schema = reader.schema
+            # A stream has no table of contents: its batches are gone through, and forgotten.
+            self.rows = sum(len(batch) for batch in self._batches())
+
+    def _reader(self) -> Any:
+        self._raw.seek(0)
+        return (self._ipc.open_file if self._is_file else self._ipc.open_stream)(self._raw)
+
+    def _batches(self) -> Iterator[Any]:
+        with self._reader() as reader:
+            if self._is_file:
+                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+            else:
+                batches = iter(reader)
+            for batch in batches:
+                # What a damaged file says of itself may lead outside of it.
+                batch.validate(full=True)
+                yield batch
+
+    def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
+        """Yield the batches of the file."""
+        first, begun = 0, False
+        for batch in self._batches():
+            if not begun and first + len(batch) <= start:
+                first += len(batch)
+                continue
+            if not begun:
+                begun = True
+                yield first
+            yield batch.select(names)
+
+
+class HuggingFaceReader(ColumnReader):
+    """A data set that `save_to_disk` wrote: Arrow files, which are mapped, and a list of them."""
+
+    def open(self) -> None:
+        """Map the files that the folder lists."""
+        arrow = optional("pyarrow", "pyarrow", "arrow")
+        folder = Path(self.where)
+        if (folder / SPLITS).is_file():
+            splits = self._document(folder / SPLITS).get("splits", [])
+            named = ", ".join(str(folder / str(name)) for name in splits[:5])
+            raise PredictionsError(f"{self.where}: holds several splits; read one: {named}")
+        state = self._document(folder / STATE)
+        tables: list[Any] = []
+        with readable("the list of files", self.where):
+            files = [str(item["filename"]) for item in state["_data_files"]]
+        for name in files:
+            if os.path.basename(name) != name:
+                raise PredictionsError(f"{self.where}: lists a file elsewhere, {name!r}")
+            check_regular(folder / name, f"{self.where}/{name}")
+            with readable(f"'{name}'", self.where):
+                mapped = self.held.enter_context(arrow.memory_map(str(folder / name)))
+                tables.append(arrow.ipc.open_stream(mapped).read_all())
+                tables[-1].validate(full=True)
+        if not tables:
+            raise PredictionsError(f"{self.where}: lists no files of rows")
+        if state.get("_indices_files"):
+            raise PredictionsError(
+                f"{self.where}: holds a selection of rows; call flatten_indices() before "
+                "save_to_disk"
+            )
+        with readable("the files", self.where):
+            self._table = arrow.concat_tables(tables)
+        self.schema, self.rows = self._table.schema, self._table.num_rows
+
+    def _document(self, path: Path) -> dict[str, Any]:
+        check_regular(path, str(path))
+        with readable(f"'{path.name}'", self.where):
+            found = load_json(path.read_bytes(), self.where, f"'{path.name}'")
+            if not isinstance(found, dict):
+                raise PredictionsError(f"{self.where}: '{path.name}' must hold an object")
+            return cast(dict[str, Any], found)
+
+    def tables(self, names: Sequence[str], start: int) -> Iterator[Any]:
+        """Yield the whole table, of which nothing is read yet."""
+        yield 0
+        yield self._table.select(names)
+
+
+def is_data_set(folder: str) -> bool:
+    """Return whether a folder is one that `save_to_disk` wrote."""
+    return any(os.path.isfile(os.path.join(folder, name)) for name in (STATE, SPLITS))
+
+
+def split(arrays: Columns, where: str) -> Columns:
+    """Return the named columns of a table that holds these arrays.
+
+    What is known of the network, not of a row, is left out.
+
+    Raises:
+        InputError: an array of more dimensions than a table has.
+    """
+    columns: Columns = {}
+    # The short columns come first, where a reader of the file looks for them.
+    of_rows = [key for key in arrays if key not in OF_THE_NETWORK]
+    called = arrays.get(CLASS_NAMES, arrays.get(LABEL_NAMES))
+    # A name of digits would be read as a number.
+    names = [] if called is None else [str(name) for name in called.tolist()]
+    if any(name.isdigit() for name in names):
+        names = []
+    deep = next((key for key in of_rows if arrays[key].ndim > 2), None)
+    if deep is not None:
+        raise InputError(
+            f"{where}: '{deep}' of shape {arrays[deep].shape} is no column of a table, which has a "
+            "prediction a row; write .npz, .npy or .safetensors"
+        )
+    for key in sorted(of_rows, key=lambda key: arrays[key].ndim):
+        if arrays[key].ndim == 2:
+            rows = arrays[key]
+            ends = names if names and key != "features" else range(rows.shape[1])
+            stem = STEMS.get(key, "label" if key == "labels" else key)
+            columns |= {f"{stem}_{end}": rows[:, i] for i, end in enumerate(ends)}
+        elif key == "labels":
+            columns["label"] = np.array(names)[arrays[key]] if names else arrays[key]
+        else:
+            columns[key] = arrays[key]
+    return columns
+
+
+class _TableWriter(RowWriter):
+    lists: bool
+
+    def begin(self, arrays: Columns) -> None:
+        """Write the schema."""
+        self.network = {key: arrays[key] for key in OF_THE_NETWORK if key in arrays}
+        scores = arrays[self.scores]
+        self.lists = self.always_lists or (scores.ndim > 1 and scores.shape[1] > MOST_COLUMNS)
+        self.writer = self.opened_writer(self._table(arrays).schema)
+
+    always_lists = False
+    writer: Any
+
+    def opened_writer(self, schema: Any) -> Any:
+        """Return pyarrow's writer."""
+        raise NotImplementedError
+
+    def add(self, arrays: Columns) -> None:
+        """Append a row group or a record batch."""
+        self.writer.write_table(self._table(self.network | arrays))
+
+    def finish(self) -> None:
+        """Write the end."""
+        self.writer.close()
+
+    def _table(self, arrays: Columns) -> Any:
+        arrow = optional("pyarrow", "pyarrow", "arrow")
+        if not self.lists:
+            return arrow.table(split(arrays, self.where))
+        columns: dict[str, Any] = {}
+        for key, array in arrays.items():
+            if key in OF_THE_NETWORK:
+                continue
+            if array.ndim == 1:
+                columns["label" if key == "labels" else key] = arrow.array(array)
+            else:
+                flat = arrow.array(np.ascontiguousarray(array).ravel())
+                columns[key] = arrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        return arrow.table(columns).replace_schema_metadata(self._noted())
+
+    def _noted(self) -> dict[str, str] | None:
+        """Return the names of classes as Hugging Face notes them, which lists can't be named by."""
+        names = self.network.get(CLASS_NAMES)
+        if names is None:
+            return None
+        feature = {"names": [str(name) for name in names.tolist()], "_type": "ClassLabel"}
+        return {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+
+
+class ParquetWriter(_TableWriter):
+    """A parquet file, a batch to a row group; with very many classes in one column of lists."""
+
+    def opened_writer(self, schema: Any) -> Any:
+        """Open the file."""
+        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+        return parquet.ParquetWriter(self.opened(), schema)
+
+
+class ArrowWriter(_TableWriter):
+    """An Arrow stream with a column of lists, as Hugging Face's data sets have them."""
+
+    always_lists = True
+
+    def opened_writer(self, schema: Any) -> Any:
+        """Open the file."""
+        ipc = optional("pyarrow.ipc", "pyarrow", "arrow")
+        return ipc.new_stream(self.opened(), schema)

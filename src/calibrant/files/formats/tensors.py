@@ -1,0 +1,301 @@
+"""Formats of the deep-learning world: safetensors, and torch's own (tensors only, no code)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Sequence
+from typing import Any, NoReturn, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.files.formats.base import (
+    NAMES,
+    ArrayReader,
+    Columns,
+    RowArray,
+    SpooledWriter,
+    native,
+)
+from calibrant.files.formats.numpy_files import ArrayStream
+from calibrant.files.gate import check_members, load_json, optional, readable
+from calibrant.files.opening import is_url, open_binary
+
+# A header of safetensors is text about tensors; none is as long as this.
+MOST_HEADER_BYTES = 100 << 20
+# An array in a torch file may repeat its numbers, as one that was expanded does, up to this size.
+MOST_REPEATED_BYTES = 1 << 26
+DTYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "BF16": "<u2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "|u1",
+    "BOOL": "|b1",
+}
+# What a tensor is written as.
+NAMES_OF_DTYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+# Bytes of a number of types that aren't read.
+OTHER_SIZES = {"F8_E4M3": 1, "F8_E5M2": 1, "C64": 8}
+
+
+class _Unreadable:
+    """A tensor of a type that nothing here can hold."""
+
+    def __init__(self, shape: tuple[int, ...], kind: str, name: str) -> None:
+        self.shape, self.type, self.name = shape, kind, name
+
+    def read(self, start: int, stop: int) -> NoReturn:
+        """Refuse."""
+        raise ValueError(f"numbers of type {self.type} aren't read")
+
+    def whole(self) -> NoReturn:
+        """Refuse."""
+        self.read(0, 0)
+
+
+class _Names:
+    """Names of classes or labels that stand in a header."""
+
+    type = "text"
+
+    def __init__(self, names: list[str]) -> None:
+        self.names, self.shape = np.array(names), (len(names),)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return some of them."""
+        return self.names[start:stop]
+
+    def whole(self) -> NDArray[Any]:
+        """Return all of them."""
+        return self.names
+
+
+class SafetensorsReader(ArrayReader):
+    """Tensors of a safetensors file, bfloat16 as float32."""
+
+    def open(self) -> None:
+        """Read the header.
+
+        Raises:
+            PredictionsError: tensors overlap, leave bytes between them or reach beyond the file.
+        """
+        with readable("the safetensors file", self.where):
+            file = self.held.enter_context(open_binary(self.where))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(MOST_HEADER_BYTES, size - 8):
+                raise ValueError("no header of safetensors")
+            header = cast(dict[str, Any], load_json(file.read(length), self.where, "the header"))
+            self._tensors: dict[str, RowArray] = dict(_names_in(header.pop("__metadata__", None)))
+            ends: list[tuple[int, int, str]] = []
+            for name, about in header.items():
+                first, last = (int(place) for place in about["data_offsets"])
+                shape = tuple(int(n) for n in about["shape"])
+                kind, what = str(about["dtype"]), f"{self.where}: '{name}'"
+                numbers = OTHER_SIZES.get(kind) or np.dtype(DTYPES[kind]).itemsize
+                if last - first != math.prod(shape) * numbers or min((*shape, first)) < 0:
+                    raise ValueError(f"'{name}' has another size than its shape says")
+                ends.append((first, last, name))
+                if kind in DTYPES:
+                    place, dtype = 8 + length + first, np.dtype(DTYPES[kind])
+                    stream = ArrayStream(file, place, shape, dtype, False, what, kind == "BF16")
+                    self._tensors[name] = stream
+                else:
+                    self._tensors[name] = _Unreadable(shape, kind, what)
+            before = 0
+            for first, last, name in sorted(ends):
+                if first != before:
+                    raise ValueError(f"'{name}' doesn't begin where the tensor before it ends")
+                before = last
+            if before != size - 8 - length:
+                short = before > size - 8 - length
+                raise ValueError("it is cut short" if short else "it goes on behind the tensors")
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the tensors."""
+        return list(self._tensors)
+
+    def open_array(self, name: str) -> RowArray:
+        """Return a tensor."""
+        return self._tensors[name]
+
+
+def _names_in(header: dict[str, str] | None) -> dict[str, _Names]:
+    """Return names of classes or labels that a header holds as JSON; tensors hold no text."""
+    found: dict[str, _Names] = {}
+    for key in NAMES:
+        try:
+            names: Any = json.loads((header or {}).get(key, "null"))
+        except (ValueError, RecursionError, TypeError, AttributeError):
+            continue  # another program's, and no names
+        if isinstance(names, list) and all(isinstance(name, str) for name in cast(Any, names)):
+            found[key] = _Names(cast(list[str], names))
+    return found
+
+
+class _Tensor:
+    """A tensor of a torch file, most likely one that is mapped into memory."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.shape: tuple[int, ...] = tuple(tensor.shape)
+        self.type = str(tensor.dtype).removeprefix("torch.")
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return some of its rows."""
+        return native(self.tensor[start:stop])
+
+    def whole(self) -> NDArray[Any]:
+        """Return all of it."""
+        return native(self.tensor)
+
+
+class TorchReader(ArrayReader):
+    """Tensors that `torch.save` wrote, in a dict, or scores and labels as a pair.
+
+    Numbers of a path stay in the file, mapped into memory, until they are asked for, if the file is
+    a zip archive, as torch has written since 2020. A URL, or an older file, is read whole.
+    """
+
+    def open(self) -> None:
+        """Read which tensors there are.
+
+        Raises:
+            PredictionsError: anything else than tensors.
+        """
+        torch = optional("torch", "torch", "torch")
+        with open_binary(self.where) as file:
+            mapped = _refuse_packed(file, self.where) and not is_url(self.where)
+            file.seek(0)
+            options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
+            try:
+                content: Any = (
+                    torch.load(self.where, mmap=True, **options)
+                    if mapped
+                    else torch.load(file, **options)
+                )
+            # As for `readable`; but torch's own words advise to switch the protection off.
+            except Exception as error:
+                raise PredictionsError(
+                    f"{self.where}: is damaged, or no torch file of tensors only (anything else "
+                    "could run code); save a dict of tensors, or a .npz"
+                ) from error
+        self._pair: list[tuple[int, ...]] | None = None
+        if isinstance(content, tuple | list):
+            content = self._of_pair(cast(Sequence[Any], content))
+        if not isinstance(content, dict):
+            raise PredictionsError(
+                f"{self.where}: must hold a dict of tensors, not a {type(content).__name__}"
+            )
+        self._content = {str(key): one for key, one in cast(dict[Any, Any], content).items()}
+
+    def _of_pair(self, parts: Sequence[Any]) -> dict[str, Any]:
+        shapes = [tuple(getattr(part, "shape", ())) for part in parts]
+        if len(parts) != 2 or len(shapes[0]) != 2 or len(shapes[1]) not in (1, 2):
+            raise PredictionsError(
+                f"{self.where}: a tuple must hold two tensors, scores (N, K) and labels (N,), not "
+                f"shapes {shapes}; save a dict of tensors"
+            )
+        self._pair = shapes
+        return {"scores": parts[0], "labels": parts[1]}
+
+    def hint(self) -> str:
+        """Return what a pair of tensors looks like."""
+        if self._pair is None:
+            return ""
+        return (
+            f"holds a tuple of tensors of shapes {self._pair[0]} and {self._pair[1]}; say by "
+            "--are logits or --are probs (are=) what the first is"
+        )
+
+    def names(self) -> Sequence[str]:
+        """Return the names of what the file holds."""
+        return list(self._content)
+
+    def open_array(self, name: str) -> RowArray:
+        """Return a tensor.
+
+        Raises:
+            PredictionsError: it is none, or repeats few numbers to look large.
+        """
+        torch = optional("torch", "torch", "torch")
+        tensor = self._content[name]
+        if not isinstance(tensor, torch.Tensor):
+            raise PredictionsError(
+                f"{self.where}: '{name}' must be a tensor, not a {type(tensor).__name__}"
+            )
+        size = tensor.numel() * tensor.element_size()
+        # Of a tensor that repeats its numbers a small file may hold any size.
+        if size > max(tensor.untyped_storage().nbytes(), MOST_REPEATED_BYTES):
+            raise PredictionsError(
+                f"{self.where}: '{name}' of shape {tuple(tensor.shape)} repeats the numbers that "
+                "it holds; save what .contiguous() makes of it"
+            )
+        return _Tensor(tensor)
+
+
+def _refuse_packed(file: Any, where: str) -> bool:
+    """Return whether an open torch file is a zip archive.
+
+    Raises:
+        PredictionsError: its parts are compressed, as torch never writes them.
+    """
+    with readable("the torch file", where):
+        if not zipfile.is_zipfile(file):
+            return False
+        with zipfile.ZipFile(file) as archive:
+            check_members(archive, where)
+            if sum(info.file_size for info in archive.infolist()) > file.seek(0, os.SEEK_END):
+                raise PredictionsError(f"{where}: is compressed, which torch files aren't")
+    return True
+
+
+class SafetensorsWriter(SpooledWriter):
+    """A safetensors file; names of classes and labels stand in its header."""
+
+    def begin(self, arrays: Columns) -> None:
+        """Write the header."""
+        named = {key: json.dumps(arrays[key].tolist()) for key in NAMES if key in arrays}
+        super().begin(self._numbers(arrays))
+        header: dict[str, Any] = {"__metadata__": named} if named else {}
+        first = 0
+        for key in (self.scores, *self.waiting):
+            dtype, shape = self.kinds[key]
+            if dtype.str not in NAMES_OF_DTYPES:
+                raise InputError(f"{self.where}: safetensors can't hold '{key}' of type {dtype}")
+            last = first + math.prod(shape) * dtype.itemsize
+            header[key] = {
+                "dtype": NAMES_OF_DTYPES[dtype.str],
+                "shape": list(shape),
+                "data_offsets": [first, last],
+            }
+            first = last
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        self.body = self.opened()
+        self.body.write(len(text).to_bytes(8, "little") + text)
+
+    def add(self, arrays: Columns) -> None:
+        """Append to each tensor."""
+        super().add(self._numbers(arrays))
+
+    def _numbers(self, arrays: Columns) -> Columns:
+        return {key: array for key, array in arrays.items() if key not in NAMES}
+
+    def finish(self) -> None:
+        """Write the other tensors."""
+        for key in self.waiting:
+            self.pour(key, self.body)

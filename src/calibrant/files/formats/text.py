@@ -1,0 +1,398 @@
+"""Tables of text: CSV, fast when all is well and exact about the cell when it isn't; JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.checks import ROW_SUM_TOLERANCE, check_scores
+from calibrant.core.errors import PredictionsError
+from calibrant.files.formats.base import (
+    CLASS_NAMES,
+    OF_THE_NETWORK,
+    CellRule,
+    Columns,
+    RowReader,
+    RowWriter,
+)
+from calibrant.files.formats.tables import split
+from calibrant.files.gate import readable
+from calibrant.files.opening import extension_of, open_binary
+
+SEPARATORS = (",", ";", "\t")
+# Cells of CSV that are parsed at once, and rows that become Python numbers at once.
+CELLS_PARSED, ROWS_AT_ONCE = 1 << 19, 4096
+# As much of an offending cell as a message shows.
+SHOWN_CHARACTERS = 40
+
+
+class TextReader(RowReader):
+    """Formats with a row a line; how many there are is counted when somebody asks."""
+
+    tabular = True
+    _rows: int | None = None
+
+    def text(self) -> io.TextIOWrapper:
+        """Open the file once more, to be read from the start."""
+        raw = self.held.enter_context(open_binary(self.where))
+        return self.held.enter_context(io.TextIOWrapper(raw, encoding="utf-8-sig"))
+
+    @abstractmethod
+    def lines(self) -> Iterator[Any]:
+        """Yield the lines of rows, in order."""
+
+    @abstractmethod
+    def parsed(self, lines: list[Any], names: Sequence[str], words: Collection[str]) -> Columns:
+        """Return the fields of some lines.
+
+        Raises:
+            PredictionsError: a line that can't be read.
+        """
+
+    def lines_at_once(self) -> int:
+        """Return how many lines are parsed together."""
+        return ROWS_AT_ONCE
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        if self._rows is None:
+            self._rows = sum(1 for _ in self.lines())
+        return self._rows
+
+    def read(
+        self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
+    ) -> Iterator[Columns]:
+        """Yield the fields span by span."""
+        lines, at = self.lines(), 0
+        for span in spans:
+            next(islice(lines, span.start - at, span.start - at), None)
+            at = span.stop
+            yield self._together(islice(lines, span.stop - span.start), names, words)
+
+    def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
+        """Return the fields of all rows, gone through once."""
+        return self._together(self.lines(), names, words)
+
+    def _together(
+        self, lines: Iterator[Any], names: Sequence[str], words: Collection[str]
+    ) -> Columns:
+        parts: list[Columns] = []
+        while some := list(islice(lines, self.lines_at_once())):
+            parts.append(self.parsed(some, names, words))
+        if not parts:
+            raise PredictionsError(f"{self.where}: has a header, but no rows")
+        if len(parts) == 1:
+            return parts[0]
+        for name in parts[0]:
+            if len({part[name].shape[1:] for part in parts}) > 1:
+                raise PredictionsError(f"{self.where}: lists of '{name}' differ in length")
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+class CsvReader(TextReader):
+    """A table of text with a header line, in UTF-8.
+
+    Columns are separated by commas, semicolons or tabs, whichever the header has. Where it isn't
+    commas, numbers may have decimal commas.
+    """
+
+    noun = "the CSV file"
+
+    def open(self) -> None:
+        """Read the header and the first row."""
+        with readable(self.noun, self.where):
+            self._separator = self._separator_of(self.text())
+            records = self._records()
+            _, header = next(records, (0, list[str]()))
+            if not header:
+                raise PredictionsError(f"{self.where}: is empty; expected a header and rows")
+            self._header = [name.strip() for name in header]
+            _, self._first = next(records, (0, list[str]()))
+
+    def _separator_of(self, text: io.TextIOWrapper) -> str:
+        line = next((line for line in text if line.strip()), "")
+        bare = "".join(line.split('"')[::2])
+        found = [mark for mark in SEPARATORS if mark in bare]
+        if len(found) > 1:
+            marks = " and ".join(repr(mark) for mark in found)
+            raise PredictionsError(
+                f"{self.where}: its header holds {marks}, each of which could separate the columns;"
+                " leave one of them out of the names, or quote these"
+            )
+        return found[0] if found else SEPARATORS[0]
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line number in the file and the cells of each row that isn't blank."""
+        reader = csv.reader(self.text(), delimiter=self._separator)
+        for cells in reader:
+            if len(cells) > 1 or any(cell.strip() for cell in cells):
+                yield reader.line_num, cells
+
+    def names(self) -> Sequence[str]:
+        """Return the header."""
+        return self._header
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return how many rows there are."""
+        with readable(self.noun, self.where):
+            return (self.rows,)
+
+    def type_of(self, name: str) -> str:
+        """Return ``"text"`` where the first row holds text that is no number."""
+        place = self._header.index(name)
+        cell = self._first[place] if place < len(self._first) else ""
+        return "text" if cell.strip() and _number(cell, self._separator) is None else ""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines below the header."""
+        text = self.text()
+        reader = csv.reader(text, delimiter=self._separator)
+        next(cells for cells in reader if len(cells) > 1 or any(cell.strip() for cell in cells))
+        return (line for line in text if line.strip())
+
+    def lines_at_once(self) -> int:
+        """Return how many lines hold as many cells as are parsed together."""
+        return max(1, CELLS_PARSED // len(self._header))
+
+    def parsed(self, lines: list[str], names: Sequence[str], words: Collection[str]) -> Columns:
+        """Return the fields of some lines."""
+        places = {name: self._header.index(name) for name in names}
+        numbers = {place for name, place in places.items() if name not in words}
+        # A column that isn't used may hold any text, of which one character is kept.
+        fields = [(f"f{i}", "f8" if i in numbers else "U1") for i in range(len(self._header))]
+        decimal = self._separator != "," and any("," in line for line in lines)
+        # A call of Python for each cell takes its time, so only where it must be.
+        converters: Any = dict.fromkeys(numbers, _with_point) if decimal else None
+        table: Any = np.loadtxt(
+            lines,
+            fields,
+            comments=None,
+            delimiter=self._separator,
+            quotechar='"',
+            ndmin=1,
+            converters=converters,
+        )
+        if len(table) != len(lines):
+            raise ValueError("a quoted cell has swallowed line ends")
+        found: Columns = {name: table[f"f{places[name]}"] for name in names if name not in words}
+        if len(found) < len(names):
+            cells = list(csv.reader(lines, delimiter=self._separator))
+            for name in names:
+                if name in words:
+                    found[name] = np.array([row[places[name]].strip() for row in cells])
+        return found
+
+    def bad_cell(self, rules: Sequence[CellRule]) -> str | None:
+        """Go through the file row by row and say what is wrong with the first bad one, if any."""
+        width = len(self._header)
+        placed = sorted(
+            ((self._header.index(rule.column), rule) for rule in rules), key=lambda item: item[0]
+        )
+        records, line = self._records(), None
+        next(records)
+        for line, cells in records:
+            if len(cells) != width:
+                found = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+                return f"line {line} has {found}, but the header has {width}"
+            fault = self._fault(cells, placed)
+            if fault is not None:
+                return f"line {line}{fault}"
+        return "has a header, but no rows" if line is None else None
+
+    def _fault(self, cells: list[str], placed: list[tuple[int, CellRule]]) -> str | None:
+        if any("\n" in cell for cell in cells):
+            return " ends a quoted cell that goes over several lines; is a quote missing?"
+        total, summed = 0.0, [rule.column for _, rule in placed if rule.summed]
+        for place, rule in placed:
+            value = _number(cells[place], self._separator)
+            if value is None or not rule.accepts(value):
+                text = cells[place]
+                shown = repr(text[:SHOWN_CHARACTERS]) if text.strip() else "a blank cell"
+                return f", column '{rule.column}': expected {rule.expected}, found {shown}"
+            total += value if rule.summed else 0
+        if summed and abs(total - 1) > ROW_SUM_TOLERANCE["float64"]:
+            return (
+                f": the columns {', '.join(summed[:2])}, ... must sum to 1, but sum to "
+                f"{total:.6g}; name them logit_0, logit_1, ... if these are logits"
+            )
+        return None
+
+
+def _with_point(cell: str) -> float:
+    """Return a number with a decimal comma; one with points as well is refused."""
+    return float(cell.replace(",", "."))
+
+
+def _number(text: str, separator: str) -> float | None:
+    if separator != ",":
+        text = text.replace(",", ".")
+    # Python, unlike NumPy, also takes the digits of any script, and underscores among them.
+    if not text.isascii() or "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+class JsonLinesReader(TextReader):
+    """An object a line, all with the same keys.
+
+    ``{"label": 1, "logits": [2.0, 0.5]}``, ``{"label": "cat", "probs": {"cat": 0.8, "dog": 0.2}}``
+    and flat ones with ``logit_0``, ``logit_1``, ... are the same here.
+    """
+
+    noun = "the JSON lines"
+
+    def open(self) -> None:
+        """Read the first row."""
+        with readable(self.noun, self.where):
+            first = next(self.lines(), None)
+        if first is None:
+            raise PredictionsError(f"{self.where}: is empty; expected a JSON object in each line")
+        self._first = self._flat(*first)
+        self._keys = self._first.keys()
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines that aren't blank, numbered."""
+        return ((i, line) for i, line in enumerate(self.text(), start=1) if line.strip())
+
+    def names(self) -> Sequence[str]:
+        """Return the keys, those of objects within a row behind their own."""
+        return list(self._first)
+
+    def lists(self) -> Collection[str]:
+        """Return the keys that hold lists."""
+        return [name for name, cell in self._first.items() if isinstance(cell, list)]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape that the first row and the number of lines say."""
+        cell = self._first[name]
+        with readable(self.noun, self.where):
+            own = (self.rows,)
+        return (*own, len(cast(list[Any], cell))) if isinstance(cell, list) else own
+
+    def type_of(self, name: str) -> str:
+        """Return the type of the first row's value."""
+        cell = self._first[name]
+        return "text" if isinstance(cell, str) else str(np.asarray(cell).dtype)
+
+    def parsed(
+        self, lines: list[tuple[int, str]], names: Sequence[str], words: Collection[str]
+    ) -> Columns:
+        """Return the fields of some lines."""
+        rows = [self._row(number, line) for number, line in lines]
+        numbers = [number for number, _ in lines]
+        return {name: self._column(name, [row[name] for row in rows], numbers) for name in names}
+
+    def _row(self, line: int, content: str) -> dict[str, Any]:
+        row = self._flat(line, content)
+        if row.keys() != self._keys:
+            odd = sorted(row.keys() ^ self._keys)[0]
+            raise PredictionsError(
+                f"{self.where}: line {line} has other keys than the first; see '{odd}'"
+            )
+        return row
+
+    def _flat(self, line: int, content: str) -> dict[str, Any]:
+        try:
+            row: Any = json.loads(content)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            shown = content.strip()[:SHOWN_CHARACTERS]
+            raise PredictionsError(f"{self.where}: line {line} is no JSON object: {shown!r}")
+        flat: dict[str, Any] = {}
+        for key, value in cast(dict[str, Any], row).items():
+            if isinstance(value, dict):
+                stem = {"logits": "logit", "probs": "prob"}.get(key, key)
+                flat |= {f"{stem}_{name}": one for name, one in cast(dict[str, Any], value).items()}
+            else:
+                flat[key] = value
+        return flat
+
+    def _column(self, name: str, cells: list[Any], numbers: list[int]) -> NDArray[Any]:
+        wide = isinstance(self._first[name], list)
+        for number, cell in zip(numbers, cells, strict=True):
+            if cell is None:
+                raise PredictionsError(f"{self.where}: line {number}: '{name}' is null")
+            own = len(cast(list[Any], cell)) if isinstance(cell, list) else None
+            if own != (len(self._first[name]) if wide else None):
+                raise PredictionsError(
+                    f"{self.where}: line {number}: lists of '{name}' differ in length"
+                )
+        words = any(isinstance(cell, str) for cell in cells)
+        return np.array([str(cell) for cell in cells]) if words else np.array(cells)
+
+
+class _TextWriter(RowWriter):
+    """Formats of text."""
+
+    text: io.TextIOWrapper
+
+    def begin(self, arrays: Columns) -> None:
+        """Open the file."""
+        self.text = io.TextIOWrapper(self.opened(), encoding="utf-8", newline="")
+
+    def finish(self) -> None:
+        """Leave the file to be closed by whoever opened it."""
+        self.text.flush()
+        self.text.detach()
+
+
+class CsvWriter(_TextWriter):
+    """A table of text, with commas or, by its extension, tabs between the columns.
+
+    Every number gets the fewest digits that give back the same float64.
+    """
+
+    def begin(self, arrays: Columns) -> None:
+        """Write the header."""
+        super().begin(arrays)
+        mark = "\t" if extension_of(self.where) == ".tsv" else ","
+        self.rows_of = csv.writer(self.text, delimiter=mark, lineterminator="\n")
+        self.names = {key: arrays[key] for key in OF_THE_NETWORK if key in arrays}
+        self.rows_of.writerow(split(arrays, self.where))
+
+    def add(self, arrays: Columns) -> None:
+        """Append rows.
+
+        Raises:
+            PredictionsError: probabilities whose float64, which is read back, don't sum to 1.
+        """
+        probs, labels = arrays.get("probs"), arrays.get("labels", np.empty(0))
+        if probs is not None and probs.dtype == np.float16 and probs.shape != labels.shape:
+            source = f"{self.where}: as float64, which CSV holds"
+            check_scores(probs.astype(np.float64), "probs", source)
+        columns = list(split(self.names | arrays, self.where).values())
+        for start in range(0, len(columns[0]), ROWS_AT_ONCE):
+            cells = [column[start : start + ROWS_AT_ONCE].tolist() for column in columns]
+            self.rows_of.writerows(zip(*cells, strict=True))
+
+
+class JsonLinesWriter(_TextWriter):
+    """An object a line, with a list of the scores, or where classes have names an object."""
+
+    def add(self, arrays: Columns) -> None:
+        """Append rows."""
+        called = arrays.get(CLASS_NAMES)
+        names = None if called is None else [str(name) for name in called.tolist()]
+        of_rows = {key: array for key, array in arrays.items() if key not in OF_THE_NETWORK}
+        columns = {"label" if k == "labels" else k: array.tolist() for k, array in of_rows.items()}
+        if names is not None:
+            columns[self.scores] = [
+                dict(zip(names, row, strict=True)) for row in columns[self.scores]
+            ]
+            if "label" in columns:
+                columns["label"] = [names[label] for label in columns["label"]]
+        for row in zip(*columns.values(), strict=True):
+            self.text.write(json.dumps(dict(zip(columns, row, strict=True))) + "\n")

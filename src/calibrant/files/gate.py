@@ -1,0 +1,160 @@
+"""The gate that all bytes from outside pass: only `CalibrantError` comes out of it.
+
+Files are regular ones, promise no more than they can hold or a machine can take, and whatever a
+decoder makes of them is one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+import tomllib
+import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from calibrant.core.errors import (
+    CalibrantError,
+    InputError,
+    MissingDependencyError,
+    PredictionsError,
+)
+
+# The best that deflate can do: 258 bytes for two bits, or a little less.
+HIGHEST_COMPRESSION = 1032
+# What a file that isn't of numbers may unpack to: settings, notes, states.
+MOST_DOCUMENT_BYTES = 256 << 20
+# A message should stay readable whatever a decoder says.
+SHOWN_CHARACTERS = 300
+_IMPORTING = RLock()
+
+
+def check_regular(
+    path: Path,
+    source: str,
+    error: type[InputError] = PredictionsError,
+    *,
+    folders: bool = False,
+) -> None:
+    """Raise an error of the given class unless `path` is a regular file.
+
+    A pipe or a device would wait for ever, or never end.
+
+    Args:
+        path: the file.
+        source: what the message calls it.
+        error: what to raise.
+        folders: whether a folder will do as well.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise error(f"{source}: there is no such file") from None
+    except (OSError, ValueError) as refusal:  # a name may be too long, or hold a zero
+        reason = getattr(refusal, "strerror", None) or refusal
+        raise error(f"{source}: can't be read: {reason}") from refusal
+    if stat.S_ISDIR(mode) and not folders:
+        raise error(f"{source}: there is no such file, but a folder")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise error(f"{source}: is a pipe, a device or the like; only regular files are read")
+
+
+def check_room(size: int, what: str, source: str) -> None:
+    """Raise `PredictionsError` if an array of `size` bytes is more than the machine's memory."""
+    memory = math.inf
+    with suppress(AttributeError, OSError, ValueError):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        raise PredictionsError(
+            f"{source}: {what} takes {size / 2**30:.0f} GiB, more than this machine's memory"
+        )
+
+
+def check_unpacked(size: int, packed: int, what: str, source: str) -> None:
+    """Raise `PredictionsError` if so many bytes can't be packed into `packed`."""
+    if size > HIGHEST_COMPRESSION * (packed + 1):
+        raise PredictionsError(f"{source}: {what} can't be {size} bytes, packed into {packed}")
+
+
+def check_members(archive: zipfile.ZipFile, source: str) -> None:
+    """Raise `PredictionsError` where two members of a zip archive go by one name."""
+    names = archive.namelist()
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PredictionsError(f"{source}: '{twice}' is there twice; which one counts?")
+
+
+@contextmanager
+def readable(what: str, source: str, error: type[InputError] = PredictionsError) -> Generator[None]:
+    """Turn any exception of a decoder in the body into one error of the given class, in one line.
+
+    Args:
+        what: what is read, as the message names it.
+        source: begins the message.
+        error: what to raise.
+    """
+    try:
+        yield
+    except CalibrantError:
+        raise
+    # A damaged file makes the decoder that meets it raise almost anything.
+    except Exception as failure:
+        reason = str(failure).strip().partition("\n")[0][:SHOWN_CHARACTERS]
+        name = type(failure).__name__
+        raise error(f"{source}: can't read {what}: {reason or name}") from failure
+
+
+def load_json(
+    text: str | bytes,
+    source: str,
+    what: str = "the JSON",
+    error: type[InputError] = PredictionsError,
+) -> Any:
+    """Return what a JSON document holds.
+
+    Raises:
+        InputError: of the given class: it is no JSON, too long, nested too deep, or holds a number
+            of thousands of digits.
+    """
+    if len(text) > MOST_DOCUMENT_BYTES:
+        raise error(f"{source}: {what} is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise error(f"{source}: can't read {what}: it is nested too deep") from None
+    except ValueError as failure:
+        raise error(f"{source}: can't read {what}: {failure}") from failure
+
+
+def load_toml(path: Path, source: str, error: type[InputError] = InputError) -> dict[str, Any]:
+    """Return what a TOML file holds; errors as for `load_json`."""
+    check_regular(path, source, error)
+    if path.stat().st_size > MOST_DOCUMENT_BYTES:
+        raise error(f"{source}: is longer than {MOST_DOCUMENT_BYTES >> 20} MiB")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise error(f"{source}: is nested too deep") from None
+    except (ValueError, OSError) as failure:
+        raise error(f"{source}: is no valid TOML: {failure}") from failure
+
+
+def optional(module: str, package: str, extra: str) -> Any:
+    """Import a module of an optional package, or raise `MissingDependencyError`.
+
+    One thread at a time: where two begin with modules of a package that import one another, Python
+    gives one of them a module that isn't whole yet.
+    """
+    try:
+        with _IMPORTING:
+            return import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"this format needs {package}: pip install 'calibrant[{extra}]'"
+        ) from error

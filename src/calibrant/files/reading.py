@@ -1,0 +1,274 @@
+"""The one door through which predictions are read: whole, in batches, or a column of them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from os import fspath
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.checks import check_shape, rows_from
+from calibrant.core.errors import PredictionsError
+from calibrant.core.weights import check_each_weight
+from calibrant.files.assembly import Assembler, array_of, rules_of
+from calibrant.files.atomic import StrPath
+from calibrant.files.formats import FORMATS, format_of, open_rows
+from calibrant.files.formats.base import HEAD, REFERENCE, Columns
+from calibrant.files.formats.tables import is_data_set
+from calibrant.files.gate import check_regular, readable
+from calibrant.files.opening import extension_of, is_folder, is_url
+from calibrant.files.options import ReadFields, ReadOptions
+from calibrant.files.schema import ONE_SCORE, FileKind, choose
+from calibrant.predictions.binary import check_one_score
+from calibrant.predictions.predictions import Predictions
+
+# Roles that hold an entry for each row, of those that make predictions.
+OF_ROWS = ("scores", "labels", "predicted", "correct", "features", "weight")
+OF_THE_NETWORK = (*HEAD, REFERENCE, "names")
+
+
+class PredictionFile:
+    """An open file of predictions, of which is known what will be read. Close it, or use it so.
+
+    Args:
+        where: path or URL.
+        options: how it is read.
+
+    Attributes:
+        map: which fields are read, and as what.
+
+    Raises:
+        PredictionsError: the file can't be understood, or lacks what was asked for.
+        MissingDependencyError: its format needs an optional package.
+    """
+
+    def __init__(self, where: str, options: ReadOptions) -> None:
+        self.where, self.options = where, options
+        self.file = open_rows(where, options)
+        try:
+            with readable("the header", where):
+                self.map = choose(self.file, options)
+                words = {
+                    field
+                    for field in self.map.named(("labels", "predicted", "correct"))
+                    if self.map.worded and self.file.type_of(field) in ("text", "bool")
+                }
+                self._words = words | {*self.map.named(("cluster", "id"))}
+        except BaseException:
+            self.file.held.close()
+            raise
+        self._assembler = Assembler(self.map, options, where)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.held.close()
+
+    def shape(self, role: str) -> tuple[int, ...]:
+        """Return the shape of the array of a role, from the header."""
+        fields = self.map.fields[role]
+        own = self.file.shape(fields[0])
+        return (*own, len(fields)) if role in self.map.wide else own
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.shape("scores")[0]
+
+    @property
+    def kind(self) -> FileKind:
+        """What the scores are."""
+        return "binary" if self.options.kind == "binary" else self.map.form
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes K; None for the top-label form."""
+        if self.map.form == "toplabel":
+            return None
+        return 2 if self.map.form in ONE_SCORE else int(self.shape("scores")[1])
+
+    def check_header(self) -> None:
+        """Raise `PredictionsError` unless the shapes of all arrays go together."""
+        map, where = self.map, self.where
+        shape = self.shape("scores")
+        if map.form in ONE_SCORE:
+            check_one_score(shape, map.form, where)
+        elif not map.grid:
+            check_shape(shape, map.form, where)
+        for role in OF_ROWS if not map.grid else ():
+            if role in map.fields and role not in ("scores", "features"):
+                own = self.shape(role)[:1]
+                if own != shape[:1]:
+                    raise PredictionsError(
+                        f"{where}: '{map.fields[role][0]}' has {own[0] if own else 'no'} entries, "
+                        f"but there are {shape[0]} rows of scores"
+                    )
+
+    def whole(self) -> Predictions:
+        """Return all rows.
+
+        Raises:
+            PredictionsError: what the file holds isn't usable.
+        """
+        if not self.file.tabular:
+            self.check_header()
+        roles = [role for role in (*OF_ROWS, "cluster") if role in self.map.fields]
+        fields = list(dict.fromkeys(self.map.named(roles)))
+        with self._exactly(), readable(self.file.noun, self.where):
+            columns = self.file.everything(fields, self._words)
+            network = self._network(OF_THE_NETWORK)
+            rows = self._assembler.build(columns, network=network)
+        cluster = array_of(self.map, "cluster", columns)
+        if cluster is not None:
+            rows = rows.with_clusters(cluster, self.map.fields["cluster"][0])
+        return rows
+
+    def batches(
+        self,
+        spans: Iterable[slice],
+        column: str | None = None,
+        *,
+        features: bool = False,
+        checked: bool = False,
+    ) -> Iterator[tuple[Predictions, NDArray[Any] | None]]:
+        """Yield some rows, and a column beside them, for each of the ascending spans in turn.
+
+        Args:
+            spans: of rows; none reaches beyond the end.
+            column: name of a field to read beside them.
+            features: whether to read features, where there are any.
+            checked: whether the rows were checked before; logits aren't checked again.
+
+        Raises:
+            PredictionsError: a row that can't be used, named by its number in the file.
+        """
+        if column is not None and column not in self.file.names():
+            raise PredictionsError(f"{self.where}: there is no column '{column}'")
+        roles = [role for role in OF_ROWS if features or role != "features"]
+        fields = [*self.map.named(roles)]
+        words = set(self._words)
+        if column is not None and column not in fields:
+            fields.append(column)
+            words.add(column)
+        network = self._network(("names",))
+        spans = list(spans)
+        read = self.file.read(list(dict.fromkeys(fields)), spans, words)
+        for span in spans:
+            with self._exactly(), readable(self.file.noun, self.where):
+                columns = next(read)
+                with rows_from(span.start):
+                    rows = self._part(columns, network, checked=checked)
+            yield rows, None if column is None else columns[column]
+
+    def _network(self, roles: Sequence[str]) -> Columns:
+        """Return what isn't of rows, by role."""
+        fields = {role: self.map.fields[role][0] for role in roles if role in self.map.fields}
+        if not fields:
+            return {}
+        found = self.file.everything(list(fields.values()))
+        return {role: found[field] for role, field in fields.items()}
+
+    def _part(self, columns: Columns, network: Columns, *, checked: bool) -> Predictions:
+        map = self.map
+        plain = map.form == "logits" and map.are is None and map.kind is None
+        plain = plain and map.class_names is None and "names" not in map.fields
+        labels = array_of(map, "labels", columns)
+        if checked and plain and labels is not None:
+            scores = array_of(map, "scores", columns)
+            whole = labels.reshape(-1).astype(np.int64)
+            rows = Predictions("logits", scores, whole, source=self.where)
+            weight = array_of(map, "weight", columns)
+            if weight is None:
+                return rows
+            return replace(rows, weights=check_each_weight(weight, rows.n, self.where))
+        return self._assembler.build(columns, network=network, part=True)
+
+    @contextmanager
+    def _exactly(self) -> Generator[None]:
+        """Let what is wrong with a file of text name the line and the cell, where one does."""
+        try:
+            yield
+        # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
+        except ValueError as error:
+            with readable(self.file.noun, self.where):
+                fault = self.file.bad_cell(rules_of(self.map, self._words))
+            if fault is None:
+                if not isinstance(error, PredictionsError):
+                    raise
+                if str(error).startswith(self.where):
+                    raise
+                raise PredictionsError(f"{self.where}: {error}") from error
+            raise PredictionsError(f"{self.where}: {fault}") from error
+
+
+def read_predictions(
+    path: StrPath,
+    options: ReadOptions | None = None,
+    *,
+    name: str | None = None,
+    **fields: Unpack[ReadFields],
+) -> Predictions:
+    """Read a file of predictions; its extension says which format it is.
+
+    Args:
+        path: the file, a folder of ``.npy`` arrays or of a data set, or a URL.
+        options: which columns are read, and as what; by default those with the usual names.
+        name: what later messages and tables call these rows; the path by default.
+        fields: those of `ReadOptions`, by name, in place of what `options` says.
+
+    Raises:
+        PredictionsError: the file can't be read, or what it holds isn't usable predictions. The
+            message begins with the path.
+        MissingDependencyError: the format needs an optional package.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> np.savez("val.npz", out=[[2.0, 0.0], [0.0, 1.0]], labels=[0, 1])
+        >>> cb.read_predictions("val.npz", scores="out", are="logits")
+        <Predictions 'val.npz': 2 rows x 2 classes, logits>
+    """
+    options = (options or ReadOptions()).but(**fields)
+    where = fspath(path)
+    check_place(where, options)
+    with PredictionFile(where, options) as file:
+        rows = file.whole()
+    return rows if name is None else replace(rows, source=name)
+
+
+def check_place(where: str, options: ReadOptions) -> None:
+    """Raise `PredictionsError` if a path has no known format, or is no regular file or folder."""
+    if is_url(where):
+        return
+    if options.format is None and not is_folder(where):
+        format_of(where)
+    check_regular(Path(where), where, folders=True)
+
+
+def read_column(path: StrPath, name: str, options: ReadOptions | None = None) -> NDArray[Any]:
+    """Return the (N,) field `name` of a file, numbers or text.
+
+    Raises:
+        PredictionsError: no such field, one that isn't of shape (N,), or a format of single arrays.
+    """
+    where, options = fspath(path), options or ReadOptions()
+    folder = is_folder(where) and not is_data_set(where)
+    if folder or options.format == "npy" or extension_of(where) == ".npy":
+        known = [end for each in FORMATS.values() for end in each.extensions if end != ".npy"]
+        raise PredictionsError(
+            f"{where}: a column such as '{name}' can be read from {', '.join(known)} only"
+        )
+    check_place(where, options)
+    with open_rows(where, options) as file, readable(f"column '{name}'", where):
+        if name not in file.names():
+            raise PredictionsError(f"{where}: there is no column '{name}'")
+        column = file.everything([name], [name])[name]
+    if column.ndim != 1:
+        raise PredictionsError(f"{where}: '{name}' must have shape (N,), not {column.shape}")
+    return column

@@ -193,3 +193,28 @@ def test_what_is_missing_is_named(kind: type[Plain], loss: Any, validate: bool, 
     if isinstance(loss, CalibrationLoss):
         assert not loss._forward_hooks
         assert not loss._forward_pre_hooks
+
+
+def test_a_gate_that_was_frozen_along_with_the_network_learns():
+    module = Plain(a_loss(), tiny_cnn())
+    module.requires_grad_(False)
+    module.network[4].requires_grad_(True)
+    before = [parameter.clone() for parameter in module.loss.parameters()]
+    trainer(CalibrationCallback(), epochs=1).fit(module, batches())
+    assert all(
+        (now != was).any() for now, was in zip(module.loss.parameters(), before, strict=True)
+    )
+
+
+def test_features_of_tokens_are_pooled_for_a_module_of_lightning():
+    class Tokens(Plain):
+        def logits(self, inputs: Tensor) -> Tensor:
+            return self.network(inputs.flatten(2)).mean(1)
+
+    module = Tokens(FeDLaS(CLASSES, theta=1.0), nn.Linear(images(48)[0][0, 0].numel(), CLASSES))
+    data = DataLoader(batches().dataset, batch_size=48)
+    with pytest.raises(InputError, match="rows of tokens"):
+        trainer(CalibrationCallback(), epochs=1).fit(module, data)
+    trainer(CalibrationCallback(features="mean"), epochs=1).fit(module, data)
+    norms = images(48)[0].flatten(2).mean(1).abs().sum(1)
+    torch.testing.assert_close(module.loss.running_mean, norms.mean()[None])

@@ -9,9 +9,69 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError
-from calibrant.training.features import PenultimateFeatures, called, logits_of
+from calibrant.training.features import PenultimateFeatures, called, logits_of, tap_for
 from calibrant.training.losses.base import CalibrationLoss, own_loss
+from calibrant.training.losses.collectives import gather_objects
 from calibrant.training.mixing import Mixup
+
+# What a callback of the user's can see to, and how.
+CALLS = {
+    "epochs": "on_epoch_begin call loss.start_epoch(int(state.epoch))",
+    "validation": "on_evaluate call loss.update_from_validation(logits, labels)",
+}
+Pool = str | Callable[[Tensor], Tensor] | None
+
+
+class HeldOutRows:
+    """What a loss that learns from validation was called with in one pass over held-out rows."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, logits: Tensor, target: Tensor) -> None:
+        """Keep (M, K) logits of rows and their (M,) targets."""
+        self._rows.append((logits.detach().cpu(), target.cpu()))
+
+    def teach(self, loss: CalibrationLoss, otherwise: str) -> None:
+        """Let the loss learn from the rows of all processes, and forget them.
+
+        Raises:
+            InputError: there are none; `otherwise` ends the sentence.
+        """
+        rows, self._rows = gather_objects(self._rows), []
+        if not rows:
+            raise InputError(f"{type(loss).__name__} learns from validation rows{otherwise}")
+        device = next((values.device for values in loss.buffers()), torch.device("cpu"))
+        logits, target = (torch.cat(part).to(device) for part in zip(*rows, strict=True))
+        loss.update_from_validation(logits, target)
+
+
+def mixtures_for(
+    loss: CalibrationLoss,
+    inputs: Any,
+    target: Tensor,
+    n_classes: int,
+    place: tuple[int, int],
+    answer: Callable[[Tensor], Tensor],
+) -> dict[str, Tensor]:
+    """Return what a loss that needs "mixed" is called with besides logits and targets.
+
+    Args:
+        loss: says how many mixtures of each input it wants.
+        inputs: (N, ...) floating-point numbers.
+        target: (N,) classes.
+        n_classes: K.
+        place: in the run, such as epoch and batch: mixtures follow from it, so that a run that
+            goes on makes the same ones.
+        answer: gives the (N, K) logits of mixed inputs.
+    """
+    said: list[Tensor] = []
+    shares: list[Tensor] = []
+    for number in range(loss.mixtures):
+        mixture = Mixup(**loss.mixture_arguments, seed=(*place, number))(inputs, target)
+        said.append(answer(mixture.inputs))
+        shares.append(mixture.soft_target(n_classes, loss.ignore_index))
+    return {"mixed_logits": torch.stack(said), "mixed_target": torch.stack(shares)}
 
 
 class NetworkWithLoss(nn.Module):
@@ -36,6 +96,9 @@ class NetworkWithLoss(nn.Module):
         loss: one of this package's.
         layer: name of the network's last layer, as in `network.named_modules()`; None takes the
             last that was registered. Needed only for losses that need features.
+        features: where that layer is given a row for each token, which of them is the input's:
+            "first", "last" or "mean" of those that the attention mask counts, or a function of
+            what the layer is given. Or, in place of `layer`, its name.
 
     Raises:
         InputError: the loss isn't this package's, or there is no such layer.
@@ -51,11 +114,18 @@ class NetworkWithLoss(nn.Module):
         ['loss.running_mean', 'loss.running_std']
     """
 
-    def __init__(self, network: nn.Module, loss: CalibrationLoss, layer: str | None = None) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: CalibrationLoss,
+        layer: str | None = None,
+        *,
+        features: Pool = None,
+    ) -> None:
         super().__init__()
         self.network, self.loss = network, own_loss(loss, "NetworkWithLoss")
-        self._tap = PenultimateFeatures(network, layer) if "features" in loss.needs else None
-        # Epoch and batch: mixtures follow from them, and a run that goes on makes the same ones.
+        self._tap = tap_for(network, layer, features) if "features" in loss.needs else None
+        # Epoch and batch, which mixtures follow from.
         self._place = (0, 0)
 
     def forward(self, inputs: Any, target: Tensor, index: Tensor | None = None) -> Tensor:
@@ -76,7 +146,10 @@ class NetworkWithLoss(nn.Module):
         logits = self._logits(inputs)
         call: Any = self.loss
         if "mixed" in self.loss.needs and self.training:
-            return call(logits, target, **self._mixtures(inputs, target, logits)), logits
+            classes, (epoch, batch) = logits.shape[1], self._place
+            mixed = mixtures_for(self.loss, inputs, target, classes, self._place, self._logits)
+            self._place = (epoch, batch + 1)
+            return call(logits, target, **mixed), logits
         features = None if self._tap is None else self._tap.features
         if "index" in self.loss.needs:
             # Held-out rows have positions of their own, where nothing is counted.
@@ -107,25 +180,8 @@ class NetworkWithLoss(nn.Module):
     def _logits(self, inputs: Any) -> Tensor:
         return logits_of(called(self.network, inputs))
 
-    def _mixtures(self, inputs: Any, target: Tensor, logits: Tensor) -> dict[str, Tensor]:
-        said: list[Tensor] = []
-        shares: list[Tensor] = []
-        epoch, batch = self._place
-        for number in range(self.loss.mixtures):
-            seed = (epoch, batch, number)
-            mixture = Mixup(**self.loss.mixture_arguments, seed=seed)(inputs, target)
-            said.append(self._logits(mixture.inputs))
-            shares.append(mixture.soft_target(logits.shape[1], self.loss.ignore_index))
-        self._place = (epoch, batch + 1)
-        return {"mixed_logits": torch.stack(said), "mixed_target": torch.stack(shares)}
-
 
 TrainerLoss = Callable[..., Tensor]
-# What a callback of the user's can see to, and how.
-CALLS = {
-    "epochs": "on_epoch_begin call loss.start_epoch(int(state.epoch))",
-    "validation": "on_evaluate call loss.update_from_validation(logits, labels)",
-}
 
 
 def for_trainer(

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-import torch.distributed
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, MissingDependencyError
-from calibrant.training.adapters import NetworkWithLoss
-from calibrant.training.features import PenultimateFeatures
+from calibrant.training.adapters import HeldOutRows, NetworkWithLoss, Pool
+from calibrant.training.features import PenultimateFeatures, tap_for
 from calibrant.training.losses.base import CalibrationLoss
-from calibrant.training.losses.collectives import world_size
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -28,12 +25,6 @@ else:
             raise MissingDependencyError(
                 "CalibrationCallback needs Lightning: pip install 'calibrant[train]'"
             ) from error
-
-
-# Its functions have partly unknown types.
-dist: Any = torch.distributed
-# (M, K) logits and (M,) targets.
-Rows = tuple[Tensor, Tensor]
 
 
 class CalibrationCallback(Callback):
@@ -62,6 +53,8 @@ class CalibrationCallback(Callback):
         layer: name of the network's last layer within the module, as in `named_modules()`; None
             takes the last linear or convolutional one that was registered. Needed only for
             losses that need features.
+        features: where that layer is given a row for each token, "first", "last" or "mean" of
+            them or a function; see `NetworkWithLoss`.
 
     Examples:
         >>> import torch
@@ -75,16 +68,21 @@ class CalibrationCallback(Callback):
         tensor(True)
     """
 
-    def __init__(self, layer: str | None = None) -> None:
+    def __init__(self, layer: str | None = None, *, features: Pool = None) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.features = layer, features
         self._tap: PenultimateFeatures | None = None
         self._undo: list[Callable[[], None]] = []
         # Those whose accumulation_steps the trainer decides.
         self._following: list[CalibrationLoss] = []
         # What each loss that learns from validation was called with in the current validation
         # epoch; None outside of one.
-        self._seen: dict[CalibrationLoss, list[Rows]] | None = None
+        self._seen: dict[CalibrationLoss, HeldOutRows] | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Let gates learn that were frozen along with the network, before optimisers are made."""
+        for loss in _losses_of(pl_module):
+            loss.let_learn()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to listen, and check that what the losses need will be there.
@@ -103,8 +101,8 @@ class CalibrationCallback(Callback):
         for loss in losses:
             if "validation" in loss.needs and not trainer.enable_validation:
                 raise InputError(
-                    f"{_learns(loss)}: give the trainer validation data and the module a "
-                    "validation_step that calls the loss"
+                    f"{type(loss).__name__} learns from validation rows: give the trainer "
+                    "validation data and the module a validation_step that calls the loss"
                 )
         self._following = [loss for loss in losses if loss.accumulation_steps == 1]
 
@@ -146,7 +144,7 @@ class CalibrationCallback(Callback):
         self._attach(pl_module)
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             losses = _losses_of(pl_module)
-            self._seen = {loss: [] for loss in losses if "validation" in loss.needs}
+            self._seen = {loss: HeldOutRows() for loss in losses if "validation" in loss.needs}
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Let losses learn from validation.
@@ -155,12 +153,8 @@ class CalibrationCallback(Callback):
             InputError: `validation_step` didn't call the loss.
         """
         seen, self._seen = self._seen, None
-        for loss, batches in (seen or {}).items():
-            rows = _from_all_processes(batches)
-            if not rows:
-                raise InputError(f"{_learns(loss)}: call it in validation_step")
-            logits, target = (torch.cat(part) for part in zip(*rows, strict=True))
-            loss.update_from_validation(logits, target)
+        for loss, rows in (seen or {}).items():
+            rows.teach(loss, ": call it in validation_step")
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
         """Listen in a test, too."""
@@ -179,7 +173,7 @@ class CalibrationCallback(Callback):
             return
         losses = _losses_of(module)
         if any("features" in loss.needs for loss in losses):
-            self._tap = PenultimateFeatures(module, self.layer)
+            self._tap = tap_for(module, self.layer, self.features)
             self._undo.append(self._tap.close)
         for loss in losses:
             if "features" in loss.needs:
@@ -205,10 +199,9 @@ class CalibrationCallback(Callback):
         if self._seen is None:
             return
         call = dict(zip(("logits", "target"), given, strict=False)) | named
-        logits, target = call["logits"].detach(), call["target"]
         # As rows, since images of a dense task may differ in size from batch to batch.
-        rows = logits.movedim(1, -1).flatten(0, -2).cpu(), target.flatten().cpu()
-        self._seen[cast(CalibrationLoss, loss)].append(rows)
+        rows = call["logits"].movedim(1, -1).flatten(0, -2), call["target"].flatten()
+        self._seen[cast(CalibrationLoss, loss)].add(*rows)
 
 
 def _losses_of(module: nn.Module) -> list[CalibrationLoss]:
@@ -218,15 +211,3 @@ def _losses_of(module: nn.Module) -> list[CalibrationLoss]:
         found += [child] if isinstance(child, CalibrationLoss) else _losses_of(child)
     # One may be an attribute of the module and of a `NetworkWithLoss` in it.
     return list(dict.fromkeys(found))
-
-
-def _learns(loss: CalibrationLoss) -> str:
-    return f"{type(loss).__name__} learns from validation rows"
-
-
-def _from_all_processes(rows: list[Rows]) -> list[Rows]:
-    if world_size() == 1:
-        return rows
-    parts: list[list[Rows]] = [[] for _ in range(world_size())]
-    dist.all_gather_object(parts, rows)
-    return [part for rank in parts for part in rank]

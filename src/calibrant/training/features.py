@@ -8,7 +8,8 @@ with "logits", or an object with an attribute `logits`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from types import TracebackType
@@ -24,6 +25,8 @@ from calibrant.training.losses.base import CalibrationLoss
 LABELS = ("labels", "label")
 PAIR = "(inputs, label) or a mapping with 'labels' or 'label'"
 _SHOWN = 200
+# What makes one row of features of many tokens, by name.
+POOLINGS = ("first", "last", "mean")
 
 
 def parted(batch: Any) -> tuple[Any, Tensor]:
@@ -202,10 +205,14 @@ class PenultimateFeatures:
         layer: name of the layer as in `network.named_modules()`; None takes the last linear or
             convolutional layer that was registered, those of losses left out, and warns if another
             looks like a head as well.
+        pool: what makes one row of features for each input, where the layer is given a row for each
+            of its tokens, (N, T, D): "first", "last" or "mean" of those that the network's
+            `attention_mask` counts (all, if it is called without one), or a function of what the
+            layer is given. None hands that out as it is.
         detach: hand out features that carry no gradient.
 
     Raises:
-        InputError: no such layer.
+        InputError: no such layer, or no such pooling.
 
     Examples:
         >>> import torch
@@ -218,16 +225,32 @@ class PenultimateFeatures:
     """
 
     def __init__(
-        self, network: nn.Module, layer: str | None = None, *, detach: bool = True
+        self,
+        network: nn.Module,
+        layer: str | None = None,
+        *,
+        pool: str | Callable[[Tensor], Tensor] | None = None,
+        detach: bool = True,
     ) -> None:
         check_module(network)
+        if isinstance(pool, str) and pool not in POOLINGS:
+            raise InputError(
+                f"pool must be one of {', '.join(POOLINGS)} or a function, not {pool!r}"
+            )
         layers: dict[str, nn.Module] = dict(cast(Any, network.named_modules()))
         layer = last_layer(network, layer)
         self.layer = layer
         self._detach = detach
         self._features: Tensor | None = None
         self._layer = layers[layer]
-        self._hook = self._layer.register_forward_pre_hook(self._keep, with_kwargs=True)
+        self._hooks = [self._layer.register_forward_pre_hook(self._keep, with_kwargs=True)]
+        self._pool, self._mask = pool, cast(Tensor | None, None)
+        if isinstance(pool, str):
+            masked = _outermost_with_mask(network, layer)
+            if masked is not None:
+                self._hooks.append(
+                    masked.register_forward_pre_hook(self._keep_mask, with_kwargs=True)
+                )
         # torch.compile doesn't look at hooks before it takes code that it compiled for another
         # network of the same class; it does look at a forward of the layer's own.
         self._marks = "forward" not in vars(self._layer)
@@ -243,14 +266,19 @@ class PenultimateFeatures:
         """
         if self._features is None:
             raise InputError(f"no input has passed layer '{self.layer}' yet")
-        return self._features
+        if self._pool is None:
+            return self._features
+        if callable(self._pool):
+            return self._pool(self._features)
+        return pooled(self._features, self._pool, self._mask)
 
     def close(self) -> None:
         """Stop listening, and let go of the last features."""
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         if self._marks:
             vars(self._layer).pop("forward", None)
-        self._marks, self._features = False, None
+        self._marks, self._features, self._mask = False, None, None
 
     def __enter__(self) -> PenultimateFeatures:
         return self
@@ -265,11 +293,77 @@ class PenultimateFeatures:
 
     def __getstate__(self) -> dict[str, Any]:
         # Tensors with a history can't be copied, and features of another network help nobody.
-        return self.__dict__ | {"_features": None}
+        return self.__dict__ | {"_features": None, "_mask": None}
 
     def _keep(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         features = inputs[0] if inputs else next(iter(named.values()))
         self._features = features.detach() if self._detach else features
+
+    def _keep_mask(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        names = [*inspect.signature(module.forward).parameters][: len(inputs)]
+        self._mask = (dict(zip(names, inputs, strict=False)) | named).get("attention_mask")
+
+
+def tap_for(
+    network: nn.Module, layer: str | None, features: str | Callable[[Tensor], Tensor] | None
+) -> PenultimateFeatures:
+    """Return the tap that the `layer=` and `features=` of an adapter ask for.
+
+    Args:
+        network: to listen to.
+        layer: name of the last layer; None takes the last that was registered.
+        features: as `pool` of `PenultimateFeatures`, or in place of `layer` its name.
+
+    Raises:
+        InputError: no such layer, or two of them.
+    """
+    if not isinstance(features, str) or features in POOLINGS:
+        return PenultimateFeatures(network, layer, pool=features)
+    if layer is not None:
+        raise InputError(f"layer='{layer}' and features='{features}' name two layers; give one")
+    return PenultimateFeatures(network, features)
+
+
+def pooled(features: Tensor, pooling: str, mask: Tensor | None = None) -> Tensor:
+    """Return (N, D) of the features (N, T, D) of tokens: those of the first or last, or the mean.
+
+    Args:
+        features: (N, T, D).
+        pooling: "first", "last" or "mean".
+        mask: (N, T), 1 for tokens that count; None counts all.
+
+    Raises:
+        InputError: features of another shape, or a mask that isn't theirs.
+    """
+    if features.ndim != 3:
+        raise InputError(
+            f"there are no tokens to pool: the layer is given {tuple(features.shape)}, not "
+            f"(N, T, D); leave out '{pooling}'"
+        )
+    counted = torch.ones_like(features[..., 0]) if mask is None else mask.to(features)
+    if counted.shape != features.shape[:2]:
+        raise InputError(
+            f"the attention mask must be {tuple(features.shape[:2])}, as the tokens of the "
+            f"features, not {tuple(counted.shape)}; give features= a function"
+        )
+    if pooling == "mean":
+        total = (features * counted[..., None]).sum(1)
+        return total / counted.sum(1, keepdim=True).clamp_min(1)
+    # Where several are the largest, argmax takes the first.
+    at = counted.argmax(1)
+    if pooling == "last":
+        at = features.shape[1] - 1 - counted.flip(1).argmax(1)
+    return features[torch.arange(len(features), device=features.device), at]
+
+
+def _outermost_with_mask(network: nn.Module, layer: str) -> nn.Module | None:
+    """Return the first module around a layer that can be called with an attention mask."""
+    parts = layer.split(".")
+    for depth in range(len(parts)):
+        module = network.get_submodule(".".join(parts[:depth]))
+        if "attention_mask" in inspect.signature(module.forward).parameters:
+            return module
+    return None
 
 
 def last_layer(network: nn.Module, name: str | None = None, *, linear: bool = False) -> str:

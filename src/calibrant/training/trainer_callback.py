@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from calibrant.core.errors import InputError, MissingDependencyError
-from calibrant.training.adapters import for_trainer
-from calibrant.training.features import PenultimateFeatures, logits_of
+from calibrant.training.adapters import HeldOutRows, Pool, for_trainer, mixtures_for
+from calibrant.training.features import logits_of, tap_for
 from calibrant.training.losses.base import CalibrationLoss
-from calibrant.training.losses.collectives import world_size
-from calibrant.training.mixing import Mixup
 
 if TYPE_CHECKING:
-    TrainerCallback = object
+    TrainerCallback = ExportableState = object
 else:
     try:
         from transformers import TrainerCallback
+        from transformers.trainer_callback import ExportableState
     except ImportError as error:
         raise MissingDependencyError(
             "TrainerCalibration needs transformers: pip install transformers accelerate"
         ) from error
 
 LOSS = "calibration_loss"
+STATE = "loss_state"
 
 
-class TrainerCalibration(TrainerCallback):
+class TrainerCalibration(TrainerCallback, ExportableState):
     """Serves the loss that a model of Hugging Face holds as `calibration_loss`.
 
         model.calibration_loss = make_loss("adafocal", n_classes)
@@ -45,11 +47,16 @@ class TrainerCalibration(TrainerCallback):
       embeddings of `input_ids`.
 
     Being a part of the model, the loss is in its optimiser, checkpoints and train and eval modes.
+    That also holds where a wrapper trains a few weights of the model only and keeps nothing else,
+    as PEFT does, be it put around the model before or after the loss was set: its parameters learn,
+    and its state is in the ``trainer_state.json`` of each checkpoint, from which a run goes on.
 
     Args:
         model: with a loss of this package as `calibration_loss`.
         layer: name of its last layer, as in `named_modules()`; None takes the last that was
             registered. Needed only for losses that need features.
+        features: where that layer is given a row for each token, as the score of a language model,
+            "first", "last" or "mean" of them or a function; see `NetworkWithLoss`.
 
     Raises:
         InputError: the model holds no such loss, or one that `for_trainer` refuses.
@@ -66,7 +73,9 @@ class TrainerCalibration(TrainerCallback):
         True
     """
 
-    def __init__(self, model: nn.Module, layer: str | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, layer: str | None = None, *, features: Pool = None
+    ) -> None:
         super().__init__()
         loss = getattr(model, LOSS, None)
         if not isinstance(loss, CalibrationLoss):
@@ -75,7 +84,8 @@ class TrainerCalibration(TrainerCallback):
                 "make_loss(...) first"
             )
         self.loss, self._model = loss, model
-        self._tap = PenultimateFeatures(model, layer) if "features" in loss.needs else None
+        loss.let_learn()
+        self._tap = tap_for(model, layer, features) if "features" in loss.needs else None
         self._plain = for_trainer(
             loss,
             self._tap,
@@ -88,7 +98,7 @@ class TrainerCalibration(TrainerCallback):
         self._fitting = self._mixing = self._following = False
         # Step and batch within it: mixtures follow from them, in a run that goes on as well.
         self._place = (0, 0)
-        self._seen: list[tuple[Tensor, Tensor]] = []
+        self._seen = HeldOutRows()
         model.register_forward_pre_hook(self._take, with_kwargs=True)
 
     def compute_loss(
@@ -106,15 +116,28 @@ class TrainerCalibration(TrainerCallback):
                 "the TrainerCalibration whose compute_loss it has"
             )
         if self._fitting and not self.loss.training and "validation" in self.loss.needs:
-            kept = logits.detach().flatten(0, -2).float().cpu()
-            self._seen.append((kept, labels.flatten().cpu()))
+            self._seen.add(logits.flatten(0, -2).float(), labels.flatten())
         return self._plain(outputs, labels, num_items_in_batch)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Check that evaluations come, and follow the accumulation of gradients.
+    def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let gates learn that a wrapper has frozen since, before there is an optimiser.
 
         Raises:
-            InputError: the loss learns from validation rows, and there are none.
+            InputError: the Trainer is to make this callback anew, which it can't.
+        """
+        if args.restore_callback_states_from_checkpoint:
+            raise InputError(
+                "leave out restore_callback_states_from_checkpoint: TrainerCalibration takes up "
+                "its state without"
+            )
+        self.loss.let_learn()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Check that evaluations come, follow the accumulation of gradients, take up the state.
+
+        Raises:
+            InputError: the loss learns from validation rows, and there are none; or the checkpoint
+                holds the state of another loss.
         """
         if "validation" in self.loss.needs and str(args.eval_strategy.value) == "no":
             raise InputError(
@@ -122,6 +145,8 @@ class TrainerCalibration(TrainerCallback):
                 "eval_dataset, and TrainingArguments eval_strategy='epoch'"
             )
         self._fitting = True
+        if state.global_step:
+            self._take_up(state.stateful_callbacks)
         if self.loss.accumulation_steps == 1:
             self._following = True
             self.loss.accumulation_steps = args.gradient_accumulation_steps
@@ -147,21 +172,26 @@ class TrainerCalibration(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Let the loss learn from the rows of the evaluation."""
-        seen, self._seen = self._seen, []
-        if not self._fitting or "validation" not in self.loss.needs:
-            return
-        if world_size() > 1:
-            parts: list[Any] = [None] * world_size()
-            cast(Any, torch.distributed).all_gather_object(parts, seen)
-            seen = [pair for part in parts for pair in part]
-        if not seen:
+        if self._fitting and "validation" in self.loss.needs:
+            otherwise = ", but those of the Trainer's eval_dataset have no labels"
+            self._seen.teach(self.loss, otherwise)
+
+    def state(self) -> dict[str, Any]:
+        """Return the loss's state as JSON takes it; the Trainer writes it into each checkpoint."""
+        values = {name: part.cpu().contiguous() for name, part in self.loss.state_dict().items()}
+        return {"args": {}, "attributes": {STATE: b64encode(save(values)).decode("ascii")}}
+
+    def _take_up(self, kept: Any) -> None:
+        """Give the loss the state that it had at the checkpoint that training goes on from."""
+        try:
+            text = kept[type(self).__name__]["attributes"][STATE]
+            self.loss.load_state_dict(load(b64decode(text)))
+        # Whatever a file holds that was damaged, or is of a run with another loss.
+        except Exception as error:
             raise InputError(
-                f"{type(self.loss).__name__} learns from validation rows, but those of the "
-                "Trainer's eval_dataset have no labels"
-            )
-        device = next(self._model.parameters()).device
-        logits, labels = (torch.cat(part).to(device) for part in zip(*seen, strict=True))
-        self.loss.update_from_validation(logits, labels)
+                f"the checkpoint holds no state of {type(self.loss).__name__} that training could "
+                "go on with"
+            ) from error
 
     def _take(self, model: nn.Module, given: Any, named: dict[str, Any]) -> Any:
         if self._mixing:
@@ -181,19 +211,17 @@ class TrainerCalibration(TrainerCallback):
         if "mixed" not in self.loss.needs or not self.loss.training:
             return {}
         name, inputs = self._mixable()
-        said: list[Tensor] = []
-        shares: list[Tensor] = []
+
+        def answer(mixed: Tensor) -> Tensor:
+            return logits_of(self._model(**self._with(name, mixed)))
+
         self._mixing = True
         try:
-            for number in range(self.loss.mixtures):
-                seed = (*self._place, number)
-                mixture = Mixup(**self.loss.mixture_arguments, seed=seed)(inputs, labels)
-                said.append(logits_of(self._model(**self._with(name, mixture.inputs))))
-                shares.append(mixture.soft_target(logits.shape[1], self.loss.ignore_index))
+            found = mixtures_for(self.loss, inputs, labels, logits.shape[1], self._place, answer)
         finally:
             self._mixing = False
         self._place = (self._place[0], self._place[1] + 1)
-        return {"mixed_logits": torch.stack(said), "mixed_target": torch.stack(shares)}
+        return found
 
     def _mixable(self) -> tuple[str, Tensor]:
         """Return the name and the values of the input that can be mixed."""

@@ -144,9 +144,15 @@ def check_features(features: Tensor, target: Tensor) -> None:
         InputError: they are not.
     """
     if features.ndim < 2 or (features.shape[0], *features.shape[2:]) != target.shape:
+        tokens = features.ndim == 3 and target.shape == features.shape[:1]
+        remedy = (
+            "; these are rows of tokens: PenultimateFeatures takes pool='last', 'first' or 'mean', "
+            "or a function, and NetworkWithLoss, CalibrationCallback and TrainerCalibration take "
+            "the same as features="
+        )
         raise InputError(
             f"features must be (N, D) or (N, D, ...) beside target {tuple(target.shape)}, "
-            f"not {tuple(features.shape)}"
+            f"not {tuple(features.shape)}{remedy if tokens else ''}"
         )
 
 
@@ -393,6 +399,14 @@ class CalibrationLoss(nn.Module):
         finally:
             for loss, before in zip(losses, held, strict=True):
                 loss._held = before
+
+    def let_learn(self) -> None:
+        """Let the loss's own parameters learn again if all of them were frozen with a network's.
+
+        As wrappers do that train a few weights of a large network, such as those of PEFT.
+        """
+        if not any(parameter.requires_grad for parameter in self.parameters()):
+            self.requires_grad_(True)
 
     @property
     def learning(self) -> bool:

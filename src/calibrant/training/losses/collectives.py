@@ -60,6 +60,15 @@ def gather_rows(local: Tensor) -> Tensor:
     return sum_over_ranks(torch.where(mine, local, padded)).flatten(0, 1)
 
 
+def gather_objects(mine: list[Any]) -> list[Any]:
+    """Return the lists of all processes as one, in order; all must call it."""
+    if world_size() == 1:
+        return mine
+    parts: list[Any] = [None] * world_size()
+    dist.all_gather_object(parts, mine)
+    return [item for part in parts for item in part]
+
+
 def differs_between_ranks(values: Tensor) -> bool:
     """Return whether a tensor, of one shape everywhere, holds other numbers on other processes.
 

@@ -37,18 +37,18 @@ def test_one_group_is_counted_as_ever():
 
 def test_evidence_is_the_exponent_of_the_tail():
     # Twenty rows at .999: errors come as Poisson counts do. A normal tail would give e^-96 for two.
-    c = np.full(20, 0.999)
+    c = (20, 0.999 * 0.001)
     two_errors = 2 / 20 - 0.001
-    assert -evidence(two_errors, 0.0, c) == pytest.approx(math.log(binom.sf(1, 20, 0.001)), abs=1.5)
-    # Many rows at .5: nearly normal, exponent N x^2 / (2 v).
-    assert evidence(0.02, 0.01, np.full(10_000, 0.5)) == pytest.approx(
-        10_000 * 0.01**2 / 0.5, rel=0.02
+    assert -evidence(two_errors, 0.0, *c) == pytest.approx(
+        math.log(binom.sf(1, 20, 0.001)), abs=1.5
     )
-    assert evidence(0.01, 0.01, c) == 0
-    assert evidence(0.005, 0.01, c) < 0
-    values = evidence(np.linspace(0, 1, 50), 0.1, c)
+    # Many rows at .5: nearly normal, exponent N x^2 / (2 v).
+    assert evidence(0.02, 0.01, 10_000, 0.25) == pytest.approx(10_000 * 0.01**2 / 0.5, rel=0.02)
+    assert evidence(0.01, 0.01, *c) == 0
+    assert evidence(0.005, 0.01, *c) < 0
+    values = evidence(np.linspace(0, 1, 50), 0.1, *c)
     assert (np.diff(values) > 0).all()
-    assert np.isfinite(evidence(0.5, 0.0, np.ones(10)))
+    assert np.isfinite(evidence(0.5, 0.0, 10, 0.0))
 
 
 def groups_of(shift: float, groups: int, rows: int, seed: int) -> tuple[Predictions, FloatArray]:

@@ -520,7 +520,7 @@ def test_shards_may_name_their_classes(tmp_path: Path):
         cb.write_predictions(some, tmp_path / f"{part}.npz")
     batches = list(cb.Shards(tmp_path).batches())
     assert [batch.class_names for batch in batches] == [tuple("abcdefghij")] * 2
-    found = cb.evaluate_shards(cb.Shards(tmp_path), engine=cb.Engine(workers=1), resamples=20)
+    found = cb.evaluate(cb.Shards(tmp_path), engine=cb.Engine(workers=1), resamples=20)
     assert found["accuracy"].value == pytest.approx(evaluate(named, resamples=2)["accuracy"].value)
 
 

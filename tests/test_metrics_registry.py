@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import calibrant as cb
-from calibrant.core.errors import InputError, UnknownMethodError
-from calibrant.evaluation.evaluate import evaluate
+from calibrant.core.errors import UnknownMethodError
+from calibrant.evaluation.cell_sample import merge
+from calibrant.evaluation.evaluate import evaluate, sample_of
 from calibrant.evaluation.formatting import show
 from calibrant.evaluation.results import Evaluation
 from calibrant.metrics import gaps, kernel, mmce, sweep
@@ -21,7 +23,6 @@ from calibrant.metrics.cox import slopes_of_curves
 from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsMetric, metrics_named
 from calibrant.metrics.resampling import resampled
 from calibrant.metrics.selective import aurc_of_curves
-from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
@@ -150,8 +151,8 @@ def test_confidences_alone_leave_out_what_needs_rows():
     c = rng.random(100)
     predictions = Predictions.from_confidence(c, np.zeros(100, int), rng.integers(2, size=100))
     found = evaluate(predictions, metrics="all", resamples=20)
-    assert set(found.skipped) == {m.name for m in METRICS.values() if m.needs_rows}
-    assert all(m.needs_rows for m in METRICS.values() if isinstance(m, RowsMetric))
+    assert set(found.skipped) == {m.name for m in METRICS.values() if m.needs_classes}
+    assert all(m.needs_classes for m in METRICS.values() if isinstance(m, RowsMetric))
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 0, 1], [1, 0, 1, 0]], ids=["all right", "all wrong"])
@@ -284,32 +285,32 @@ def test_sums_of_shards_give_the_metrics_of_the_whole(overconfident: Labelled):
     # Most confidences near 1, as those of a network that is sure of itself.
     whole = Predictions.from_logits(3 * z, y)
     shards = [whole.take(np.arange(start, 2000, 7)) for start in range(7)]
-    state = sum(MetricSums.of(shard) for shard in shards)
+    state = reduce(merge, map(sample_of, shards))
     expected = evaluate(whole, metrics="all", resamples=2)
-    found = state.values()
+    found = evaluate(state, metrics="all", resamples=2)
     assert state.n == 2000
-    assert list(found) == [n for n, m in METRICS.items() if not isinstance(m, RowsMetric)]
-    for name, value in found.items():
+    few = ("skce", "classwise_adaece")  # parts of 286 rows begin at their own place 0
+    assert list(found.results) == [n for n in METRICS if n not in few]
+    for name, value in ((n, r.value) for n, r in found.results.items()):
         # An isotonic fit makes use of every single row at the top, where a cell ties them.
         tolerance = 1e-3 if name.startswith("brier_") else 3e-4
         assert value == pytest.approx(expected[name].value, abs=tolerance), name
         if name in (*EXACT_ON_THE_GRID, "nll", "brier", "accuracy"):
             assert value == pytest.approx(expected[name].value, abs=1e-10), name
-    with pytest.raises(InputError, match="needs the rows"):
-        state.value("skce")
+    assert "pairs of rows" in found.skipped["skce"]
     with pytest.raises(UnknownMethodError):
-        state.value("no")
+        evaluate(state, metrics="no")
 
 
 def test_a_shard_of_confidences_takes_away_what_it_can_not_give():
     c, said = np.array([0.5, 0.75]), np.array([0, 1])
-    from_confidence = MetricSums.of(Predictions.from_confidence(c, said, np.array([0, 0])))
+    from_confidence = sample_of(Predictions.from_confidence(c, said, np.array([0, 0])))
     p = np.stack([1 - c, c], axis=1)
-    from_rows = MetricSums.of(Predictions.from_probs(p, np.array([1, 1])))
-    assert "nll" in from_rows.values()
-    both = from_rows + from_confidence
-    assert "nll" not in both.values()
-    assert both.value("accuracy") == pytest.approx(0.5)
+    from_rows = sample_of(Predictions.from_probs(p, np.array([1, 1])))
+    assert "nll" in evaluate(from_rows, resamples=2).results
+    both = evaluate(merge(from_rows, from_confidence), resamples=2)
+    assert "score for every class" in both.skipped["nll"]
+    assert both.accuracy == pytest.approx(0.5)
     with pytest.raises(TypeError):
         _ = 1 + from_rows
 

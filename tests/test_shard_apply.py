@@ -240,7 +240,7 @@ def test_groups_say_which_files_were_left_out(tmp_path: Path) -> None:
         cb.write_predictions(rows(200), tmp_path / name)
     (tmp_path / "c.npz").write_bytes(b"cut short")
     shards = cb.Shards(tmp_path, skip_broken=True)
-    found = cb.evaluate_shards_by(shards, "label", resamples=5, engine=ONE, skip_broken=True)
+    found = cb.evaluate_by(shards, "label", resamples=5, engine=ONE, skip_broken=True)
     assert "1 file couldn't be read:\nleft out: " in str(found)
     (left,) = found.as_dict()["shards_left_out"]
     assert left["shard"].endswith("c.npz")

@@ -16,9 +16,10 @@ from test_shard_sums import assert_same
 
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
-from calibrant.scale.map_reduce import summed
-from calibrant.scale.sums import Plan, ShardSums, summarise_shard
+from calibrant.evaluation.cell_sample import CellSample, plan_of
+from calibrant.evaluation.shard_samples import summarised, summed
 
+PLAN = plan_of(None)
 GUIDE = Path(__file__).parent.parent / "docs" / "scale.md"
 
 
@@ -32,35 +33,35 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> cb.Shards:
 
 
 @pytest.fixture(scope="module")
-def alone(shards: cb.Shards) -> ShardSums:
-    return summed(shards, Plan(), cb.Engine(workers=1))
+def alone(shards: cb.Shards) -> CellSample:
+    return summed(shards, PLAN, cb.Engine(workers=1))
 
 
-def killed_once(shard: Any, marker: str) -> ShardSums:
+def killed_once(shard: Any, marker: str) -> CellSample:
     """Summarise a shard; whoever comes first to the third dies of it."""
     if shard.where.endswith("3.npz") and not Path(marker).exists():
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.02)
-    return summarise_shard(shard)
+    return summarised(shard, PLAN)
 
 
 def always_killed(_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def gathered(engine: cb.Engine, shards: cb.Shards, function: Any) -> ShardSums:
+def gathered(engine: cb.Engine, shards: cb.Shards, function: Any) -> CellSample:
     found = [sums for _, sums in engine.run(function, shards.shards)]
     return functools.reduce(cb.merge, found)
 
 
-def test_two_processes_say_what_one_says(shards: cb.Shards, alone: ShardSums) -> None:
-    assert_same(summed(shards, Plan(), cb.Engine(workers=2)), alone)
+def test_two_processes_say_what_one_says(shards: cb.Shards, alone: CellSample) -> None:
+    assert_same(summed(shards, PLAN, cb.Engine(workers=2)), alone)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by a signal")
 def test_a_killed_process_changes_nothing(
-    shards: cb.Shards, alone: ShardSums, tmp_path: Path
+    shards: cb.Shards, alone: CellSample, tmp_path: Path
 ) -> None:
     function = functools.partial(killed_once, marker=str(tmp_path / "killed"))
     assert_same(gathered(cb.Engine(workers=2), shards, function), alone)
@@ -79,13 +80,13 @@ def test_an_error_of_a_process_is_what_it_was(shards: cb.Shards, tmp_path: Path)
     for i in range(2):
         np.savez(tmp_path / f"{i}.npz", logits=bad, labels=np.zeros(5))
     with pytest.raises(PredictionsError, match=r"npz: 'logits' must be finite, but row 4"):
-        cb.evaluate_shards(cb.Shards(tmp_path), engine=cb.Engine(workers=2))
+        cb.evaluate(cb.Shards(tmp_path), engine=cb.Engine(workers=2))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills by a signal")
 @pytest.mark.filterwarnings("ignore")  # what a cluster says of a worker that died
 def test_a_cluster_says_the_same_with_a_worker_killed_in_the_middle(
-    shards: cb.Shards, alone: ShardSums, tmp_path: Path
+    shards: cb.Shards, alone: CellSample, tmp_path: Path
 ) -> None:
     distributed = pytest.importorskip("distributed")
     function = functools.partial(killed_once, marker=str(tmp_path / "killed"))
@@ -95,8 +96,8 @@ def test_a_cluster_says_the_same_with_a_worker_killed_in_the_middle(
         engine = cb.Engine("dask", scheduler=cluster.scheduler_address)
         assert_same(gathered(engine, shards, function), alone)
         assert (tmp_path / "killed").exists()
-        found = cb.evaluate_shards(shards, resamples=20, engine=engine)
-    direct = cb.evaluate_shards(shards, resamples=20, engine=cb.Engine(workers=1))
+        found = cb.evaluate(shards, resamples=20, engine=engine)
+    direct = cb.evaluate(shards, resamples=20, engine=cb.Engine(workers=1))
     assert found.as_dict() == direct.as_dict()
 
 
@@ -122,7 +123,7 @@ def test_engines_that_dont_exist_are_refused(arguments: dict[str, Any], message:
 
 @pytest.mark.parametrize(("heading", "module"), [("Ray", "ray"), ("Spark", "pyspark")])
 def test_the_guides_lines_for_other_engines_run(
-    shards: cb.Shards, alone: ShardSums, heading: str, module: str, monkeypatch: pytest.MonkeyPatch
+    shards: cb.Shards, alone: CellSample, heading: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(module)
     section = GUIDE.read_text(encoding="utf-8").partition(f"### {heading}\n")[2]

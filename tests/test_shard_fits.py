@@ -17,10 +17,10 @@ from calibrant.core.errors import (
     PredictionsError,
 )
 from calibrant.core.exact import as_float, rounded_sum
+from calibrant.evaluation.cells import CellSums
 from calibrant.posthoc.shard_fitting import FITTED_CELLS, stand_ins
 from calibrant.posthoc.temperature.summed import cumulants, row_moments, widen
 from calibrant.predictions.rows import summarize
-from calibrant.scale.cells import CellSums
 from calibrant.scale.sampling import sample, sampled_places
 
 ONE = cb.Engine(workers=1)

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.exact import as_float, exact_sum, halves, joined, mixed
-from calibrant.scale.carrying import NOT_CARRIED
-from calibrant.scale.cells import COARSE, FINE, CellSums, edges_of
-from calibrant.scale.map_reduce import Progress, summed
-from calibrant.scale.measuring import evaluate_sums
-from calibrant.scale.sums import Plan, ShardSums
+from calibrant.evaluation.cell_sample import CellSample, plan_of
+from calibrant.evaluation.cells import COARSE, FINE, CellSums, edges_of
+from calibrant.evaluation.shard_samples import summed
+from calibrant.scale.map_reduce import Progress
 
 ONE = cb.Engine(workers=1)
 N = 6_000
+NOT_SUMMED = {"skce", "classwise_adaece"}
 
 
 @pytest.fixture(scope="module")
@@ -71,29 +71,31 @@ def test_the_same_places_look_random_and_the_same_everywhere() -> None:
     assert abs((first >> np.uint64(63)).mean() - 0.5) < 0.05
 
 
-def assert_same(first: ShardSums, second: ShardSums) -> None:
+def assert_same(first: CellSample, second: CellSample) -> None:
     """Assert that two sums are the same whole numbers."""
-    assert first.rows is not None
-    assert second.rows is not None
-    np.testing.assert_array_equal(first.rows.cells.key, second.rows.cells.key)
-    np.testing.assert_array_equal(first.rows.cells.sums, second.rows.cells.sums)
-    assert first.rows.totals == second.rows.totals
-    if first.whole is not None:
-        for name, value in vars(first.whole).items():
-            np.testing.assert_array_equal(value, getattr(second.whole, name))
+    np.testing.assert_array_equal(first.cells.key, second.cells.key)
+    np.testing.assert_array_equal(first.cells.sums, second.cells.sums)
+    assert first.numbers.keys() == second.numbers.keys()
+    for name, numbers in first.numbers.items():
+        np.testing.assert_array_equal(numbers.key, second.numbers[name].key)
+        np.testing.assert_array_equal(numbers.sums, second.numbers[name].sums)
+    assert first.whole.keys() == second.whole.keys()
+    for kind, sums in first.whole.items():
+        for name, value in vars(sums).items():
+            np.testing.assert_array_equal(value, getattr(second.whole[kind], name))
 
 
 @pytest.mark.parametrize("cuts", [[17, 3000], [1, 2, 3, 4, 5, 5999], list(range(400, N, 400))])
 def test_no_number_hangs_on_how_rows_are_dealt(
     whole: cb.Predictions, tmp_path: Path, cuts: list[int]
 ) -> None:
-    plan = Plan(("classwise_ece", "nll_calibration", "nll_refinement"))
+    plan = plan_of("all")
     one, many = (
         summed(dealt(whole, tmp_path / str(i), c), plan, ONE) for i, c in enumerate(([], cuts))
     )
     assert_same(one, many)
     options = {"metrics": "all", "resamples": 20}
-    results = [evaluate_sums(sums, **options).as_dict()["metrics"] for sums in (one, many)]
+    results = [cb.evaluate(sums, **options).as_dict()["metrics"] for sums in (one, many)]
     assert results[0] == results[1]
 
 
@@ -101,12 +103,14 @@ def test_the_order_of_rows_is_none_to_the_metrics_of_confidences(
     whole: cb.Predictions, tmp_path: Path
 ) -> None:
     shuffled = whole.take(np.random.default_rng(0).permutation(N))
-    one = summed(dealt(whole, tmp_path / "a", [100]), Plan(), ONE)
-    assert_same(one, summed(dealt(shuffled, tmp_path / "b", [3000, 3001]), Plan(), ONE))
+    plan = plan_of(["ece", "nll", "brier", "accuracy"])
+    one = summed(dealt(whole, tmp_path / "a", [100]), plan, ONE)
+    assert_same(one, summed(dealt(shuffled, tmp_path / "b", [3000, 3001]), plan, ONE))
 
 
 def test_merging_knows_no_order(whole: cb.Predictions, tmp_path: Path) -> None:
-    parts = [cb.summarise_shard(shard) for shard in dealt(whole, tmp_path / "a", [50, 700, 4000])]
+    shards = dealt(whole, tmp_path / "a", [50, 700, 4000])
+    parts = [cb.in_cells(cb.sample_of(shard)) for shard in shards]
     forwards = reduce(cb.merge, parts)
     assert_same(forwards, reduce(cb.merge, parts[::-1]))
     assert_same(forwards, (parts[0] + parts[3]) + (parts[2] + parts[1]))
@@ -114,9 +118,9 @@ def test_merging_knows_no_order(whole: cb.Predictions, tmp_path: Path) -> None:
 
 
 def test_metrics_are_those_of_the_whole(whole: cb.Predictions, tmp_path: Path) -> None:
-    found = cb.evaluate_shards(dealt(whole, tmp_path / "a", [999]), metrics="all", engine=ONE)
-    assert set(cb.METRICS) - set(found.results) == set(NOT_CARRIED)
-    assert set(found.skipped) == set(NOT_CARRIED)
+    found = cb.evaluate(dealt(whole, tmp_path / "a", [999]), metrics="all", engine=ONE)
+    assert set(cb.METRICS) - set(found.results) == NOT_SUMMED
+    assert set(found.skipped) == NOT_SUMMED
     names = list(found.results)
     direct = cb.evaluate(whole, metrics=names, resamples=2)
     exact = ("ece", "mce", "average_ce", "rmsce", "overconfidence", "underconfidence", "accuracy")
@@ -131,7 +135,7 @@ def test_metrics_are_those_of_the_whole(whole: cb.Predictions, tmp_path: Path) -
 def test_intervals_and_floors_are_those_of_rows(whole: cb.Predictions, tmp_path: Path) -> None:
     names = ["ece", "adaece", "smce", "nll", "brier", "accuracy", "slope", "classwise_ece"]
     shards = dealt(whole, tmp_path / "a", [])
-    found = cb.evaluate_shards(shards, metrics=names, resamples=1000, engine=ONE)
+    found = cb.evaluate(shards, metrics=names, resamples=1000, engine=ONE)
     direct = cb.evaluate(whole, metrics=names, resamples=1000)
     for name in names:
         ours, theirs = found[name], direct[name]
@@ -147,7 +151,7 @@ def test_intervals_and_floors_are_those_of_rows(whole: cb.Predictions, tmp_path:
 def test_groups_are_those_of_one_file(whole: cb.Predictions, tmp_path: Path) -> None:
     shards = dealt(whole, tmp_path / "a", [999, 4000])
     for by in ("predicted", "label"):
-        found = cb.evaluate_shards_by(shards, by, metrics=["ece", "nll"], resamples=20, engine=ONE)
+        found = cb.evaluate_by(shards, by, metrics=["ece", "nll"], resamples=20, engine=ONE)
         direct = cb.evaluate_by(whole, by, metrics=["ece", "nll"], resamples=20)
         assert list(found.groups) == list(direct.groups)
         for name, group in direct.groups.items():
@@ -160,7 +164,7 @@ def test_groups_are_those_of_one_file(whole: cb.Predictions, tmp_path: Path) -> 
 @pytest.mark.parametrize("by", ["margin", "confidence"])
 def test_quantiles_are_of_about_equal_size(whole: cb.Predictions, tmp_path: Path, by: str) -> None:
     shards = dealt(whole, tmp_path / "a", [999])
-    found = cb.evaluate_shards_by(shards, by, quantiles=4, resamples=20, engine=ONE)
+    found = cb.evaluate_by(shards, by, quantiles=4, resamples=20, engine=ONE)
     sizes = [group.n for group in found.groups.values()]
     assert len(sizes) == 4
     assert sum(sizes) == N
@@ -170,13 +174,13 @@ def test_quantiles_are_of_about_equal_size(whole: cb.Predictions, tmp_path: Path
 
 def test_a_column_of_text_groups(whole: cb.Predictions, tmp_path: Path) -> None:
     shards = dealt(whole, tmp_path / "a", [999])
-    found = cb.evaluate_shards_by(shards, "site", resamples=20, engine=ONE)
+    found = cb.evaluate_by(shards, "site", resamples=20, engine=ONE)
     assert {name: group.n for name, group in found.groups.items()} == {
         "a": int((whole.labels > 2).sum()),
         "b": int((whole.labels <= 2).sum()),
     }
     with pytest.raises(PredictionsError, match="there is no column 'sites'"):
-        cb.evaluate_shards_by(shards, "sites", engine=ONE)
+        cb.evaluate_by(shards, "sites", engine=ONE)
 
 
 def test_clusters_widen_intervals_and_dont_hang_on_the_deal(tmp_path: Path) -> None:
@@ -184,10 +188,10 @@ def test_clusters_widen_intervals_and_dont_hang_on_the_deal(tmp_path: Path) -> N
     thrice = single.take(np.repeat(np.arange(N // 3), 3))
     a, b = (dealt(thrice, tmp_path / str(i), cuts) for i, cuts in enumerate(([], [100, 2500])))
     options = {"metrics": ["ece", "nll"], "resamples": 400, "engine": ONE}
-    first, second = (cb.evaluate_shards(s, cluster="visit", **options) for s in (a, b))
+    first, second = (cb.evaluate(s, clusters="visit", **options) for s in (a, b))
     assert first.as_dict()["metrics"] == second.as_dict()["metrics"]
     assert "clusters" in str(first)
-    alone = cb.evaluate_shards(a, **options)
+    alone = cb.evaluate(a, **options)
     for name in ("ece", "nll"):
         ratio = (first[name].high - first[name].low) / (alone[name].high - alone[name].low)
         assert 1.4 < ratio < 2.1, name  # root 3
@@ -202,8 +206,8 @@ def test_a_broken_shard_is_left_out_whole_when_asked_to(
     np.savez(tmp_path / "a" / "1.npz", logits=bad, labels=whole.labels[2000:4000])
     shards = cb.Shards(tmp_path / "a")
     with pytest.raises(PredictionsError, match=r"1.npz: 'logits' must be finite, but row 1999"):
-        cb.evaluate_shards(shards, resamples=20, engine=ONE)
-    found = cb.evaluate_shards(shards, resamples=20, engine=ONE, skip_broken=True)
+        cb.evaluate(shards, resamples=20, engine=ONE)
+    found = cb.evaluate(shards, resamples=20, engine=ONE, skip_broken=True)
     assert (found.n, found.shards, len(found.broken)) == (4000, 2, 1)
     assert "1 file couldn't be read" in str(found)
     assert "row 1999" in found.as_dict()["shards_left_out"][0]["reason"]
@@ -216,7 +220,7 @@ def test_a_broken_shard_is_left_out_whole_when_asked_to(
 def test_top_label_files_have_what_they_can(tmp_path: Path) -> None:
     drawn = cb.synthetic.top_label(2000).predictions
     cb.write_predictions(drawn, tmp_path / "a.npz")
-    found = cb.evaluate_shards(cb.Shards(tmp_path), resamples=50, engine=ONE)
+    found = cb.evaluate(cb.Shards(tmp_path), resamples=50, engine=ONE)
     assert set(found.skipped) == {"nll", "brier"}
     direct = cb.evaluate(drawn, metrics=["ece"], resamples=2)
     assert found["ece"].value == pytest.approx(direct["ece"].value, abs=1e-12)
@@ -225,14 +229,12 @@ def test_top_label_files_have_what_they_can(tmp_path: Path) -> None:
 def test_sums_of_other_things_arent_merged(whole: cb.Predictions, tmp_path: Path) -> None:
     (shard,) = dealt(whole, tmp_path / "a", [])
     with pytest.raises(InputError, match="only if they are of the same things"):
-        cb.merge(cb.summarise_shard(shard), cb.summarise_shard(shard, Plan(by="label")))
+        cb.merge(cb.sample_of(shard), cb.sample_of(shard, clusters="visit"))
 
 
 def test_progress_says_shards_rows_and_time(whole: cb.Predictions, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    cb.evaluate_shards(
-        dealt(whole, tmp_path / "a", [99]), resamples=2, engine=ONE, watch=seen.append
-    )
+    cb.evaluate(dealt(whole, tmp_path / "a", [99]), resamples=2, engine=ONE, watch=seen.append)
     assert [(state.shards, state.of, state.rows) for state in seen] == [
         (0, 2, 0),
         (1, 2, 99),
@@ -244,7 +246,7 @@ def test_progress_says_shards_rows_and_time(whole: cb.Predictions, tmp_path: Pat
 
 def test_hardly_any_wrong_row_is_said_to_leave_intervals_short(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probs=[[0.9, 0.1]] * 60, labels=[0] * 57 + [1] * 3)
-    found = cb.evaluate_shards(cb.Shards(tmp_path), resamples=20, engine=ONE)
+    found = cb.evaluate(cb.Shards(tmp_path), resamples=20, engine=ONE)
     assert "Fewer than 10 rows are wrong" in found.intervals
 
 

@@ -319,7 +319,7 @@ def binary_shards(tmp_path_factory: pytest.TempPathFactory):
 def test_binary_shards_show_the_positive_class_as_one_file_does(binary_shards):
     folder, rows = binary_shards
     whole = cb.evaluate(rows.with_clusters(None), resamples=400)
-    found = cb.evaluate_shards(cb.Shards(folder), engine=cb.Engine(workers=1), resamples=400)
+    found = cb.evaluate(cb.Shards(folder), engine=cb.Engine(workers=1), resamples=400)
     assert list(found.results) == list(whole.results)
     for name, result in whole.results.items():
         other, width = found[name], result.high - result.low
@@ -338,7 +338,7 @@ def test_binary_shards_show_the_positive_class_as_one_file_does(binary_shards):
 def test_binary_shards_resample_clusters_and_make_groups_by_the_positive_class(binary_shards):
     folder, rows = binary_shards
     names, one = ["ece_positive", "log_loss", "slope_positive"], cb.Engine(workers=1)
-    found = cb.evaluate_shards(
+    found = cb.evaluate(
         cb.Shards(folder), metrics=names, cluster="patient", engine=one, resamples=300
     )
     whole = cb.evaluate(rows, metrics=names, resamples=300)
@@ -346,7 +346,7 @@ def test_binary_shards_resample_clusters_and_make_groups_by_the_positive_class(b
         width = whole[name].high - whole[name].low
         assert found[name].value == pytest.approx(whole[name].value, abs=2e-4)
         assert found[name].high - found[name].low == pytest.approx(width, rel=0.3)
-    grouped = cb.evaluate_shards_by(
+    grouped = cb.evaluate_by(
         cb.Shards(folder), "predicted", metrics=names, engine=one, resamples=99
     )
     apart = cb.evaluate_by(rows.with_clusters(None), "predicted", metrics=names, resamples=99)
@@ -362,11 +362,11 @@ def test_binary_shards_resample_clusters_and_make_groups_by_the_positive_class(b
 def test_shards_of_several_classes_have_no_positive_class(tmp_path: Path):
     np.savez(tmp_path / "a.npz", probs=[[0.75, 0.25]] * 20, labels=[0] * 15 + [1] * 5)
     one = cb.Engine(workers=1)
-    found = cb.evaluate_shards(
+    found = cb.evaluate(
         cb.Shards(tmp_path), metrics=["ece", "ece_positive"], engine=one, resamples=20
     )
     assert list(found.results) == ["ece"]
     assert "have to be declared" in found.skipped["ece_positive"]
     declared = cb.Shards(tmp_path, kind="binary")
-    found = cb.evaluate_shards(declared, metrics=["ece_positive"], engine=one, resamples=20)
+    found = cb.evaluate(declared, metrics=["ece_positive"], engine=one, resamples=20)
     assert found["ece_positive"].value == pytest.approx(0.0, abs=1e-12)

@@ -35,7 +35,7 @@ def test_only_metrics_of_all_rows_and_both_directions_decide():
 
 
 @pytest.mark.parametrize(
-    "metric", sorted(name for name, m in METRICS.items() if not m.needs_rows and not m.omnibus)
+    "metric", sorted(name for name, m in METRICS.items() if not m.needs_classes and not m.omnibus)
 )
 def test_no_other_metric_calls_an_overconfident_model_perfect(metric: str):
     found = measured([metric], shift=0.14)

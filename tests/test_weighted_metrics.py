@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.core.errors import InputError
-from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.cell_sample import merge
+from calibrant.evaluation.evaluate import evaluate, sample_of
 from calibrant.evaluation.groups import evaluate_by
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.metrics.bins import BinSums
 from calibrant.metrics.registry import METRICS
 from calibrant.metrics.resampling import Clusters
-from calibrant.metrics.streaming import MetricSums
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 
@@ -137,10 +137,11 @@ def test_sums_of_shards_weigh():
     weights = np.random.default_rng(1).exponential(size=60)
     rows = rows_of(1, sample_weight=weights).counted
     whole = evaluate(rows, metrics=["ece", "nll", "smce", "accuracy"], resamples=2)
-    shards = MetricSums.of(rows.take(slice(0, 20))) + MetricSums.of(rows.take(slice(20, 60)))
+    parts = [sample_of(rows.take(slice(*ends))) for ends in ((0, 20), (20, 60))]
+    shards = evaluate(merge(*parts), metrics=list(whole.results), resamples=2)
     for name in ("ece", "nll", "accuracy"):
-        assert shards.value(name) == pytest.approx(whole[name].value, abs=1e-12)
-    assert shards.value("smce") == pytest.approx(whole["smce"].value, abs=1e-3)
+        assert shards[name].value == pytest.approx(whole[name].value, abs=1e-12)
+    assert shards["smce"].value == pytest.approx(whole["smce"].value, abs=1e-3)
     counted = BinSums.of(TopLabel.sort(*_top(rows), rows.weights))
     assert counted.total == pytest.approx(60)
 

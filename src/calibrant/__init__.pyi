@@ -18,7 +18,10 @@ from calibrant.core.errors import NotApplicableError as NotApplicableError
 from calibrant.core.errors import NotFittedError as NotFittedError
 from calibrant.core.errors import PredictionsError as PredictionsError
 from calibrant.core.fit_report import FitReport as FitReport
+from calibrant.evaluation.cell_sample import in_cells as in_cells
+from calibrant.evaluation.cell_sample import merge as merge
 from calibrant.evaluation.evaluate import evaluate as evaluate
+from calibrant.evaluation.evaluate import sample_of as sample_of
 from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by
 from calibrant.evaluation.many_labels import evaluate_labels as evaluate_labels
@@ -80,7 +83,6 @@ from calibrant.metrics.selective import eaurc as eaurc
 from calibrant.metrics.selective import risk_at_coverage as risk_at_coverage
 from calibrant.metrics.selective import risk_coverage as risk_coverage
 from calibrant.metrics.smooth import smooth_calibration_error as smooth_calibration_error
-from calibrant.metrics.streaming import MetricSums as MetricSums
 from calibrant.metrics.sweep import ece_sweep as ece_sweep
 from calibrant.monitor.monitor import Monitor as Monitor
 from calibrant.posthoc.auto import AutoCalibrator as AutoCalibrator
@@ -150,9 +152,4 @@ from calibrant.predictions.rows import softmax as softmax
 from calibrant.predictions.rows import summarize as summarize
 from calibrant.sample import load_sample as load_sample
 from calibrant.scale.engines import Engine as Engine
-from calibrant.scale.measure import evaluate_shards as evaluate_shards
-from calibrant.scale.measure import evaluate_shards_by as evaluate_shards_by
-from calibrant.scale.measuring import evaluate_sums as evaluate_sums
 from calibrant.scale.shards import Shards as Shards
-from calibrant.scale.sums import merge as merge
-from calibrant.scale.sums import summarise_shard as summarise_shard

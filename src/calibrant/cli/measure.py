@@ -144,7 +144,8 @@ def _measured_shards(
     source: ShardSource, options: MeasureOptions, draw: DrawOptions, output: ReportOptions
 ) -> Found:
     """Measure many files in parts."""
-    from calibrant.scale.measure import evaluate_shards, evaluate_shards_by
+    from calibrant.evaluation.evaluate import evaluate
+    from calibrant.evaluation.groups import evaluate_by
 
     cluster = source.read.cluster
     if output.report is not None:
@@ -157,9 +158,9 @@ def _measured_shards(
     with working(source, shards, "measuring") as how:
         if options.by is not None:
             kind = "predicted" if options.by == "class" else options.by
-            grouped = evaluate_shards_by(shards, kind, **_drawn(draw), **how)
+            grouped = evaluate_by(shards, kind, **_drawn(draw), **how)
             return str(grouped), grouped.as_dict()
-        result = evaluate_shards(shards, cluster=cluster, **_drawn(draw), **how)
+        result = evaluate(shards, clusters=cluster, **_drawn(draw), **how)
     return _with_rows_needed(result, options, draw)
 
 

@@ -27,6 +27,7 @@ from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
+from calibrant.metrics.metric_types import Facts
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS
@@ -206,7 +207,7 @@ def _with_the_ranking(
             f"{test.source}: ranking by {rank_by} needs at least {ranking.fewest_rows} rows, "
             f"not {test.n}"
         )
-    refusal = ranking.refusal(test)
+    refusal = ranking.refusal(Facts.of(test))
     if refusal is not None:
         raise InputError(f"{test.source}: ranking by {rank_by} isn't possible: {refusal}")
     names = [metric.name for metric in metrics_named(metrics, binary=test.binary)]

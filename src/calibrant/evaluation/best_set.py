@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.evaluation.results import Evaluation
+from calibrant.evaluation.sample import RowSample, losses_of
 from calibrant.metrics.metric_types import MeanMetric
+from calibrant.metrics.resampling import cluster_stretch
 
 # Normal draws behind a quantile of means, and their seed. The chance of a draw beyond the 95 %
 # quantile is then known to .001, and the same numbers serve whatever is compared.
@@ -138,7 +140,7 @@ def covariance_of_means(evaluations: Sequence[Evaluation], metric: MeanMetric) -
 
     It is the one that resamples have in the limit of many: row i, or cluster i, adds w_i (x_i -
     mean) / sum w to the mean, and the covariance is the sum of the products of that. Few clusters
-    know less (`Clusters.stretch`). x_i of the first calibrator is taken off that of all, which
+    know less (`cluster_stretch`). x_i of the first calibrator is taken off that of all, which
     changes no difference and keeps the digits of small ones.
 
     Args:
@@ -146,18 +148,16 @@ def covariance_of_means(evaluations: Sequence[Evaluation], metric: MeanMetric) -
         metric: a mean over rows.
     """
     first = evaluations[0]
-    scored = [e.scores.of_positive() if metric.of_positive else e.scores for e in evaluations]
-    rows = [metric.per_row(scores) for scores in scored]
-    weights = scored[0].weights
+    samples = [e.sample for e in evaluations if isinstance(e.sample, RowSample)]
+    rows = [losses_of(sample, metric) for sample in samples]
+    weights = samples[0].scores.weights
     share = np.full(first.n, 1 / first.n) if weights is None else weights / weights.sum()
     means = np.array([float(share @ (x - rows[0])) for x in rows])
-    clusters = first.honest.clusters
+    clusters = samples[0].groups
     if clusters is not None:
-        codes = np.empty(first.n, dtype=np.intp)
-        codes[first.top.order] = clusters.codes
         added = [share * (x - rows[0] - m) for x, m in zip(rows, means.tolist(), strict=True)]
-        summed = np.stack([np.bincount(codes, a, clusters.number) for a in added])
-        together = summed @ summed.T * clusters.stretch(first.level) ** 2
+        summed = np.stack([np.bincount(clusters.codes, a, clusters.number) for a in added])
+        together = summed @ summed.T * cluster_stretch(clusters.number, first.level) ** 2
         return np.asarray(together, dtype=np.float64)
     found = np.zeros((len(rows), len(rows)))
     size = max(1, NUMBERS_AT_ONCE // len(rows))

@@ -4,57 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.evaluation.bootstrap import bootstrap, drawn_once, floor
-from calibrant.evaluation.rare_outcomes import stretched
+from calibrant.evaluation.bootstrap import drawn_once
+from calibrant.evaluation.cell_sample import CellSample, plan_of
+from calibrant.evaluation.rare_outcomes import ENOUGH
 from calibrant.evaluation.results import Evaluation, MetricResult, result_of
-from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing, default_resamples
+from calibrant.evaluation.sample import RowSample, Sample
+from calibrant.evaluation.shard_samples import summarised, summed
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.metric_types import Metric, RowsMetric, values_of_rows
+from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.metrics.registry import metrics_named
-from calibrant.metrics.resampling import Clusters, HonestDraws
-from calibrant.metrics.shared_terms import each_once
-from calibrant.metrics.top_label import TopLabel
+from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.scoring import RowScores, score_rows
+from calibrant.scale.engines import Engine
+from calibrant.scale.map_reduce import Watcher
+from calibrant.scale.shards import Shard, Shards
 
-__all__ = ["Evaluation", "MetricResult", "evaluate"]
+__all__ = ["Evaluation", "MetricResult", "evaluate", "evaluate_sample", "sample_of"]
+
+# How intervals of cells are made, which their results say.
+CELLS = "Intervals: resamples drawn from counts of rows in fine cells of confidence."
+CLUSTERS = "Intervals: resamples of whole clusters"
+INDEPENDENT_FLOORS = "Floors: as if outcomes within a cluster were independent."
+RARE = (
+    f"Fewer than {ENOUGH} rows are wrong, or right: unlike those of one file, these intervals "
+    "don't reach as far as errors that can't be excluded."
+)
 
 
+# Parameters: what arrays, files and draws need, each by name; a class of options would hide them.
 def evaluate(
-    predictions: Predictions | Array,
+    predictions: Predictions | Shards | Sample | Array,
     labels: Array | None = None,
     *,
     sample_weight: Array | None = None,
-    clusters: Array | None = None,
+    clusters: Array | str | None = None,
     metrics: Sequence[str] | str | None = None,
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
+    engine: Engine | None = None,
+    skip_broken: bool = False,
+    watch: Watcher | None = None,
 ) -> Evaluation:
     """Measure predictions: each metric with a bootstrap interval and, where it has one, the floor.
 
+    Of `Shards` it takes one pass over the files, in bounded memory. The numbers then don't depend
+    on how the rows are split into files, on the engine, or on the number of its workers.
+
     Args:
-        predictions: a `Predictions`, or an (N, K) array of probabilities (not logits; for those
-            pass ``Predictions.from_logits(logits, labels)``).
+        predictions: a `Predictions`, the files of `Shards`, a sample (see `sample_of`), or an
+            (N, K) array of probabilities (not logits; for those pass
+            ``Predictions.from_logits(logits, labels)``).
         labels: (N,) true classes, with an array.
         sample_weight: (N,) how much each row counts, with an array; whole numbers count rows, of
             others only the ratios matter.
         clusters: (N,) names of clusters, whose rows aren't independent of one another, with an
-            array. Intervals, floors and p-values then resample whole clusters.
+            array; with `Shards` the column that names them, of more than 512 some are put together.
+            Intervals, floors and p-values then resample whole clusters.
         metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None, and of binary
             predictions also those of the positive class.
         resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
-            for more than 100 000 rows, but at least 100.
+            for more than 100 000 rows in memory, but at least 100.
         level: nominal coverage of the intervals, in (0, 1).
         seed: the same seed gives the same intervals, and pairs them over calibrators.
+        engine: who works on `Shards`; processes on all cores for None.
+        skip_broken: leave out files that turn out broken, and say so in the result.
+        watch: called with a `Progress` as files are done.
 
     Raises:
-        PredictionsError: unusable arrays.
+        PredictionsError: unusable arrays, or a row of a file that can't be used, by its number.
         UnknownMethodError: no such metric.
-        InputError: resamples or level out of range, or rows of one cluster only.
+        InputError: resamples or level out of range, rows of one cluster only, or no readable file.
 
     Examples:
         >>> import calibrant as cb
@@ -62,70 +88,184 @@ def evaluate(
         >>> ece = cb.evaluate(honest, metrics=["ece"], resamples=200)["ece"]
         >>> ece.value > 0.005, ece.value < ece.floor_95  # it isn't 0, but no more than noise
         (True, True)
+
+        Of many files:
+
+        >>> import numpy as np
+        >>> test = cb.load_sample("test")
+        >>> for i in range(4):
+        ...     part = test.take(slice(2500 * i, 2500 * (i + 1)))
+        ...     np.savez(f"part-{i}.npz", logits=part.logits, labels=part.labels)
+        >>> found = cb.evaluate(cb.Shards("part-*.npz"), engine=cb.Engine(workers=1))
+        >>> whole = cb.evaluate(test, metrics=["ece"], resamples=2)["ece"].value
+        >>> abs(found["ece"].value - whole) < 1e-12
+        True
     """
-    if not isinstance(predictions, Predictions):
-        if labels is None:
-            raise InputError("evaluate needs labels with an array of probabilities")
-        predictions = Predictions.from_probs(
-            predictions, labels, sample_weight=sample_weight, clusters=clusters
-        )
-    elif sample_weight is not None or clusters is not None:
-        raise InputError("weights and clusters go into the Predictions when it is made of arrays")
-    predictions = predictions.counted
-    if resamples is None:
-        resamples = default_resamples(predictions.n)
+    check_drawing(2 if resamples is None else resamples, level, seed)
+    sample = sample_of(
+        predictions,
+        labels,
+        sample_weight=sample_weight,
+        clusters=clusters,
+        metrics=metrics,
+        seed=seed,
+        engine=engine,
+        skip_broken=skip_broken,
+        watch=watch,
+    )
+    return evaluate_sample(sample, metrics, resamples, level, seed)
+
+
+# Parameters: those of `evaluate` that decide what is read, and who reads it.
+def sample_of(
+    predictions: Predictions | Shards | Shard | Sample | Array,
+    labels: Array | None = None,
+    *,
+    sample_weight: Array | None = None,
+    clusters: Array | str | None = None,
+    metrics: Sequence[str] | str | None = "all",
+    seed: int = 0,
+    engine: Engine | None = None,
+    skip_broken: bool = False,
+    watch: Watcher | None = None,
+) -> Sample:
+    """Return what `evaluate` measures: rows in memory, or cells of any number of them.
+
+    Samples of single shards, made anywhere, merge to that of all (`merge`), to the last bit.
+
+    Args:
+        predictions: what `evaluate` takes, or one shard of `Shards`.
+        labels, sample_weight, clusters: see `evaluate`.
+        metrics: those that the cells of files are to carry.
+        seed: of the blocks that rows are dealt into for metrics of whole rows.
+        engine, skip_broken, watch: see `evaluate`.
+
+    Examples:
+        >>> import functools
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> for i in range(3):
+        ...     np.savez(f"part-{i}.npz", probs=[[0.8, 0.2]] * 10, labels=[0] * 8 + [1] * 2)
+        >>> sample = functools.reduce(cb.merge, map(cb.sample_of, cb.Shards("part-*.npz")))
+        >>> cb.evaluate(sample, metrics=["accuracy"])["accuracy"].value
+        0.8
+    """
+    if isinstance(predictions, Shards | Shard):
+        if labels is not None or sample_weight is not None:
+            raise InputError("files hold their labels and weights; give neither with Shards")
+        if clusters is not None and not isinstance(clusters, str):
+            raise InputError("clusters of Shards are a column of the files; give its name")
+        options: dict[str, Any] = {"column": clusters, "clustered": clusters is not None}
+        if isinstance(predictions, Shard):
+            plan = plan_of(metrics, seed=seed, **options)
+            return summarised(predictions, plan, skip_broken=skip_broken)
+        if metrics is None:
+            metrics = [m.name for m in metrics_named(None, binary=predictions.binary)]
+        plan, engine = plan_of(metrics, seed=seed, **options), engine or Engine()
+        return summed(predictions, plan, engine, skip_broken=skip_broken, watch=watch)
+    if engine is not None or skip_broken or watch is not None:
+        raise InputError("engine, skip_broken and watch go with Shards only")
+    if isinstance(predictions, Sample):
+        if (labels, sample_weight, clusters) != (None, None, None):
+            raise InputError("a sample holds its labels, weights and clusters")
+        return predictions
+    if isinstance(clusters, str):
+        raise InputError("clusters of rows in memory are an (N,) column, not its name")
+    return RowSample.of(checked(predictions, labels, sample_weight, clusters, "evaluate"))
+
+
+def checked(
+    predictions: Predictions | Array,
+    labels: Array | None,
+    sample_weight: Array | None,
+    clusters: Array | None,
+    asked: str,
+) -> Predictions:
+    """Return predictions as they are, or made of arrays; `asked` is the function that took them."""
+    if isinstance(predictions, Predictions):
+        if sample_weight is not None or clusters is not None:
+            raise InputError(
+                "weights and clusters go into the Predictions when it is made of arrays"
+            )
+        return predictions
+    if labels is None:
+        raise InputError(f"{asked} needs labels with an array of probabilities")
+    return Predictions.from_probs(
+        predictions, labels, sample_weight=sample_weight, clusters=clusters
+    )
+
+
+def evaluate_sample(
+    sample: Sample,
+    metrics: Sequence[str] | str | None = None,
+    resamples: int | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> Evaluation:
+    """Return every metric that a sample carries; see `evaluate`."""
+    resamples = sample.resamples_of(sample.n) if resamples is None else resamples
     check_drawing(resamples, level, seed)
-    clusters_of_rows = Clusters.of(predictions.clusters)
-    if clusters_of_rows is not None and clusters_of_rows.number < 2:
+    if sample.n == 0:
+        raise InputError(f"{sample.source}: 'weight' must be above 0 for at least one row")
+    if sample.clusters == 1:
         raise InputError(
-            f"{predictions.source}: all rows belong to one cluster, and what varies between "
-            "clusters can't be told from one; leave the clusters out, or give at least 2"
+            f"{sample.source}: all rows belong to one cluster, and what varies between clusters "
+            "can't be told from one; leave the clusters out, or give at least 2"
         )
-    scores = score_rows(predictions)
-    rows = TopLabel.sort(scores.confidence, scores.correct, scores.weights)
-    named, skipped = metrics_named(metrics, binary=predictions.binary), dict[str, str]()
-    wanted: list[Metric] = []
-    for metric in named:
-        reason = metric.refusal(predictions)
+    wanted, skipped = list[Metric](), dict[str, str]()
+    for metric in metrics_named(metrics, binary=sample.binary):
+        reason = sample.refusal(metric)
         wanted += [metric] if reason is None else []
         skipped |= {} if reason is None else {metric.name: reason}
-    honest = HonestDraws.like(rows, clusters_of_rows)
     top = [metric for metric in wanted if not metric.of_positive]
-    positive = None
-    with drawn_once() if predictions.binary else nullcontext():
-        found = _results(top, predictions, scores, rows, resamples, level, seed, honest)
-        if predictions.binary:
-            scored = scores.of_positive()
-            positive = TopLabel.sort(scored.confidence, scored.correct, scored.weights)
+    with drawn_once() if sample.binary else nullcontext():
+        results = _results(sample, top, resamples, level, seed)
+        if sample.binary:
             others = [metric for metric in wanted if metric.of_positive]
-            draws = HonestDraws.like(positive, clusters_of_rows)
-            found |= _results(others, predictions, scored, positive, resamples, level, seed, draws)
-    results = {metric.name: found[metric.name] for metric in wanted}
-    of = (predictions.source, predictions.form, predictions.n_classes, results, skipped, scores)
-    return Evaluation(*of, rows, level, honest, positive, predictions.label_names)
+            results |= _results(sample.of_positive(), others, resamples, level, seed)
+    found = Evaluation(
+        sample.source,
+        sample.kind,
+        sample.n_classes,
+        {metric.name: results[metric.name] for metric in wanted},
+        skipped,
+        level,
+        sample.for_pictures(),
+        clipped_nll_rows=sample.clipped if sample.kind in ("probs", "prob") else 0,
+        label_names=sample.label_names,
+    )
+    if not isinstance(sample, CellSample):
+        return found
+    return replace(
+        found, shards=sample.shards, broken=sample.broken, intervals=_intervals_of(sample)
+    )
 
 
 def _results(
-    wanted: Sequence[Metric],
-    predictions: Predictions,
-    scores: RowScores,
-    rows: TopLabel,
-    resamples: int,
-    level: float,
-    seed: int,
-    draws: HonestDraws,
+    sample: Sample, metrics: Sequence[Metric], resamples: int, level: float, seed: int
 ) -> dict[str, MetricResult]:
-    """Return the results of all metrics; those of one shape share their resamples."""
-    whole = [metric for metric in wanted if isinstance(metric, RowsMetric)]
-    others = [metric for metric in wanted if not isinstance(metric, RowsMetric)]
-    clusters = Clusters.of(predictions.clusters)
-    drawn = bootstrap(scores, rows, others, resamples, seed, clusters)
-    honest = floor(rows, others, resamples, seed, draws)
-    beyond = stretched(wanted, predictions, scores, level, seed)
-    found = each_once({m.name: m.measure for m in whole}, predictions, resamples, seed)
-    for name, value in values_of_rows(others, scores, rows).items():
+    """Return the results of all metrics; those of one type share their resamples."""
+    whole = [metric for metric in metrics if isinstance(metric, RowsMetric)]
+    others = [metric for metric in metrics if not isinstance(metric, RowsMetric)]
+    drawn = sample.resample(others, resamples, seed)
+    honest = sample.honest(others, resamples, seed)
+    beyond = sample.beyond(metrics, level, seed)
+    found = sample.whole_rows(whole, resamples, seed)
+    for name, value in sample.values(others).items():
         found[name] = Measured(value, drawn[name], honest.get(name), name in honest)
-    if clusters is not None:
-        wider = clusters.stretch(level)
+    if sample.clusters is not None:
+        wider = cluster_stretch(sample.clusters, level)
         found = {name: each.scattered(wider) for name, each in found.items()}
-    return {metric.name: result_of(metric, found[metric.name], level, beyond) for metric in wanted}
+    return {metric.name: result_of(metric, found[metric.name], level, beyond) for metric in metrics}
+
+
+def _intervals_of(sample: CellSample) -> str:
+    """Return how intervals of cells were made, in a sentence or two."""
+    text = CELLS
+    if sample.blocks:
+        number = f"{len(sample.blocks)} in all"
+        if sample.folded:
+            number = f"put together into {len(sample.blocks)} by the hashes of their names"
+        text = f"{CLUSTERS}, {number}. {INDEPENDENT_FLOORS}"
+    right = sample.cells.right
+    return f"{text} {RARE}" if min(right, sample.n - right) < ENOUGH else text

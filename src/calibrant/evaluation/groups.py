@@ -32,8 +32,9 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,22 +44,26 @@ from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.bootstrap import floor
-from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.cell_sample import By, CellSample, plan_of
+from calibrant.evaluation.evaluate import checked, evaluate_sample
 from calibrant.evaluation.formatting import percent, show
 from calibrant.evaluation.results import Evaluation, MetricResult
+from calibrant.evaluation.sample import RowSample, Sample
+from calibrant.evaluation.shard_samples import quantile_cuts, summed
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FAMILY_LEVEL,
-    default_resamples,
+    check_drawing,
     less_rounding,
 )
 from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.metrics.metric_types import Metric, RowsMetric
-from calibrant.metrics.resampling import Clusters, HonestDraws
-from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
+from calibrant.scale.engines import Engine
+from calibrant.scale.file_discovery import by_number
+from calibrant.scale.map_reduce import Watcher, left_out, left_out_text
+from calibrant.scale.shards import Shards
 
 GroupKind = Literal["predicted", "label", "margin", "confidence"]
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.
@@ -93,6 +98,8 @@ class GroupedEvaluation(Result):
             honest confidences have no floor (a model doesn't know the label), and for a leading
             metric without one.
         least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).
+        shards: of many files how many were read; None for rows in memory.
+        broken: files that were left out, with the reason.
 
     Examples:
         >>> import calibrant as cb
@@ -109,6 +116,8 @@ class GroupedEvaluation(Result):
     skipped: dict[str, str]
     p_adjusted: dict[str, float]
     least_p: float
+    shards: int | None = None
+    broken: dict[str, str] = field(default_factory=dict[str, str])
 
     def __getitem__(self, name: str) -> Evaluation:
         """Return the evaluation of one group.
@@ -141,7 +150,11 @@ class GroupedEvaluation(Result):
             "miscalibrated": self.miscalibrated,
             "p_adjusted": self.p_adjusted,
             "skipped": [{"group": n, "reason": reason} for n, reason in self.skipped.items()],
-        }
+        } | (
+            {}
+            if self.shards is None
+            else {"shards": self.shards, "shards_left_out": left_out(self.broken)}
+        )
 
     def as_table(self) -> Table:
         """Return the table that it prints, a group a row; all groups."""
@@ -165,9 +178,10 @@ class GroupedEvaluation(Result):
         return _text(self)
 
 
+# Parameters: those of `evaluate`, and what groups are and how small.
 def evaluate_by(
-    predictions: Predictions | Array,
-    groups: GroupKind | Array,
+    predictions: Predictions | Shards | Array,
+    groups: GroupKind | str | Array,
     labels: Array | None = None,
     *,
     sample_weight: Array | None = None,
@@ -179,16 +193,24 @@ def evaluate_by(
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
+    engine: Engine | None = None,
+    skip_broken: bool = False,
+    watch: Watcher | None = None,
 ) -> GroupedEvaluation:
     """Measure predictions within groups of rows.
 
+    Groups of `Shards` by margin or confidence take one pass more over the files, to find where they
+    begin.
+
     Args:
-        predictions: a `Predictions`, or an (N, K) array of probabilities (not logits).
+        predictions: a `Predictions`, the files of `Shards`, or an (N, K) array of probabilities
+            (not logits).
         groups: ``"predicted"`` or ``"label"``, a group for each class; ``"margin"`` (largest minus
             second largest logit) or ``"confidence"``, a group for each quantile, rows of equal
-            value together; or an (N,) column, a group for each distinct value.
+            value together; or an (N,) column, a group for each distinct value, of `Shards` its
+            name.
         labels: (N,) true classes, with an array.
-        sample_weight, clusters: as `evaluate` takes them.
+        sample_weight, clusters: as `evaluate` takes them, with an array.
         metrics: as `evaluate` takes them, the first one leads; None for `GROUP_METRICS`.
         quantiles: number of groups by margin or confidence.
         min_rows: smaller groups are left out.
@@ -197,11 +219,13 @@ def evaluate_by(
         level: nominal coverage of the intervals.
         seed: of the resamples.
         progress: called with the name of each group before it is measured.
+        engine, skip_broken, watch: as `evaluate` takes them.
 
     Raises:
-        PredictionsError: unusable arrays, or a column of another length.
+        PredictionsError: unusable arrays, a column of another length, or a row of a file that
+            can't be used.
         UnknownMethodError: no such metric.
-        InputError: unknown kind of group, or no group that is large enough.
+        InputError: unknown kind of group, no group that is large enough, or too many groups.
 
     Examples:
         >>> import calibrant as cb
@@ -209,51 +233,55 @@ def evaluate_by(
         >>> found = cb.evaluate_by(test, "margin", metrics=["ece"], quantiles=4, resamples=200)
         >>> [f"{group['ece'].value:.2f}" for group in found.groups.values()]  # small margins first
         ['0.11', '0.11', '0.03', '0.00']
+
+        Of many files:
+
+        >>> import numpy as np
+        >>> np.savez("all.npz", logits=test.logits, labels=test.labels)
+        >>> one = cb.Engine(workers=1)
+        >>> found = cb.evaluate_by(cb.Shards("all.npz"), "predicted", resamples=200, engine=one)
+        >>> found.worst  # class 3 is "cat"
+        '3'
     """
-    if not isinstance(predictions, Predictions):
-        if labels is None:
-            raise InputError("evaluate_by needs labels with an array of probabilities")
-        predictions = Predictions.from_probs(
-            predictions, labels, sample_weight=sample_weight, clusters=clusters
-        )
-    elif sample_weight is not None or clusters is not None:
-        raise InputError("weights and clusters go into the Predictions when it is made of arrays")
-    names, member = grouping(predictions, groups, quantiles)
-    sizes = np.bincount(member, minlength=len(names))
-    ends = np.cumsum(sizes)
-    order = np.argsort(member, kind="stable")
+    check_drawing(2 if resamples is None else resamples, level, seed)
+    metrics = GROUP_METRICS if metrics is None else metrics
+    by = groups if isinstance(groups, str) else "group"
+    files: dict[str, Any] = {}
+    if isinstance(predictions, Shards):
+        whole = (labels, sample_weight, clusters) == (None, None, None)
+        if not whole or not isinstance(groups, str):
+            raise InputError("files hold labels, weights and columns; name a column as the groups")
+        options = (quantiles, metrics, seed, engine or Engine(), skip_broken, watch)
+        sample, parts = _of_files(predictions, groups, *options)
+        files = {"shards": sample.shards, "broken": sample.broken}
+    elif engine is not None or skip_broken or watch is not None:
+        raise InputError("engine, skip_broken and watch go with Shards only")
+    else:
+        predictions = checked(predictions, labels, sample_weight, clusters, "evaluate_by")
+        parts = _in_memory(predictions, groups, quantiles)
     found: dict[str, Evaluation] = {}
     skipped: dict[str, str] = {}
-    by = groups if isinstance(groups, str) else "group"
-    family = Family(default_resamples(int(sizes.max())) if resamples is None else resamples, seed)
-    for name, size, end in zip(names, sizes.tolist(), ends.tolist(), strict=True):
+    most = max((part.rows for part in parts), default=0)
+    family = Family(seed)
+    for part in parts:
         if progress is not None:
-            progress(name)
-        if size < min_rows:
-            skipped[name] = f"{size} rows are fewer than {min_rows}"
+            progress(part.name)
+        if part.rows < min_rows:
+            skipped[part.name] = f"{part.rows} rows are fewer than {min_rows}"
             continue
-        rows = predictions.take(order[end - size : end])
-        if rows.clusters is not None and len(np.unique(rows.clusters)) < 2:
-            skipped[name] = "all its rows belong to one cluster"
+        sample = part.make()
+        if isinstance(sample, str):
+            skipped[part.name] = sample
             continue
-        if rows.weights is not None and not rows.weights.any():
-            skipped[name] = "all its rows have a weight of 0"
-            continue
-        found[name] = evaluate(
-            rows,
-            metrics=GROUP_METRICS if metrics is None else metrics,
-            resamples=resamples,
-            level=level,
-            seed=seed,
-        )
+        found[part.name] = evaluate_sample(sample, metrics, resamples, level, seed)
         if by != "label":
-            first, measured = next(iter(found[name].results.values())), found[name]
-            said = measured.positive if first.metric.of_positive else measured.top
-            family.add(name, first, said or measured.top, rows.counted)
+            lead = next(iter(found[part.name].results.values()))
+            about = sample.of_positive() if lead.metric.of_positive else sample
+            draws = about.resamples_of(most) if resamples is None else resamples
+            family.add(part.name, lead, about, draws)
     if not found:
         raise InputError(
-            f"no group has the {min_rows} rows that it takes (min_rows); the largest has "
-            f"{int(sizes.max())}"
+            f"no group has the {min_rows} rows that it takes (min_rows); the largest has {most}"
         )
     return GroupedEvaluation(
         predictions.source,
@@ -262,11 +290,72 @@ def evaluate_by(
         found,
         skipped,
         *family.adjusted(),
+        **files,
     )
 
 
+class Part(NamedTuple):
+    """A group that may be measured.
+
+    Attributes:
+        name: of the group.
+        rows: how many there are.
+        make: returns its sample, or why it has none, as a clause.
+    """
+
+    name: str
+    rows: int
+    make: Callable[[], Sample | str]
+
+
+def _in_memory(predictions: Predictions, groups: str | Array, quantiles: int) -> list[Part]:
+    """Return the groups of rows in memory."""
+    names, member = grouping(predictions, groups, quantiles)
+    sizes = np.bincount(member, minlength=len(names))
+    order = np.argsort(member, kind="stable")
+
+    def make(own: IntArray) -> Sample | str:
+        rows = predictions.take(own)
+        if rows.clusters is not None and len(np.unique(rows.clusters)) < 2:
+            return "all its rows belong to one cluster"
+        if rows.weights is not None and not rows.weights.any():
+            return "all its rows have a weight of 0"
+        return RowSample.of(rows)
+
+    each = zip(names, np.split(order, np.cumsum(sizes)[:-1]), strict=True)
+    return [Part(name, len(own), partial(make, own)) for name, own in each]
+
+
+def _of_files(
+    shards: Shards,
+    groups: str,
+    quantiles: int,
+    metrics: Sequence[str] | str,
+    seed: int,
+    engine: Engine,
+    skip_broken: bool,
+    watch: Watcher | None,
+) -> tuple[CellSample, list[Part]]:
+    """Return what was read of many files, and the groups of their rows."""
+    kinds: dict[str, By] = {kind: kind for kind in get_args(GroupKind)}
+    kind: By = kinds.get(groups, "column")
+    cuts, names = (), list[str]()
+    if kind in ("margin", "confidence"):
+        cuts, names = quantile_cuts(shards, kind, quantiles, engine, watch)
+    column = groups if kind == "column" else None
+    plan = plan_of(metrics, by=kind, column=column, cuts=cuts, seed=seed)
+    sample = summed(shards, plan, engine, skip_broken=skip_broken, watch=watch)
+    parts = {names[int(i)] if names else i: part for i, part in sample.groups.items()}
+    # What was read, and what was left out, is said once, of all groups.
+    own = {"source": shards.source, "shards": sample.shards}
+    return sample, [
+        Part(name, parts[name].n, partial(replace, parts[name], **own))
+        for name in sorted(parts, key=by_number)
+    ]
+
+
 def grouping(
-    predictions: Predictions, groups: GroupKind | Array, quantiles: int
+    predictions: Predictions, groups: str | Array, quantiles: int
 ) -> tuple[list[str], IntArray]:
     """Return the groups' names and the (N,) index of each row's group."""
     if not isinstance(groups, str):
@@ -319,7 +408,7 @@ def _quantiles(values: FloatArray, quantiles: int) -> tuple[list[str], IntArray]
 
 
 def evidence(
-    values: FloatArray | float, expected: float, confidence: FloatArray
+    values: FloatArray | float, expected: float, rows: int, variance: float
 ) -> NDArray[np.float64]:
     """Return how much values of a metric speak against honesty, on a scale for all groups.
 
@@ -331,19 +420,12 @@ def evidence(
     Args:
         values: of the metric, any shape.
         expected: what honest confidences show on average; not from `values` themselves.
-        confidence: (N,) of the group.
+        rows: N, of the group.
+        variance: v.
 
     Returns:
         As many numbers: rising in the value, 0 at `expected`.
     """
-    variance = float(np.mean(confidence * (1 - confidence)))
-    return evidence_of(values, expected, len(confidence), variance)
-
-
-def evidence_of(
-    values: FloatArray | float, expected: float, rows: int, variance: float
-) -> NDArray[np.float64]:
-    """Return `evidence` of a group of so many rows whose mean of c (1 - c) is `variance`."""
     variance = max(variance, SMALLEST_VARIANCE)
     excess = np.asarray(values, dtype=np.float64) - expected
     u = np.maximum(excess, 0.0) / variance
@@ -374,41 +456,38 @@ class Family:
     """Groups of rows, to be told from honest ones all together; one metric for all of them.
 
     Args:
-        draws: honest data sets to simulate; metrics of whole rows may take fewer.
-        seed: of these data sets.
+        seed: of the honest data sets that are simulated.
     """
 
-    def __init__(self, draws: int, seed: int) -> None:
-        self.draws, self.seed = draws, seed
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
         self._names: list[str] = []
         self._observed: list[FloatArray] = []
         self._honest: list[FloatArray] = []
 
-    def add(
-        self, name: str, result: MetricResult, rows: TopLabel, predictions: Predictions
-    ) -> None:
+    def add(self, name: str, result: MetricResult, sample: Sample, draws: int) -> None:
         """Take a group up, unless its metric has no floor.
 
         Args:
             name: of the group.
             result: of the metric on it; its floor was simulated apart from what is drawn here.
-            rows: the group's scored rows.
-            predictions: the rows themselves, for metrics of whole rows; those that count, as they
-                were measured.
+            sample: the group's rows.
+            draws: honest data sets to simulate; metrics of whole rows may take fewer.
         """
+        metric, floor = result.metric, result.floor
+        if floor is None:
+            return
         # A seed for each group: the same one would err in the same way on all of them.
         own = int(np.random.SeedSequence([self.seed, 1 + len(self._names)]).generate_state(1)[0])
-        metric, honest = result.metric, None
         if isinstance(metric, RowsMetric):
-            honest = metric.measure(predictions, self.draws, own).honest
-        elif result.floor is not None:
-            draws = HonestDraws.like(rows, Clusters.of(predictions.clusters))
-            honest = floor(rows, [metric], self.draws, own, draws)[metric.name]
-        if honest is None or result.floor is None:
-            return
+            honest = sample.whole_rows([metric], draws, own)[metric.name].honest
+        else:
+            honest = sample.honest([metric], draws, own)[metric.name]
+        assert honest is not None
+        law = (floor, sample.n, sample.outcome_variance)
         self._names.append(name)
-        self._observed.append(evidence(less_rounding(result.value), result.floor, rows.confidence))
-        self._honest.append(evidence(honest, result.floor, rows.confidence))
+        self._observed.append(evidence(less_rounding(result.value), *law))
+        self._honest.append(evidence(honest, *law))
 
     def adjusted(self) -> tuple[dict[str, float], float]:
         """Return each group's adjusted p-value, and the least that one could be."""
@@ -433,7 +512,7 @@ def _text(grouped: GroupedEvaluation) -> str:
         lines += ["", f"{len(grouped.skipped)} groups left out: too few rows"]
     elif grouped.skipped:
         lines += ["", *(f"{name} left out: {reason}" for name, reason in grouped.skipped.items())]
-    return "\n".join(lines)
+    return "\n".join(lines) + left_out_text(grouped.broken)
 
 
 def _table(grouped: GroupedEvaluation) -> Table:

@@ -17,7 +17,7 @@ import numpy as np
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.metric_types import Metric, RowsMetric, values_of_rows
-from calibrant.metrics.resampling import Clusters
+from calibrant.metrics.resampling import Clusters, cluster_doubt
 from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
@@ -48,16 +48,37 @@ class MeanResidual(NamedTuple):
     def of(cls, rows: TopLabel, clusters: Clusters | None) -> Self:
         """Return it for sorted rows, and clusters in their order."""
         weights = np.ones(rows.n) if rows.weight is None else rows.weight
-        residual, size = rows.confidence - rows.correct, float(weights.sum())
-        mean = float(weights @ residual) / size
-        weighed = weights * (residual - mean)
-        of_row = float(weighed @ (residual - mean)) / size
-        share = float(weights @ weights) / size**2
-        if clusters is None:
-            return cls(mean, float(weighed @ weighed) / size**2, share)
-        sums = np.bincount(clusters.codes, weighed)
-        few = clusters.number / (clusters.number - 1)
-        variance = few * float(sums @ sums) / size**2
+        residual, blocks = rows.confidence - rows.correct, None
+        if clusters is not None:
+            each = (weights * residual, weights)
+            blocks = np.stack([np.bincount(clusters.codes, values) for values in each])
+        return cls.of_cells(residual, weights, weights * weights, blocks)
+
+    @classmethod
+    def of_cells(
+        cls,
+        residual: FloatArray,
+        mass: FloatArray,
+        squares: FloatArray,
+        blocks: FloatArray | None = None,
+    ) -> Self:
+        """Return it for cells of rows that have nearly the same residual.
+
+        Args:
+            residual: (C,) mean of c - a.
+            mass: (C,) what these rows weigh.
+            squares: (C,) sums of their squared weights.
+            blocks: (2, G) for each cluster the weighted sum of c - a, and what its rows weigh.
+        """
+        size = float(mass.sum())
+        mean = float(mass @ residual) / size
+        apart = (residual - mean) ** 2
+        share = float(squares.sum()) / size**2
+        if blocks is None:
+            return cls(mean, float(squares @ apart) / size**2, share)
+        sums, number = blocks[0] - mean * blocks[1], blocks.shape[1]
+        variance = number / (number - 1) * float(sums @ sums) / float(blocks[1].sum()) ** 2
+        of_row = float(mass @ apart) / size
         return cls(mean, variance, max(share, variance / of_row) if of_row > 0 else share)
 
 
@@ -91,7 +112,8 @@ class Gap(NamedTuple):
             clusters: of the rows, in their order; None where every row stands alone.
         """
         if rows.weight is not None or clusters is not None:
-            return cls._of_sums(rows, level, clusters)
+            law, number = MeanResidual.of(rows, clusters), clusters and clusters.number
+            return cls.of_law(law, rows.accuracy, level, number)
         residual = rows.confidence - rows.correct
         gap = float(residual.mean())
         residual -= gap
@@ -99,13 +121,14 @@ class Gap(NamedTuple):
         return cls.of_moments(gap, spread, float(rows.correct.mean()), rows.n, level)
 
     @classmethod
-    def _of_sums(cls, rows: TopLabel, level: float, clusters: Clusters | None) -> Self:
-        """Return the same of rows with weights or in clusters."""
-        law = MeanResidual.of(rows, clusters)
+    def of_law(
+        cls, law: MeanResidual, accuracy: float, level: float, clusters: int | None = None
+    ) -> Self:
+        """Return the same of rows with weights or in so many clusters."""
         n = 1 / law.share
         if clusters is not None:
-            n /= clusters.doubt(level) ** 2
-        return cls.of_moments(law.mean, law.variance / law.share, rows.accuracy, n, level)
+            n /= cluster_doubt(clusters, level) ** 2
+        return cls.of_moments(law.mean, law.variance / law.share, accuracy, n, level)
 
     @classmethod
     def of_moments(

@@ -9,15 +9,16 @@ metric speaks for itself, by name.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
-from calibrant.evaluation.bootstrap import INDEPENDENT
 from calibrant.evaluation.formatting import (
     in_percent,
     interval_of,
@@ -28,14 +29,14 @@ from calibrant.evaluation.formatting import (
     with_unit,
 )
 from calibrant.evaluation.power import smallest_visible_error
-from calibrant.evaluation.rare_outcomes import Gap, MeanResidual
+from calibrant.evaluation.rare_outcomes import Gap
+from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval, less_rounding
 from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.metric_types import Metric
-from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.top_label import TopLabel
-from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 from calibrant.predictions.scoring import RowScores
+from calibrant.scale.map_reduce import left_out, left_out_text
 
 State = Literal["honest", "overconfident", "underconfident", "both ways", "unknown"]
 
@@ -158,13 +159,14 @@ class Evaluation(Result):
         n_classes: number of classes K, None for the top-label form.
         results: by metric name.
         skipped: metric name to the reason why it could not be computed.
-        scores: the scored rows; none where only sums of them are kept.
-        top: the same, sorted by confidence.
         level: nominal coverage of the intervals.
-        honest: how outcomes of rows depend on one another, on which floors rest.
-        positive: of binary predictions the rows sorted by the probability of the positive class,
-            which takes the place of the confidence, and being of it that of being right.
+        sample: the rows that were measured, as far as pictures and sentences read them.
+        clipped_nll_rows: rows whose true class has a probability of nearly 0, which NLL counts as
+            1.2e-38.
         label_names: of many labels what these are called.
+        shards: of many files how many were read; None for rows in memory.
+        broken: files that were left out, with the reason.
+        intervals: of many files how resamples were drawn, in a sentence or two.
 
     Examples:
         >>> import calibrant as cb
@@ -178,47 +180,13 @@ class Evaluation(Result):
     n_classes: int | None
     results: dict[str, MetricResult]
     skipped: dict[str, str]
-    scores: RowScores
-    top: TopLabel
     level: float
-    honest: HonestDraws = INDEPENDENT
-    positive: TopLabel | None = None
+    sample: Sample
+    clipped_nll_rows: int = 0
     label_names: tuple[str, ...] | None = None
-
-    @property
-    def clusters(self) -> int | None:
-        """Number of clusters, whose rows aren't independent; None where every row is."""
-        return None if self.honest.clusters is None else self.honest.clusters.number
-
-    @property
-    def correlation(self) -> float:
-        """That of the normal numbers behind honest outcomes of two rows of a cluster.
-
-        See `calibrant.metrics.resampling`.
-        """
-        return self.honest.correlation
-
-    @property
-    def weighted(self) -> bool:
-        """Whether rows have weights that aren't all alike."""
-        return self.top.weight is not None
-
-    @property
-    def effective_rows(self) -> float:
-        """How many independent rows of equal weight would know the mean gap as well.
-
-        With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
-        variance that the mean residual has over clusters, if that is less.
-        """
-        if not self.weighted and self.clusters is None:
-            return float(self.n)
-        # Rounding mustn't make more of them than there are rows.
-        return min(float(self.n), 1 / MeanResidual.of(self.top, self.honest.clusters).share)
-
-    @property
-    def n(self) -> int:
-        """Number of rows."""
-        return self.top.n
+    shards: int | None = None
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+    intervals: str = ""
 
     def __getitem__(self, name: str) -> MetricResult:
         """Return the result of one metric.
@@ -229,47 +197,95 @@ class Evaluation(Result):
         return self.results[name]
 
     @property
-    def clipped_nll_rows(self) -> int:
-        """Rows whose true class has a probability of nearly 0, which NLL counts as 1.2e-38."""
-        if self.kind not in ("probs", "prob"):
-            return 0
-        return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
+    def n(self) -> int:
+        """Number of rows."""
+        return self.sample.n
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters, whose rows aren't independent; None where every row is."""
+        return self.sample.clusters
+
+    @property
+    def correlation(self) -> float:
+        """That of the normal numbers behind honest outcomes of two rows of a cluster.
+
+        See `calibrant.metrics.resampling`. Of many files it is 0: their floors are drawn as if
+        outcomes were independent.
+        """
+        return self.sample.correlation
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights that aren't all alike."""
+        return self.sample.weighted
+
+    @property
+    def effective_rows(self) -> float:
+        """How many independent rows of equal weight would know the mean gap as well.
+
+        With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
+        variance that the mean residual has over clusters, if that is less.
+        """
+        return self.sample.effective_rows
+
+    @property
+    def top(self) -> TopLabel:
+        """The rows sorted by confidence; of many files two weighted ones for each cell of them."""
+        return self.sample.rows
+
+    @property
+    def scores(self) -> RowScores:
+        """The scored rows, in the order that they were given.
+
+        Raises:
+            InputError: of many files only counts of rows are known.
+        """
+        if not isinstance(self.sample, RowSample):
+            raise InputError(f"{self.source}: of many files only counts of rows are known")
+        return self.sample.scores
+
+    @cached_property
+    def _of_positive(self) -> Sample | None:
+        return self.sample.of_positive() if self.sample.binary else None
+
+    @property
+    def positive(self) -> TopLabel | None:
+        """Of binary predictions the rows sorted by the probability of the positive class.
+
+        It takes the place of the confidence, and being of that class that of being right.
+        """
+        return None if self._of_positive is None else self._of_positive.rows
 
     @property
     def mean_confidence(self) -> float:
         """Mean confidence of the rows."""
-        return self.top.mean_confidence
+        return self.sample.mean_confidence
 
     @property
     def accuracy(self) -> float:
         """Share of right rows."""
-        return self.top.accuracy
+        return self.sample.accuracy
 
     @property
     def gap(self) -> Gap:
         """Mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
-        return Gap.of(self.top, self.level, self.honest.clusters)
+        return self.sample.gap(self.level)
 
     @property
     def mean_probability(self) -> float | None:
         """Mean probability of the positive class; None unless it is binary."""
-        return None if self.positive is None else self.positive.mean_confidence
+        return None if self._of_positive is None else self._of_positive.mean_confidence
 
     @property
     def positive_share(self) -> float | None:
         """Share of rows of the positive class; None unless it is binary."""
-        return None if self.positive is None else self.positive.accuracy
+        return None if self._of_positive is None else self._of_positive.accuracy
 
     @property
     def positive_gap(self) -> Gap | None:
         """Mean probability of the positive class less its share; None unless it is binary."""
-        if self.positive is None:
-            return None
-        clusters = self.honest.clusters
-        if clusters is not None:  # they are in the order of `top`
-            place = np.argsort(self.top.order)[self.positive.order]
-            clusters = Clusters(clusters.codes[place], clusters.number)
-        return Gap.of(self.positive, self.level, clusters)
+        return None if self._of_positive is None else self._of_positive.gap(self.level)
 
     def headline(self) -> str:
         """Return the finding in a sentence or two."""
@@ -295,7 +311,13 @@ class Evaluation(Result):
             | dict.fromkeys(self.skipped),
             "clipped_nll_rows": self.clipped_nll_rows,
             "skipped": [{"metric": m, "reason": reason} for m, reason in self.skipped.items()],
-        }
+        } | self._of_files()
+
+    def _of_files(self) -> dict[str, Any]:
+        if self.shards is None:
+            return {}
+        more = {"shards": self.shards, "intervals": self.intervals}
+        return more | {"shards_left_out": left_out(self.broken)}
 
     def as_table(self) -> Table:
         """Return the table that it prints, a metric a row."""
@@ -525,8 +547,9 @@ def _text(evaluation: Evaluation) -> str:
         if evaluation.clipped_nll_rows
         else "",
         wrap(table.notes),
+        wrap(evaluation.intervals),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(part for part in parts if part) + left_out_text(evaluation.broken)
 
 
 def _table(evaluation: Evaluation) -> Table:
@@ -545,6 +568,9 @@ def weighing(evaluation: Evaluation) -> str:
     if evaluation.clusters is None:
         return f"Weighted: worth {worth} rows of equal weight." if evaluation.weighted else ""
     weighed = "weighted and " if evaluation.weighted else ""
+    if evaluation.shards is not None:
+        number = f"{evaluation.clusters} clusters, worth {worth} independent rows"
+        return f"The rows are {weighed}in {number}."
     return (
         f"The rows are {weighed}in {evaluation.clusters} clusters, worth {worth} independent rows. "
         "Intervals draw whole clusters; honest outcomes of two rows of a cluster correlate by "

@@ -7,9 +7,11 @@ into the first bin of nearly every class, which is what `threshold` is for.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
@@ -20,14 +22,18 @@ from calibrant.metrics.bins import (
     EdgeConvention,
     Strategy,
     bin_edges,
+    bin_index,
     mass_cuts,
     unknown_edges,
 )
 from calibrant.metrics.full_rows import (
+    BLOCKS,
     HONEST_DRAWS,
     Measured,
     by_class,
+    deal_by_place,
     deal_into_blocks,
+    draw_blocks,
     honest_labels,
     prob_chunks,
     resampled_counts,
@@ -38,6 +44,10 @@ from calibrant.predictions.predictions import Predictions
 Reduction = Literal["mean", "sum"]
 # Resampled sums are worked on in batches of about this many numbers: 32 MB.
 BATCH_NUMBERS = 1 << 22
+# Numbers of `ClasswiseSums` are rounded to multiples of this, of which sums over 2^28 rows are
+# exact. Beyond so many classes the sums of all blocks would take longer to send than rows to read.
+UNIT = 2.0**-32
+MOST_CLASSES_SUMMED = 1000
 
 
 def classwise_expected_calibration_error(
@@ -287,3 +297,65 @@ def measure_classwise(
     return Measured(
         float(value), replicates / (size * classes), honest / (everything * classes), True
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ClasswiseSums:
+    """What many files leave behind for the classwise ECE: whole numbers that add up.
+
+    Attributes:
+        size: (M,) rows of each block.
+        binned: (2, K, B) for each class and bin of its probability: rows, and the sum of p_k.
+        gap: (M, K, B) for each block: sum of p_k - 1[y = k].
+    """
+
+    size: IntArray
+    binned: NDArray[np.int64]
+    gap: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, predictions: Predictions, place: int, seed: int) -> Self:
+        """Sum rows, of which the first stands at `place` among all of them."""
+        block = deal_by_place(place, predictions.n, seed)
+        classes, bins = predictions.n_classes or 0, DEFAULT_BINS
+        size, edges = classes * bins, bin_edges(bins)
+        gap, binned = np.zeros(BLOCKS * size), np.zeros((2, size))
+        for part, probs in prob_chunks(predictions):
+            index = bin_index(probs, edges) + np.arange(classes) * bins
+            whole = np.rint(np.clip(probs, 0.0, 1.0) / UNIT)
+            binned[0] += np.bincount(index.ravel(), minlength=size)
+            binned[1] += np.bincount(index.ravel(), whole.ravel(), size)
+            rows, labels = np.arange(len(probs)), predictions.labels[part]
+            whole[rows, labels] -= 1 / UNIT
+            where = index + block[part, None] * size
+            gap += np.bincount(where.ravel(), whole.ravel(), BLOCKS * size)
+        return cls(
+            np.bincount(block, minlength=BLOCKS),
+            binned.astype(np.int64).reshape(2, classes, bins),
+            gap.astype(np.int64).reshape(BLOCKS, classes, bins),
+        )
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of both sets of rows together."""
+        return replace(
+            self,
+            size=self.size + other.size,
+            binned=self.binned + other.binned,
+            gap=self.gap + other.gap,
+        )
+
+    def measured(self, name: str, resamples: int, seed: int) -> Measured:
+        """Return the classwise ECE with block-bootstrap replicates and values on honest labels."""
+        n, classes = int(self.size.sum()), self.gap.shape[1]
+        gap = self.gap.reshape(len(self.size), -1) * UNIT
+        value = float(np.abs(self.gap.sum(axis=0)).sum()) * UNIT / (n * classes)
+        counts, used = draw_blocks(self.size, resamples, seed)
+        drawn = np.abs(counts @ gap[used]).sum(axis=1) / (counts @ self.size[used]) / classes
+        rows, total = self.binned[0].ravel(), self.binned[1].ravel() * UNIT
+        some = rows > 0
+        rng = np.random.default_rng([seed, 14])
+        mean = np.clip(total[some] / rows[some], 0.0, 1.0)
+        size = (min(resamples, HONEST_DRAWS), int(some.sum()))
+        hits = rng.binomial(rows[some], mean, size=size)
+        honest = np.abs(total[some] - hits).sum(axis=1) / (n * classes)
+        return Measured(value, drawn, honest, True)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, row_chunks, to_numpy
+from calibrant.core.exact import mixed
 from calibrant.core.weights import codes_of
 from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.top_label import TopLabel
@@ -108,6 +109,21 @@ def deal_into_blocks(n: int, seed: int, clusters: IntArray | None = None) -> Int
         codes, number = codes_of(clusters)
         return deal_into_blocks(number, seed)[codes]
     return np.random.default_rng(seed).permutation(n) % min(n, BLOCKS)
+
+
+def deal_by_place(place: int, rows: int, seed: int) -> IntArray:
+    """Return the block of each of so many rows, of which the first stands at `place`.
+
+    It is the same whoever asks: rows of many files are dealt by a hash of their place among all.
+    """
+    numbers = np.arange(place, place + rows, dtype=np.uint64)
+    return (mixed(numbers, seed) % np.uint64(BLOCKS)).astype(np.int64)
+
+
+def draw_blocks(size: IntArray, resamples: int, seed: int) -> tuple[FloatArray, IntArray]:
+    """Return (R, M') how often each block that holds rows is drawn, and which these are."""
+    used = np.flatnonzero(size)
+    return resampled_counts(len(used), resamples, seed), used
 
 
 def resampled_counts(blocks: int, resamples: int, seed: int) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -25,6 +25,38 @@ ONLY_COUNTS = "it takes weights that count rows, whole numbers, only"
 NO_CLASSES = "it needs a score for every class"
 
 
+class Facts(NamedTuple):
+    """What decides which metrics can be computed of some rows.
+
+    Attributes:
+        n: how many they are.
+        binary: whether they are about one event.
+        classes: whether there is a score for every class.
+        weighted: whether they have weights.
+        counts: whether these, if there are any, are whole numbers.
+        clustered: whether they are in clusters.
+    """
+
+    n: int
+    binary: bool
+    classes: bool
+    weighted: bool
+    counts: bool
+    clustered: bool
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> Self:
+        """Return what decides for predictions."""
+        return cls(
+            predictions.n,
+            predictions.binary,
+            predictions.kind != "toplabel",
+            predictions.weights is not None,
+            are_counts(predictions.weights),
+            predictions.clusters is not None,
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """What is measured, and how to say it.
@@ -35,7 +67,7 @@ class Metric:
         definition: the convention in one line.
         percent: whether people read it in percent (values are fractions all the same).
         lower_is_better: the direction of improvement.
-        needs_rows: whether it needs a score for every class.
+        needs_classes: whether it needs a score for every class.
         ideal: the best value where that is no end of the range, as for a slope; else None.
         fewest_rows: with fewer it can't be computed.
         weighs: which weights it takes: ``"any"``; ``"counts"``, whole numbers of rows that were
@@ -52,7 +84,7 @@ class Metric:
     definition: str
     percent: bool = True
     lower_is_better: bool = True
-    needs_rows: bool = False
+    needs_classes: bool = False
     ideal: float | None = None
     fewest_rows: int = 1
     weighs: Literal["any", "counts", "none"] = "any"
@@ -67,19 +99,19 @@ class Metric:
             return f"{self.title.capitalize()} nearest to {self.ideal:g}"
         return f"{'Lowest' if self.lower_is_better else 'Highest'} {self.title}"
 
-    def refusal(self, predictions: Predictions) -> str | None:
-        """Return why it can't be computed of these rows, as a clause, or None."""
-        if self.of_positive and not predictions.binary:
+    def refusal(self, facts: Facts) -> str | None:
+        """Return why it can't be computed of rows of which these are the facts, as a clause."""
+        if self.of_positive and not facts.binary:
             return NOT_BINARY
-        if self.needs_rows and predictions.kind == "toplabel":
+        if self.needs_classes and not facts.classes:
             return NO_CLASSES
-        if predictions.n < self.fewest_rows:
+        if facts.n < self.fewest_rows:
             return f"it needs at least {self.fewest_rows} rows"
-        if self.weighs == "none" and predictions.weights is not None:
+        if self.weighs == "none" and facts.weighted:
             return "it takes no weights; where these count rows, measure `repeated()` ones"
-        if self.weighs == "counts" and not are_counts(predictions.weights):
+        if self.weighs == "counts" and not facts.counts:
             return ONLY_COUNTS
-        if not self.takes_clusters and predictions.clusters is not None:
+        if not self.takes_clusters and facts.clustered:
             return "it compares rows in pairs as if they were independent, and takes no clusters"
         return None
 
@@ -147,9 +179,32 @@ class RowsMetric(Metric):
     Attributes:
         measure: takes predictions, how many resamples, and a seed; returns the value with its
             replicates, and with its values on honest labels if it has a floor.
+        sums: what many files leave behind for it; None if no sums carry it.
+        most_classes: with more classes these sums would be too large.
+        not_summed: why no sums carry it, as a clause.
     """
 
     measure: Callable[[Predictions, int, int], Measured]
+    sums: type[RowsSums] | None = None
+    most_classes: int | None = None
+    not_summed: str = "sums can't carry it; measure a sample as one file"
+
+
+class RowsSums(Protocol):
+    """Whole numbers that add up over parts of the rows, and carry a metric of whole rows."""
+
+    @classmethod
+    def of(cls, predictions: Predictions, place: int, seed: int) -> Self:
+        """Sum rows, of which the first stands at `place` among all of them."""
+        ...
+
+    def __add__(self, other: Self, /) -> Self:
+        """Return the sums of both sets of rows together."""
+        ...
+
+    def measured(self, name: str, resamples: int, seed: int) -> Measured:
+        """Return a metric that they carry with its replicates, and its honest values if any."""
+        ...
 
 
 def values_of_curve(metrics: Iterable[Metric], curve: ResidualCurves) -> dict[str, float]:

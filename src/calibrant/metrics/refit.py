@@ -7,14 +7,17 @@ rows fits little noise, about 1 / (2N) nats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
     Array,
     FloatArray,
+    IntArray,
     like,
     namespace,
     row_chunks,
@@ -22,10 +25,18 @@ from calibrant.core.arrays import (
     working_dtype,
 )
 from calibrant.core.weights import mean, total
-from calibrant.metrics.full_rows import HONEST_DRAWS, Measured, honest_labels
+from calibrant.metrics.full_rows import (
+    BLOCKS,
+    HONEST_DRAWS,
+    Measured,
+    deal_by_place,
+    draw_blocks,
+    honest_labels,
+)
 from calibrant.metrics.resampling import Clusters, draw_rows
 from calibrant.metrics.shared_terms import Part
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.quintic import quintic
 from calibrant.predictions.rows import RowSummary, summarize
 
 # Inverse temperatures from 1/16 to 16, six to the octave; 1 is among them.
@@ -33,7 +44,10 @@ OCTAVES, PER_OCTAVE = 4, 6
 GRID = 2.0 ** (np.arange(-OCTAVES * PER_OCTAVE, OCTAVES * PER_OCTAVE + 1) / PER_OCTAVE)
 AS_GIVEN = OCTAVES * PER_OCTAVE
 BISECTIONS = 40
+HALVINGS_BETWEEN = 60
 BATCH_ROWS = 1 << 20
+# Losses of `RefitSums` are rounded to multiples of this, of which sums over 2^28 rows are exact.
+LOSS_UNIT = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -207,3 +221,86 @@ def lowest_of(losses: FloatArray) -> FloatArray:
     inside = (bend > 0) & (np.abs(tilt) <= bend)
     drop = np.divide(tilt**2, 2 * bend, out=np.zeros(len(at)), where=inside)
     return np.minimum(middle - drop, losses.min(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class RefitSums:
+    """What many files leave behind for both parts of the NLL: whole numbers that add up.
+
+    Attributes:
+        size: (M,) rows of each block.
+        loss: (M, G) for each block: sum of the loss at inverse temperatures `GRID`.
+        curve: (3, G) sums over all rows of the loss and two derivatives by the logarithm of the
+            inverse temperature.
+        honest: (3,) sums over all rows of the mean gap of an honest label, of its variance, and of
+            the gap of the true label.
+    """
+
+    size: IntArray
+    loss: NDArray[np.int64]
+    curve: NDArray[np.int64]
+    honest: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, predictions: Predictions, place: int, seed: int) -> Self:
+        """Sum rows, of which the first stands at `place` among all of them."""
+        block = deal_by_place(place, predictions.n, seed)
+        rows = summarize(predictions.logits, predictions.labels)
+        loss, curve = np.zeros((BLOCKS, len(GRID))), np.zeros((3, len(GRID)), dtype=np.int64)
+        honest = np.zeros(3, dtype=np.int64)
+        for i, beta in enumerate(GRID.tolist()):
+            point = rows.curve.evaluate(beta)
+            value, slope = point.value + beta * rows.label_gap, point.slope + rows.label_gap
+            first = beta * slope
+            second = beta * beta * point.curvature + first
+            whole = [np.rint(each / LOSS_UNIT).astype(np.int64) for each in (value, first, second)]
+            loss[:, i] = np.bincount(block, whole[0].astype(np.float64), BLOCKS)
+            curve[:, i] = [int(each.sum()) for each in whole]
+            if i == AS_GIVEN:
+                parts = (-point.slope, point.curvature, rows.label_gap)
+                honest[:] = [int(np.rint(each / LOSS_UNIT).sum()) for each in parts]
+        return cls(np.bincount(block, minlength=BLOCKS), loss.astype(np.int64), curve, honest)
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of both sets of rows together."""
+        return replace(
+            self,
+            size=self.size + other.size,
+            loss=self.loss + other.loss,
+            curve=self.curve + other.curve,
+            honest=self.honest + other.honest,
+        )
+
+    def measured(self, name: str, resamples: int, seed: int) -> Measured:
+        """Return one of both parts with block-bootstrap replicates."""
+        n = int(self.size.sum())
+        curve = self.curve * LOSS_UNIT / n
+        given, best = float(curve[0, AS_GIVEN]), _lowest_between(curve)
+        counts, used = draw_blocks(self.size, resamples, seed)
+        losses = counts @ (self.loss[used] * LOSS_UNIT) / (counts @ self.size[used])[:, None]
+        if name == "nll_refinement":
+            return Measured(min(best, given), lowest_of(losses), None, False)
+        # Honest labels change only the mean gap of their logit, a mean over very many rows.
+        mean, variance, gap = (self.honest * LOSS_UNIT / n).tolist()
+        rng = np.random.default_rng([seed, 15])
+        drawn = mean + np.sqrt(variance / n) * rng.normal(size=min(resamples, HONEST_DRAWS))
+        honest = curve[0] + (drawn - gap)[:, None] * GRID
+        parts = [loss[:, AS_GIVEN] - lowest_of(loss) for loss in (losses, honest)]
+        return Measured(max(given - best, 0.0), parts[0], parts[1], True)
+
+
+def _lowest_between(curve: FloatArray) -> float:
+    """Return the least of the loss between the inverse temperatures of `GRID`, or at their ends."""
+    at = int(np.argmin(curve[0]))
+    step = float(np.log(GRID[1] / GRID[0]))
+    low = at if curve[1, at] < 0 else at - 1
+    if not 0 <= low < len(GRID) - 1:
+        return float(curve[0, at])
+    scale = np.array([1.0, step, step * step])
+    ends = (curve[:, low : low + 2].T * scale)[None]
+    left, right = 0.0, 1.0
+    for _ in range(HALVINGS_BETWEEN):
+        middle = (left + right) / 2
+        slope = float(quintic(ends, np.array([middle]))[1][0])
+        left, right = (left, middle) if slope > 0 else (middle, right)
+    return float(quintic(ends, np.array([(left + right) / 2]))[0][0])

@@ -59,21 +59,23 @@ class Clusters:
         """Return clusters numbered without gaps; None where every row stands alone."""
         return None if clusters is None else cls(*codes_of(clusters))
 
-    def doubt(self, level: float) -> float:
-        """Return the quantile of Student's t with G - 1 degrees of freedom over the normal one.
 
-        Few clusters don't know well how much clusters vary.
-        """
-        from scipy.special import ndtri, stdtrit
+def cluster_doubt(number: int, level: float) -> float:
+    """Return the quantile of Student's t with G - 1 degrees of freedom over the normal one.
 
-        return float(stdtrit(self.number - 1, (1 + level) / 2) / ndtri((1 + level) / 2))
+    Few clusters don't know well how much clusters vary.
+    """
+    from scipy.special import ndtri, stdtrit
 
-    def stretch(self, level: float) -> float:
-        """Return by how much more resamples of few clusters must scatter.
+    return float(stdtrit(number - 1, (1 + level) / 2) / ndtri((1 + level) / 2))
 
-        A resample of G clusters has (G - 1) / G of the true variance; see `doubt` for the rest.
-        """
-        return self.doubt(level) * (self.number / (self.number - 1)) ** 0.5
+
+def cluster_stretch(number: int, level: float) -> float:
+    """Return by how much more resamples of few clusters must scatter.
+
+    A resample of G clusters has (G - 1) / G of the true variance; `cluster_doubt` is the rest.
+    """
+    return cluster_doubt(number, level) * (number / (number - 1)) ** 0.5
 
 
 def draw_rows(

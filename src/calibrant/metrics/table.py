@@ -11,7 +11,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.metrics.binned import adaece_of_curves, ece_of_curves
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
 from calibrant.metrics.canonical import measure_skce
-from calibrant.metrics.classwise import measure_classwise
+from calibrant.metrics.classwise import MOST_CLASSES_SUMMED, ClasswiseSums, measure_classwise
 from calibrant.metrics.cox import (
     intercept_of_curve,
     intercepts_of_curves,
@@ -35,7 +35,7 @@ from calibrant.metrics.gaps import (
 from calibrant.metrics.kernel import smece_of_curve, smece_of_curves
 from calibrant.metrics.metric_types import CurveMetric, MeanMetric, Metric, RowsMetric
 from calibrant.metrics.mmce import mmce_of_curves
-from calibrant.metrics.refit import measure_calibration, measure_refinement
+from calibrant.metrics.refit import RefitSums, measure_calibration, measure_refinement
 from calibrant.metrics.selective import aurc_of_curves, excess_aurc_of_curves
 from calibrant.metrics.smooth import smce_of_curve, smce_of_curves
 from calibrant.metrics.sweep import sweep_of_curves
@@ -95,7 +95,7 @@ METRICS: dict[str, Metric] = {
             title="NLL",
             definition="mean of -log p_y in nats",
             percent=False,
-            needs_rows=True,
+            needs_classes=True,
             per_row=lambda rows: rows.nll,
         ),
         MeanMetric(
@@ -103,7 +103,7 @@ METRICS: dict[str, Metric] = {
             title="Brier",
             definition="mean of sum_k (p_k - onehot_k)^2, in [0, 2]",
             percent=False,
-            needs_rows=True,
+            needs_classes=True,
             per_row=lambda rows: rows.brier,
         ),
         MeanMetric(
@@ -240,15 +240,19 @@ METRICS: dict[str, Metric] = {
             name="classwise_ece",
             title="classwise ECE",
             definition="mean over K classes, 15 equal-width bins (lo, hi] of p_k over all rows, L1",
-            needs_rows=True,
+            needs_classes=True,
             measure=measure_classwise,
+            sums=ClasswiseSums,
+            most_classes=MOST_CLASSES_SUMMED,
         ),
         RowsMetric(
             name="classwise_adaece",
             title="classwise AdaECE",
             definition="mean over K classes, 15 equal-mass bins of p_k, L1 (Nixon's ACE)",
-            needs_rows=True,
+            needs_classes=True,
             measure=partial(measure_classwise, strategy="quantile"),
+            not_summed="it sorts the rows by the probability of each class, which sums can't "
+            "carry; measure a sample as one file",
         ),
         RowsMetric(
             name="skce",
@@ -258,24 +262,28 @@ METRICS: dict[str, Metric] = {
             title="SKCE",
             definition="unbiased squared kernel error of whole rows, exp(-|p - q| / median)",
             percent=False,
-            needs_rows=True,
+            needs_classes=True,
             measure=measure_skce,
+            not_summed="it compares pairs of rows, which sums can't carry; measure a sample as "
+            "one file",
         ),
         RowsMetric(
             name="nll_calibration",
             title="NLL, calibration",
             definition="what the best temperature of these rows takes off the NLL, in nats",
             percent=False,
-            needs_rows=True,
+            needs_classes=True,
             measure=measure_calibration,
+            sums=RefitSums,
         ),
         RowsMetric(
             name="nll_refinement",
             title="NLL, refinement",
             definition="NLL at the best temperature of these rows, in nats",
             percent=False,
-            needs_rows=True,
+            needs_classes=True,
             measure=measure_refinement,
+            sums=RefitSums,
         ),
     )
 }

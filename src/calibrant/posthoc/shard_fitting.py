@@ -9,6 +9,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.evaluation.cells import CellSums, edges_of
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import ONLY_COUNTS, Calibrator, FittedForm
 from calibrant.posthoc.chain import Chain
@@ -17,7 +18,6 @@ from calibrant.posthoc.temperature.mixtures import LaplaceTemperatureScaling
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.summed import fit_temperature_to
 from calibrant.predictions.scoring import score_top
-from calibrant.scale.cells import CellSums, edges_of
 from calibrant.scale.engines import Engine
 from calibrant.scale.map_reduce import Watcher, gathered
 from calibrant.scale.sampling import sample as sample_rows

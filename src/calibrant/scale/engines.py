@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 from calibrant.core.errors import CalibrantError, InputError
@@ -53,7 +54,7 @@ class Engine:
         if self.name not in get_args(EngineName):
             raise InputError(
                 f"engine must be one of {names}, not '{self.name}'; any other can call "
-                "calibrant.summarise_shard and calibrant.merge"
+                "calibrant.sample_of and calibrant.merge"
             )
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers must be at least 1, not {self.workers}")
@@ -93,7 +94,10 @@ def _in_processes(
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     # Workers are forked from a process that has imported what they need, once for all of them.
-    context.set_forkserver_preload(["__main__", "calibrant.scale.sums"])
+    called: Any = function
+    while isinstance(called, partial):
+        called = called.keywords.get("function", called.func)
+    context.set_forkserver_preload(["__main__", called.__module__])
     left, died = dict(enumerate(items)), 0
     while left:
         try:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import counted
 from calibrant.scale.engines import Engine
-from calibrant.scale.shards import Shard, Shards
-from calibrant.scale.sums import Plan, ShardSums, merge, summarise_shard
+from calibrant.scale.shards import Shard
 
 Result = TypeVar("Result")
 
@@ -188,23 +187,3 @@ def gathered(
         reasons = sorted((broken or {}).values())
         raise InputError(f"no file could be read: {reasons[0] if reasons else 'there are none'}")
     return found[0]
-
-
-def summed(
-    shards: Shards,
-    plan: Plan,
-    engine: Engine,
-    *,
-    skip_broken: bool = False,
-    watch: Watcher | None = None,
-) -> ShardSums:
-    """Return the sums of all shards.
-
-    Raises:
-        InputError: no shard could be read.
-    """
-    function = partial(summarise_shard, plan=plan, skip_broken=skip_broken)
-    sums: ShardSums = gathered(engine, function, shards.shards, merge, watch)
-    if sums.rows is None:
-        raise InputError(f"{shards.source}: no file could be read: {min(sums.broken.values())}")
-    return replace(sums, broken=shards.broken | sums.broken)

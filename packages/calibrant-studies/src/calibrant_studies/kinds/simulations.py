@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from calibrant._version import __version__
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
-from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.cell_sample import in_cells
+from calibrant.evaluation.evaluate import evaluate, sample_of
 from calibrant.evaluation.groups import evidence, step_down
 from calibrant.evaluation.uncertainty import holm
 from calibrant.metrics.binned import ece_of_curves
@@ -26,12 +27,8 @@ from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.posthoc.confidence.top_rest import TopRestScaling
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
-from calibrant.predictions.scoring import score_rows
 from calibrant.report.series import wilson_interval
-from calibrant.scale.measuring import evaluate_sums
-from calibrant.scale.row_sums import RowSums
 from calibrant.scale.sampling import sampled_places
-from calibrant.scale.sums import Plan, ShardSums
 from calibrant.synthetic import KnownTruth, margin_tempered, tempered
 from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs, synthetic
@@ -319,8 +316,7 @@ class IntervalKinds(Simulated):
         }
         temperature = self.setting(cell, "temperature")
         rows = tempered(size, CLASSES, temperature=temperature, seed=seed).predictions
-        sums = ShardSums(Plan(), rows.kind, rows.n_classes, RowSums.of(score_rows(rows)))
-        from_cells = evaluate_sums(sums, **options, seed=seed)
+        from_cells = evaluate(in_cells(sample_of(rows)), **options, seed=seed)
         from_rows = evaluate(rows, **options, seed=seed + 1)
         values: dict[str, Any] = {}
         for name in COMPARED:
@@ -373,9 +369,10 @@ def worlds_of(groups: int, draws: int, worlds: int, seed: int) -> tuple[FloatArr
         reference = eces(confidence, 0.0, draws, rng)
         fair = eces(confidence, 0.0, worlds, rng)
         shown = eces(confidence, SHIFT, worlds, rng) if bad[group] else fair
-        simulated.append(evidence(reference, expected, confidence))
-        honest.append(evidence(fair, expected, confidence))
-        mixed.append(evidence(shown, expected, confidence))
+        law = (expected, len(confidence), float(np.mean(confidence * (1 - confidence))))
+        simulated.append(evidence(reference, *law))
+        honest.append(evidence(fair, *law))
+        mixed.append(evidence(shown, *law))
         beyond = draws - np.searchsorted(np.sort(reference), shown)
         counted.append((1 + beyond) / (1 + draws))
     against = np.stack(simulated, axis=1)

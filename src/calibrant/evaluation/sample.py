@@ -1,0 +1,330 @@
+"""One sample, of which metrics, intervals and floors are made: rows in memory, or cells.
+
+`evaluate` asks the same of both: the residual curve, the mean of a loss, values on resamples and on
+honest outcomes. Rows in memory are drawn one by one (`calibrant.evaluation.bootstrap`). Cells hold
+any number of rows, merge exactly, and are drawn from by how many rows each holds
+(`calibrant.evaluation.cell_sample`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+from calibrant.core.weights import are_counts
+from calibrant.core.weights import mean as mean_of
+from calibrant.evaluation.bootstrap import Replicates, bootstrap, floor
+from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
+from calibrant.evaluation.uncertainty import MOST_RESAMPLES, default_resamples
+from calibrant.metrics.full_rows import Measured
+from calibrant.metrics.metric_types import (
+    Facts,
+    MeanMetric,
+    Metric,
+    RowsMetric,
+    values_of_curve,
+)
+from calibrant.metrics.resampling import Clusters, HonestDraws
+from calibrant.metrics.shared_terms import each_once
+from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.scoring import RowScores, score_rows
+
+
+class Sample(ABC):
+    """Scored rows of one event: that the predicted label is right, or that of the positive class.
+
+    Attributes:
+        source: where the rows came from.
+        kind: what their scores were.
+        n_classes: number of classes K, None for the top-label form.
+        label_names: of many labels what these are called.
+    """
+
+    source: str
+    kind: str
+    n_classes: int | None
+    label_names: tuple[str, ...] | None
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """What decides which metrics can be computed."""
+
+    @property
+    @abstractmethod
+    def clusters(self) -> int | None:
+        """Number of clusters that are resampled as wholes; None where every row stands alone."""
+
+    @property
+    @abstractmethod
+    def correlation(self) -> float:
+        """That of the normal numbers behind honest outcomes of two rows of a cluster."""
+
+    @property
+    @abstractmethod
+    def clipped(self) -> int:
+        """Rows whose true class has a probability of nearly 0."""
+
+    @property
+    @abstractmethod
+    def rows(self) -> TopLabel:
+        """The rows sorted by confidence; of cells two rows each, the wrong and the right ones."""
+
+    @property
+    @abstractmethod
+    def mean_residual(self) -> MeanResidual:
+        """The mean of c - a, and how sure it is."""
+
+    @property
+    @abstractmethod
+    def outcome_variance(self) -> float:
+        """Mean of c (1 - c)."""
+
+    @abstractmethod
+    def of_positive(self) -> Self:
+        """Return the same rows of a binary problem, seen from the positive class.
+
+        Its probability takes the place of the confidence, being of it that of being right.
+        """
+
+    @abstractmethod
+    def curve(self) -> ResidualCurves:
+        """Return the residual curve, a batch of one."""
+
+    @abstractmethod
+    def mean(self, metric: MeanMetric) -> float:
+        """Return the mean of a metric's number of each row."""
+
+    @abstractmethod
+    def resample(self, metrics: Sequence[Metric], resamples: int, seed: int) -> Replicates:
+        """Return the (R,) values of means and functions of the curve on R resamples."""
+
+    @abstractmethod
+    def honest(self, metrics: Sequence[Metric], draws: int, seed: int) -> Replicates:
+        """Return the (D,) values under perfect calibration of those metrics that have a floor."""
+
+    @abstractmethod
+    def whole_rows(
+        self, metrics: Sequence[RowsMetric], resamples: int, seed: int
+    ) -> dict[str, Measured]:
+        """Return metrics of whole probability vectors, with their replicates."""
+
+    def beyond(
+        self, metrics: Sequence[Metric], level: float, seed: int
+    ) -> dict[str, tuple[float, float]]:
+        """Return ends that intervals must hold where hardly any row is wrong, or right."""
+        return {}
+
+    def refusal(self, metric: Metric) -> str | None:
+        """Return why a metric can't be computed of these rows, as a clause, or None."""
+        return metric.refusal(self.facts)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.facts.n
+
+    @property
+    def binary(self) -> bool:
+        """Whether the rows are about one event."""
+        return self.facts.binary
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights that aren't all alike."""
+        return self.facts.weighted
+
+    def resamples_of(self, rows: int) -> int:
+        """Return how many resamples of so many rows are affordable."""
+        return MOST_RESAMPLES
+
+    @property
+    def mean_confidence(self) -> float:
+        """Mean confidence, weighted."""
+        return self.rows.mean_confidence
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right rows, weighted."""
+        return self.rows.accuracy
+
+    @property
+    def effective_rows(self) -> float:
+        """How many independent rows of equal weight would know the mean gap as well.
+
+        With weights (sum w)^2 / sum w^2; with clusters the number that gives independent rows the
+        variance that the mean residual has over clusters, if that is less.
+        """
+        if not self.weighted and self.clusters is None:
+            return float(self.n)
+        # Rounding mustn't make more of them than there are rows.
+        return min(float(self.n), 1 / self.mean_residual.share)
+
+    def gap(self, level: float) -> Gap:
+        """Return mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        return Gap.of_law(self.mean_residual, self.accuracy, level, self.clusters)
+
+    def values(self, metrics: Sequence[Metric]) -> dict[str, float]:
+        """Return the values of means and functions of the curve, by name."""
+        means = {m.name: self.mean(m) for m in metrics if isinstance(m, MeanMetric)}
+        return means | values_of_curve(metrics, self.curve())
+
+    def for_pictures(self) -> Self:
+        """Return what a result keeps: all that pictures and sentences read, and little memory."""
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class RowSample(Sample):
+    """Rows in memory.
+
+    Attributes:
+        source: where they came from.
+        kind: what their scores were.
+        n_classes: number of classes K, None for the top-label form.
+        scores: of every row how sure it is, whether it is right, and what it loses.
+        groups: their clusters, in the same order; None where every row stands alone.
+        predictions: the rows themselves, for metrics of whole rows; results keep none.
+        label_names: of many labels what these are called.
+        weights: those of the rows as they were given, on a scale that other samples share.
+    """
+
+    source: str
+    kind: str
+    n_classes: int | None
+    scores: RowScores
+    groups: Clusters | None = None
+    predictions: Predictions | None = None
+    label_names: tuple[str, ...] | None = None
+    weights: FloatArray | None = None
+
+    @classmethod
+    def of(cls, predictions: Predictions) -> Self:
+        """Return predictions, scored."""
+        counted, weights = predictions.counted, predictions.weights
+        return cls(
+            counted.source,
+            counted.form,
+            counted.n_classes,
+            score_rows(counted),
+            Clusters.of(counted.clusters),
+            counted,
+            counted.label_names,
+            None if weights is None else weights[weights > 0],
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields, without what can be made of them."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @property
+    def facts(self) -> Facts:
+        """What decides which metrics can be computed."""
+        weights = self.scores.weights
+        return Facts(
+            len(self.scores.confidence),
+            self.kind in ("prob", "logit"),
+            self.n_classes is not None,
+            weights is not None,
+            are_counts(weights),
+            self.groups is not None,
+        )
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters, whose rows aren't independent; None where every row is."""
+        return None if self.groups is None else self.groups.number
+
+    @cached_property
+    def _draws(self) -> HonestDraws:
+        return HonestDraws.like(self.rows, self.groups)
+
+    @property
+    def correlation(self) -> float:
+        """That of the normal numbers behind honest outcomes of two rows of a cluster.
+
+        See `calibrant.metrics.resampling`.
+        """
+        return self._draws.correlation
+
+    @property
+    def clipped(self) -> int:
+        """Rows whose true class has a probability of nearly 0."""
+        return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
+
+    @cached_property
+    def rows(self) -> TopLabel:
+        """The rows sorted by confidence."""
+        return TopLabel.sort(self.scores.confidence, self.scores.correct, self.scores.weights)
+
+    @property
+    def mean_residual(self) -> MeanResidual:
+        """The mean of c - a, and how sure it is."""
+        return MeanResidual.of(self.rows, self._draws.clusters)
+
+    @property
+    def outcome_variance(self) -> float:
+        """Mean of c (1 - c)."""
+        return float(np.mean(self.rows.confidence * (1 - self.rows.confidence)))
+
+    def resamples_of(self, rows: int) -> int:
+        """Return how many resamples of so many rows are affordable."""
+        return default_resamples(rows)
+
+    def gap(self, level: float) -> Gap:
+        """Return mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        return Gap.of(self.rows, level, self._draws.clusters)
+
+    def of_positive(self) -> Self:
+        """Return the same rows of a binary problem, seen from the positive class."""
+        return replace(self, scores=self.scores.of_positive())
+
+    def curve(self) -> ResidualCurves:
+        """Return the residual curve, a batch of one."""
+        return self.rows.curves()
+
+    def mean(self, metric: MeanMetric) -> float:
+        """Return the mean of a metric's number of each row."""
+        return mean_of(metric.per_row(self.scores), self.scores.weights)
+
+    def resample(self, metrics: Sequence[Metric], resamples: int, seed: int) -> Replicates:
+        """Return the (R,) values of means and functions of the curve on R resamples."""
+        return bootstrap(self.scores, self.rows, metrics, resamples, seed, self.groups)
+
+    def honest(self, metrics: Sequence[Metric], draws: int, seed: int) -> Replicates:
+        """Return the (D,) values under perfect calibration of those metrics that have a floor."""
+        return floor(self.rows, metrics, draws, seed, self._draws)
+
+    def whole_rows(
+        self, metrics: Sequence[RowsMetric], resamples: int, seed: int
+    ) -> dict[str, Measured]:
+        """Return metrics of whole probability vectors, with their replicates."""
+        return each_once({m.name: m.measure for m in metrics}, self.predictions, resamples, seed)
+
+    def beyond(
+        self, metrics: Sequence[Metric], level: float, seed: int
+    ) -> dict[str, tuple[float, float]]:
+        """Return ends that intervals must hold where hardly any row is wrong, or right."""
+        assert self.predictions is not None
+        return stretched(metrics, self.predictions, self.scores, level, seed)
+
+    def for_pictures(self) -> Self:
+        """Return what a result keeps: everything but scores of N x K."""
+        slim = replace(self, predictions=None, weights=None)
+        # What is sorted and drawn already needn't be made anew.
+        for name in ("rows", "_draws"):
+            if name in self.__dict__:
+                slim.__dict__[name] = self.__dict__[name]
+        return slim
+
+
+def losses_of(sample: RowSample, metric: MeanMetric) -> FloatArray:
+    """Return (N,) what a mean metric averages, in the caller's order."""
+    return metric.per_row((sample.of_positive() if metric.of_positive else sample).scores)

@@ -13,9 +13,9 @@ from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.verdict import decide
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
-from calibrant.evaluation.bootstrap import INDEPENDENT
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation, MetricResult
+from calibrant.evaluation.sample import RowSample
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample
@@ -128,7 +128,7 @@ def of(name: str, *, kept: bool = True, parameters: int = 1, **values: float) ->
 
 class _Results(SimpleNamespace):
     def __init__(self, results: dict[str, MetricResult], scores: Any) -> None:
-        super().__init__(results=results, scores=scores, n=500, honest=INDEPENDENT)
+        super().__init__(results=results, n=500, sample=RowSample("test", "logits", 10, scores))
 
     def __getitem__(self, name: str) -> MetricResult:
         return self.results[name]

@@ -339,7 +339,7 @@ def test_binary_shards_resample_clusters_and_make_groups_by_the_positive_class(b
     folder, rows = binary_shards
     names, one = ["ece_positive", "log_loss", "slope_positive"], cb.Engine(workers=1)
     found = cb.evaluate(
-        cb.Shards(folder), metrics=names, cluster="patient", engine=one, resamples=300
+        cb.Shards(folder), metrics=names, clusters="patient", engine=one, resamples=300
     )
     whole = cb.evaluate(rows, metrics=names, resamples=300)
     for name in names:

@@ -315,3 +315,12 @@ def check_damage(sound: Path, read: Callable[[Path], Any], seed: int) -> None:
     # Damage to pixels alone can't be seen.
     assert len(sentences) >= 20
     assert all(words.startswith(str(sound)) and "\n" not in words for words in sentences)
+
+
+@pytest.mark.parametrize("dimensions", [5, 70, 255])
+def test_more_dimensions_than_images_have_are_refused(tmp_path: Path, dimensions: int) -> None:
+    file = tmp_path / "train-images-idx3-ubyte"
+    sides = np.ones(dimensions, dtype=">u4").tobytes()
+    file.write_bytes(bytes([0, 0, 8, dimensions]) + sides + b"x")
+    with pytest.raises(InputError, match=f"it has {dimensions} dimensions, which no images have"):
+        read_idx(file)

@@ -170,3 +170,25 @@ def test_settings_of_another_kind_are_refused_by_name() -> None:
     ):
         with pytest.raises(InputError, match=words):
             RunSettings(**(sound | {name: value}))
+
+
+class Torn(ImageSet):
+    """Images of which one can't be read, which shows in the first epoch."""
+
+    def batch(self, index: torch.Tensor) -> torch.Tensor:
+        if len(index) == 8 and 29 in index:
+            raise InputError("x.png: holds no image that can be decoded")
+        return super().batch(index)
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_can_be_begun_again(
+    data: DataSet, tmp_path: Path
+) -> None:
+    rows = images(30, 0)
+    torn = DataSet(Torn(rows.images, rows.labels), data.test, data.test, 3)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"x\.png: holds no image"):
+            train(SETTINGS, tmp_path / "run", data=torn)
+    assert train(SETTINGS, tmp_path / "run", data=data) is not None
+    with pytest.raises(InputError, match="holds a run already"):
+        train(SETTINGS, tmp_path / "run", data=torn)

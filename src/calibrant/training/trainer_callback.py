@@ -16,7 +16,10 @@ from calibrant.training.features import logits_of, tap_for
 from calibrant.training.losses.base import CalibrationLoss
 
 if TYPE_CHECKING:
-    TrainerCallback = ExportableState = object
+    TrainerCallback = object
+
+    class ExportableState:
+        """Something that the Trainer writes into its checkpoints."""
 else:
     try:
         from transformers import TrainerCallback

@@ -20,6 +20,7 @@ batch: a set may be larger than the memory is.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from bisect import bisect_right
@@ -35,8 +36,17 @@ from torch import Tensor
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
+from calibrant.files.atomic import replacing
 from calibrant.files.gate import optional, readable
-from calibrant.training.data.images import ByteArray, ImageSet, decode, decoded_batch, tensor
+from calibrant.training.data.images import (
+    ByteArray,
+    ImageSet,
+    Layout,
+    Size,
+    decode,
+    decoded_batch,
+    tensor,
+)
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label", "labels")
@@ -204,7 +214,7 @@ class ArrowImages:
     column: str
     rows: Tensor
     labels: Tensor
-    size: tuple[int, int] | None = None
+    size: Size = None
     ends: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -235,7 +245,7 @@ class ArrowImages:
 
 
 def read_arrow_images(
-    files: Sequence[Path], size: tuple[int, int] | None = None
+    files: Sequence[Path], size: Size = None
 ) -> tuple[ArrowImages, tuple[str, ...] | None]:
     """Open the images of one split, and return the names of the classes if the files have any.
 
@@ -267,3 +277,63 @@ def read_arrow_images(
     if not len(known):
         raise InputError(f"{files[0]}: holds no images")
     return ArrowImages(tables, images, torch.arange(len(known)), known, size), names
+
+
+def _kept(place: Path) -> ParquetImages | None:
+    """Return the decoded images of a cache; None where there are none, or no whole ones."""
+    if not place.is_file():
+        return None
+    try:
+        with place.open("rb") as file:
+            content: Any = np.load(file, allow_pickle=False)
+            images = ImageSet(tensor(content["images"]), tensor(content["labels"]))
+            return ParquetImages(images, tuple(content["names"].tolist()) or None)
+    # A damaged file makes the decoder that meets it raise almost anything; it is written anew.
+    except Exception:
+        return None
+
+
+def _cached(files: Sequence[Path], folder: Path | None) -> ParquetImages:
+    """Read parquet images, by way of a file of the decoded ones that goes with just these files."""
+    if folder is None:
+        return read_parquet_images(files)
+    stats = [(str(file.resolve()), file.stat()) for file in files]
+    key = repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+    place = folder / f"{files[0].name.split('-')[0]}-{digest}.npz"
+    kept = _kept(place)
+    if kept is not None:
+        return kept
+    read = read_parquet_images(files)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = np.array(read.class_names or (), dtype=np.str_)
+    images, labels = read.images.images.numpy(), read.images.labels.numpy()
+    with replacing(place) as temporary:
+        np.savez(temporary, images=images, labels=labels, names=names)
+    return read
+
+
+def _parquet(
+    files: dict[str, list[Path]], cache: Path | None
+) -> tuple[dict[str, Any], Sequence[str] | None]:
+    parts = {split: _cached(paths, cache) for split, paths in files.items()}
+    names = next(iter(parts.values())).class_names
+    return {split: part.images for split, part in parts.items()}, names
+
+
+def _arrow(files: dict[str, list[Path]], size: Size) -> tuple[dict[str, Any], Sequence[str] | None]:
+    parts = {split: read_arrow_images(paths, size) for split, paths in files.items()}
+    return {split: images for split, (images, _) in parts.items()}, parts["train"][1]
+
+
+PARQUET = Layout(
+    "train-*.parquet and test-*.parquet",
+    find_parquet,
+    lambda files, _, cache: _parquet(files, cache),
+)
+ARROW = Layout(
+    "Arrow files of Hugging Face datasets",
+    find_arrow,
+    lambda files, size, _: _arrow(files, size),
+    stretches=True,
+)

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from calibrant.core.errors import InputError
 from calibrant.files.gate import readable
-from calibrant.training.data.images import ImageFiles
+from calibrant.training.data.images import ImageFiles, Layout, Size
 
 EXTENSIONS = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm")
 # The note with photographer and copyright below every photograph.
 AIRCRAFT_BANNER = 20
-
-Size = tuple[int, int] | None
+# To which CUB and Aircraft are stretched.
+LARGE = (448, 448)
 
 
 class FolderImages(NamedTuple):
@@ -96,7 +96,7 @@ def _class_number(text: str) -> int | None:
     return int(text) if plain else None
 
 
-def read_cub(folder: Path, size: Size = (448, 448)) -> FolderImages:
+def read_cub(folder: Path, size: Size = LARGE) -> FolderImages:
     """List the 200 classes of birds in CUB-200-2011 (Wah et al., 2011), with its own split."""
     images, labels, training, names = (
         _numbered(folder / file)
@@ -135,7 +135,7 @@ def _lines(file: Path) -> list[str]:
         return file.read_text(encoding="utf-8").splitlines()
 
 
-def read_aircraft(folder: Path, size: Size = (448, 448)) -> FolderImages:
+def read_aircraft(folder: Path, size: Size = LARGE) -> FolderImages:
     """List the 100 variants of FGVC-Aircraft (Maji et al., 2013): train, validation and test.
 
     The banner below every photograph is cut off. `folder` is the one that holds ``data``, or that.
@@ -163,3 +163,42 @@ def _files(
     if not paths:
         raise InputError(f"{source}: holds no images")
     return ImageFiles(paths, torch.tensor(labels, dtype=torch.int64), size, cut_bottom)
+
+
+def _with_splits(
+    folder: Path, size: Size, _cache: Path | None
+) -> tuple[dict[str, Any], Sequence[str] | None]:
+    train, names = read_class_folders(folder / "train", size)
+    sets: dict[str, Any] = {"train": train}
+    for split, words in (("validation", ("val", "valid", "validation")), ("test", ("test",))):
+        for word in words:
+            if (folder / word).is_dir():
+                sets[split], _ = read_class_folders(folder / word, size, names)
+    return sets, names
+
+
+CUB = Layout(
+    "CUB-200-2011",
+    lambda folder: folder if (folder / "image_class_labels.txt").is_file() else None,
+    lambda folder, size, _: read_cub(folder, size or LARGE),
+    stretches=True,
+)
+AIRCRAFT = Layout(
+    "FGVC-Aircraft",
+    lambda folder: next(
+        (
+            folder
+            for place in (folder, folder / "data")
+            if (place / "images_variant_train.txt").is_file()
+        ),
+        None,
+    ),
+    lambda folder, size, _: read_aircraft(folder, size or LARGE),
+    stretches=True,
+)
+CLASS_FOLDERS = Layout(
+    "or folders train/CLASS/ and test/CLASS/",
+    lambda folder: folder if (folder / "train").is_dir() else None,
+    _with_splits,
+    stretches=True,
+)

@@ -53,6 +53,29 @@ class Images(Protocol):
         ...
 
 
+Size = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which image sets lie in folders and archives: all that reading one takes.
+
+    Attributes:
+        words: names it, for messages.
+        find: gives what `read` needs of a folder or archive; None or nothing if it is laid out
+            otherwise.
+        read: gives the images of the splits "train", "test" and maybe "validation", and the names
+            of the classes if the files say, from what was found, a (height, width) to stretch the
+            images to and a folder for decoded images.
+        stretches: whether it heeds that size.
+    """
+
+    words: str
+    find: Callable[[Path], Any]
+    read: Callable[[Any, Size, Path | None], tuple[dict[str, Any], Sequence[str] | None]]
+    stretches: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images in memory.

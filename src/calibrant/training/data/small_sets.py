@@ -12,7 +12,7 @@ import io
 import math
 import pickle
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError
 from calibrant.files.gate import readable
-from calibrant.training.data.images import ByteArray, ImageSet
+from calibrant.training.data.images import ByteArray, ImageSet, Layout
 
 SIDE = 32
+MOST_DIMENSIONS = 4
 # Old and new names of the same three things.
 _KNOWN = {
     (module, name)
@@ -171,11 +172,6 @@ PICKLED10 = _Layout(
 PICKLED100 = _Layout(("train",), ("test",), "meta", 0, ("fine_labels", "fine_label_names"))
 
 
-def is_cifar(path: Path) -> bool:
-    """Whether a folder or a tar archive is CIFAR, in the binary version or that for Python."""
-    return _layout(path) is not None
-
-
 def read_cifar(path: Path) -> tuple[ImageSet, ImageSet, tuple[str, ...] | None]:
     """Read the training and the test images, and the class names, of CIFAR-10 or CIFAR-100.
 
@@ -269,22 +265,12 @@ def _cifar_rows(parts: Sequence[bytes], layout: _Layout, path: Path) -> ImageSet
     return ImageSet.from_rows(pixels.transpose(0, 2, 3, 1), labels, str(path))
 
 
-def is_idx(folder: Path) -> bool:
-    """Whether a folder holds IDX files under MNIST's names."""
-    return _idx_file(folder, "train", "images-idx3") is not None
-
-
-def read_idx_folder(folder: Path) -> tuple[ImageSet, ImageSet]:
-    """Read MNIST's files (or those of a set made like it), plain or gzipped: train and t10k.
+def _idx_images(folder: Path, split: str) -> ImageSet:
+    """Read MNIST's files (or those of a set made like it) of one split, plain or gzipped.
 
     Grey becomes RGB, and 28x28 images get a black frame of two pixels, since the networks are made
     for 32x32.
     """
-    train, test = (_idx_images(folder, split) for split in ("train", "t10k"))
-    return train, test
-
-
-def _idx_images(folder: Path, split: str) -> ImageSet:
     parts: list[NDArray[Any]] = []
     for kind in ("images-idx3", "labels-idx1"):
         file = _idx_file(folder, split, kind)
@@ -322,6 +308,8 @@ def read_idx(file: Path) -> ByteArray:
     # Two zeros, 8 for unsigned bytes, and the number of dimensions.
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise InputError(f"{file}: is no IDX file of bytes")
+    if content[3] > MOST_DIMENSIONS:
+        raise InputError(f"{file}: says that it has {content[3]} dimensions, which no images have")
     start = 4 + 4 * content[3]
     if len(content) < start:
         raise InputError(f"{file}: ends within its header")
@@ -337,11 +325,6 @@ SPLITS = {
     "validation": ("val.npz", "valid.npz", "validation.npz"),
     "test": ("test.npz",),
 }
-
-
-def is_arrays(folder: Path) -> bool:
-    """Whether a folder holds arrays to train on."""
-    return (folder / SPLITS["train"][0]).is_file()
 
 
 def read_arrays(folder: Path) -> dict[str, ImageSet]:
@@ -378,26 +361,11 @@ def _images(file: Path) -> ImageSet:
     return ImageSet.from_rows(arrays[0], arrays[1], str(file))
 
 
-FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
-DIGITS = tuple("0123456789")
-
-
-def is_digits(folder: Path) -> bool:
-    """Whether a folder holds SVHN's files."""
-    return (folder / FILES["train"]).is_file()
-
-
-def read_digits(folder: Path) -> dict[str, ImageSet]:
-    """Read ``X`` (32, 32, 3, N), uint8, and ``y`` (N, 1) of both files; 10 stands for the digit 0.
-
-    Raises:
-        InputError: a file is missing or can't be read, or lacks one of the two, or they are no
-            such images.
-    """
-    return {split: _digits_of(folder / name) for split, name in FILES.items()}
+SVHN = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 
 
 def _digits_of(file: Path) -> ImageSet:
+    """Read SVHN's ``X`` (32, 32, 3, N), uint8, and ``y`` (N, 1); 10 stands for the digit 0."""
     from scipy.io import loadmat
 
     if not file.is_file():
@@ -414,3 +382,43 @@ def _digits_of(file: Path) -> ImageSet:
             "(32, 32, 3, N) with N labels"
         )
     return ImageSet.from_rows(images.transpose(3, 0, 1, 2), np.ravel(labels) % 10, str(file))
+
+
+def _folder_with(name: str) -> Callable[[Path], Path | None]:
+    return lambda folder: folder if (folder / name).is_file() else None
+
+
+def _all_cifar(path: Path) -> tuple[dict[str, Any], Sequence[str] | None]:
+    train, test, names = read_cifar(path)
+    return {"train": train, "test": test}, names
+
+
+CIFAR = Layout(
+    "CIFAR's files or archive",
+    lambda path: path if _layout(path) is not None else None,
+    lambda path, _, __: _all_cifar(path),
+)
+DIGITS = Layout(
+    "SVHN's .mat files",
+    _folder_with(SVHN["train"]),
+    lambda folder, _, __: (
+        {split: _digits_of(folder / name) for split, name in SVHN.items()},
+        tuple("0123456789"),
+    ),
+)
+ARRAYS = Layout(
+    "train.npz and test.npz",
+    _folder_with(SPLITS["train"][0]),
+    lambda folder, _, __: (dict(read_arrays(folder)), None),
+)
+IDX = Layout(
+    "IDX files",
+    lambda folder: folder if _idx_file(folder, "train", "images-idx3") else None,
+    lambda folder, _, __: (
+        {
+            split: _idx_images(folder, word)
+            for split, word in (("train", "train"), ("test", "t10k"))
+        },
+        None,
+    ),
+)

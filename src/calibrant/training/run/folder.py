@@ -188,8 +188,11 @@ def is_first_process() -> bool:
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
+def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> bool:
     """Make the folder of a run, or check that the run in it is the one that is to go on.
+
+    Returns:
+        Whether a run begins here.
 
     Raises:
         InputError: the folder holds a run and none is to go on, or one with other settings.
@@ -209,13 +212,14 @@ def open_folder(folder: Path, settings: RunSettings, *, resume: bool) -> None:
                 f"{folder}: the run there has {name} {before[name]!r}, not {now[name]!r}; it can "
                 "only go on as it began"
             )
-        return
+        return False
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: can't make this folder ({error.strerror})") from error
     with replacing(config) as temporary:
         temporary.write_text(settings.as_json() + "\n", encoding="utf-8")
+    return True
 
 
 def write_history(folder: Path, progress: Progress) -> None:

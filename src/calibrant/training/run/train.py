@@ -28,6 +28,8 @@ from calibrant.training.data.images import Images, Normalisation
 from calibrant.training.losses import LOSSES, CalibrationLoss, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
 from calibrant.training.run.folder import (
+    CONFIG,
+    LAST,
     HistoryWriter,
     Observer,
     Progress,
@@ -108,9 +110,8 @@ def train(
         if settings.precision == "16" and fabric.device.type == "cpu":
             warn_caller(TrainingWarning("on a CPU precision '16' is that of bfloat16"))
         # A process of another device finds what the first has made.
-        if is_first_process():
-            open_folder(folder, settings, resume=resume)
-        with _quiet():
+        made = is_first_process() and open_folder(folder, settings, resume=resume)
+        with _nothing_left(folder, made=made), _quiet():
             fabric.launch()
             batches = replace(batches, rank=fabric.global_rank)
             loop = Loop(fabric, settings, objective, batches, validation, folder, checkpoint_every)
@@ -125,6 +126,17 @@ def train(
             fabric.barrier()
             loop.load_selected()
             return _finish(fabric, loop, data, folder, progress)
+
+
+@contextmanager
+def _nothing_left(folder: Path, *, made: bool) -> Generator[None]:
+    """Let a run that ends before its first checkpoint leave a folder that the next can begin in."""
+    try:
+        yield
+    except BaseException:
+        if made and not (folder / LAST).exists():
+            (folder / CONFIG).unlink(missing_ok=True)
+        raise
 
 
 def _fabric(settings: RunSettings, devices: int, accelerator: str) -> Any:

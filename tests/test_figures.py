@@ -151,7 +151,7 @@ def test_save_figures_writes_every_format(
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
     code = (
-        "import sys, calibrant.report.figures, calibrant.report.document, calibrant.report.render\n"
+        "import sys, calibrant.report.figures, calibrant.report.document, calibrant.report.engine\n"
         "assert not {'matplotlib', 'jinja2', 'plotly', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -32,7 +32,7 @@ from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.catalogue import title_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.report import write_comparison_report, write_evaluation_report
-from calibrant.report.render import typeset
+from calibrant.report.engine import typeset
 
 ECE, NLL = METRICS["ece"], METRICS["nll"]
 

@@ -268,7 +268,7 @@ class Monitor:
             InputError: the folder doesn't exist, or `path` is no regular file.
         """
         from calibrant.monitor.page import monitor_page
-        from calibrant.report.render import write_page
+        from calibrant.report.engine import write_page
 
         write_page(path, monitor_page(self.findings()))
 

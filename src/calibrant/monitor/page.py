@@ -3,56 +3,100 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.resources import files
-from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from calibrant._version import __version__
 from calibrant.evaluation.formatting import percent
-from calibrant.monitor.formatting import MonitorFindings, spaced
+from calibrant.monitor.diagnosis import Band
+from calibrant.monitor.formatting import GroupFound, MonitorFindings, spaced
 from calibrant.monitor.sequential_tests import ChangePoint
 from calibrant.monitor.windows import Window
-from calibrant.report.render import grouped, resource, typeset
+from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
 
 
 def monitor_page(found: MonitorFindings) -> str:
     """Return the page as text."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = files("calibrant.monitor").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    return environment.from_string(source).render(**_content(found))
-
-
-def _content(found: MonitorFindings) -> dict[str, Any]:
     windows, diagnosis = found.windows, found.diagnosis
     alarm = found.alarms.get("change") or found.alarms.get("level")
     row, since = (None, None) if alarm is None else (alarm.row, alarm.since)
-    return {
-        "version": __version__,
-        "monitor": found,
-        "headline": typeset(found.headline),
-        "evidence": typeset(found.evidence_sentence),
-        "alarms": [
+    return render_page(
+        "monitor.html.jinja",
+        "calibrant.monitor",
+        monitor=found,
+        headline=typeset(found.headline),
+        evidence=typeset(found.evidence_sentence),
+        alarms=[
             (alarm.test, typeset(found.alarm_sentence(alarm))) for alarm in found.alarms.values()
         ],
-        "windows": windows,
-        "gaps": gap_chart(windows, found.tolerance, row, since) if windows else "",
-        "eces": ece_chart(windows, row, since) if windows else "",
-        "diagnosis": diagnosis,
-        "deck": typeset(found.which_way),
-        "refit": "" if diagnosis is None else typeset(diagnosis.what_a_refit_gives()),
-        "groups": found.groups,
-        "unlabelled": typeset(str(found.unlabelled)) if found.unlabelled.rows else "",
-        "run_length": typeset(spaced(found.average_run_length)),
-        "percent": _percent,
-        "grouped": grouped,
-        "typeset": typeset,
-        "css": resource("page.css"),
-    }
+        windows=windows,
+        gaps=Markup(gap_chart(windows, found.tolerance, row, since)) if windows else "",
+        eces=Markup(ece_chart(windows, row, since)) if windows else "",
+        diagnosis=diagnosis,
+        deck=typeset(found.which_way),
+        refit="" if diagnosis is None else typeset(diagnosis.what_a_refit_gives()),
+        bands_table=_bands_table(() if diagnosis is None else diagnosis.bands),
+        groups=found.groups,
+        groups_table=_groups_table(found.groups),
+        windows_table=_windows_table(windows),
+        unlabelled=typeset(str(found.unlabelled)) if found.unlabelled.rows else "",
+        run_length=typeset(spaced(found.average_run_length)),
+    )
+
+
+def _bands_table(bands: Sequence[Band]) -> PageTable:
+    rows: list[list[Cell | str]] = [
+        [
+            f"{band.low:.3f} to {band.high:.3f}",
+            grouped(band.rows),
+            Cell(_percent(band.gap), bold=True),
+            _ends(band.gap_low, band.gap_high),
+            ("too high" if band.gap > 0 else "too low") if band.off else "not told from zero",
+        ]
+        for band in bands
+    ]
+    head = ["Confidence", "Rows", "Gap, points", "Interval", "Finding"]
+    return PageTable("Table of bands of confidence", head, rows, words=(4,))
+
+
+def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
+    rows: list[list[Cell | str]] = [
+        [
+            group.group,
+            grouped(group.rows),
+            Cell(_percent(group.gap), bold=True),
+            _ends(group.gap_low, group.gap_high),
+            typeset(f"{group.log_e:.1f}"),
+            "off" if group.off else "",
+        ]
+        for group in groups
+    ]
+    head = ["Group", "Rows", "Gap, points", "Interval", "Evidence, nats", "Finding"]
+    return PageTable("Table of groups", head, rows, words=(5,), tall=True)
+
+
+def _windows_table(windows: Sequence[Window]) -> PageTable:
+    rows: list[list[Cell | str]] = [
+        [
+            f"{grouped(window.first)} to {grouped(window.first + window.rows - 1)}",
+            _percent(window.confidence),
+            _percent(window.accuracy),
+            Cell(_percent(window.gap), bold=True),
+            _ends(window.gap_low, window.gap_high),
+            Cell(_percent(window.ece), bold=True),
+            _ends(window.ece_low, window.ece_high),
+            _percent(window.floor),
+            _percent(window.floor_95),
+        ]
+        for window in windows
+    ]
+    head = ["Rows", "Confidence", "Accuracy", "Gap", "Interval"]
+    head += ["ECE", "Interval", "Floor", "Floor, 95 %"]
+    return PageTable("Table of windows", head, rows, tall=True)
+
+
+def _ends(low: float, high: float) -> str:
+    return f"{_percent(low)} to {_percent(high)}"
 
 
 def _percent(fraction: float) -> str:

@@ -20,7 +20,7 @@ from calibrant.posthoc.catalogue import formula_of, title_of
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.report.document import Document, Shown, document_of, figure_of
-from calibrant.report.render import typeset
+from calibrant.report.engine import typeset
 
 
 def comparison_document(

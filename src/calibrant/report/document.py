@@ -26,9 +26,9 @@ from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.classes import class_table, classes_called, classes_to_show
+from calibrant.report.engine import typeset
 from calibrant.report.grouped import groups_document
 from calibrant.report.margins import MarginTemperature, margin_groups, margin_temperature
-from calibrant.report.render import typeset
 from calibrant.report.series import (
     HISTOGRAM_BINS,
     Reliability,

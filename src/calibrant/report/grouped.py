@@ -7,7 +7,7 @@ from typing import Any
 from calibrant.evaluation.formatting import show
 from calibrant.evaluation.groups import HEADINGS, GroupedEvaluation, said_and_true
 from calibrant.evaluation.results import Evaluation
-from calibrant.report.render import typeset
+from calibrant.report.engine import typeset
 
 
 def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:

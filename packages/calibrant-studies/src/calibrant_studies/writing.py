@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.core.errors import InputError
-from calibrant.core.tables import Table
 from calibrant_studies.figures import content, draw
 from calibrant_studies.requirements import what_to_provide
 from calibrant_studies.results import LEFT_OUT, tables
@@ -20,20 +19,6 @@ if TYPE_CHECKING:
     from calibrant_studies.results import StudyResult
 
 ENDINGS = (".md", ".tex", ".csv", ".html")
-# Of a page that stands on its own and is read from a disk.
-STYLE = """
-.page table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0; }
-.page th, .page td { padding: .2rem .7rem; border-bottom: 1px solid var(--rule); }
-.page th { border-bottom: 1px solid var(--ink); text-align: left; }
-.scroll { overflow-x: auto; }
-.page section { display: block; }
-.page img { background: #fff; max-width: 100%; }
-@media (max-width: 40rem) {
-  .page table { font-size: .8rem; }
-  .page td, .page th { padding: .2rem .4rem; white-space: nowrap; }
-  .scroll .wide { max-width: none; }
-}
-"""
 # Inches of a picture that a telephone still shows whole; wider ones scroll there.
 _WIDE = 6.5
 
@@ -135,36 +120,32 @@ def to_csv(result: StudyResult) -> str:
 
 def to_html(result: StudyResult) -> str:
     """Return a page of one file: the tables and the figure."""
-    from calibrant.report.render import resource
+    from markupsafe import Markup
 
-    study = result.study
-    body: list[str] = []
+    from calibrant.report.engine import PageTable, render_page
+
+    study, picture, wide = result.study, "", False
     if result.estimates:
         figure = draw(result)
         picture = base64.b64encode(content(figure, "svg")).decode()
-        wide = ' class="wide"' * bool(figure.get_figwidth() > _WIDE)
-        body.append(
-            f'<section><div class="scroll"><img{wide} alt="{escape(study.title)}" '
-            f'src="data:image/svg+xml;base64,{picture}"></div></section>'
+        wide = figure.get_figwidth() > _WIDE
+    shown = [
+        (
+            heading,
+            PageTable.of(table, heading or study.title) if table.head else None,
+            [Markup(_said(note)) for note in table.notes.split("\n\n") if note],
         )
-    for heading, table in tables(result):
-        title = f"<h2>{escape(heading)}</h2>" if heading else ""
-        body.append(f"<section>{title}{_scrolled(table)}</section>")
-    body += [f'<p class="note">{_said(text)}</p>' for text in _left_out(result)]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(study.title)}</title>\n<style>{resource('page.css')}{STYLE}</style></head>\n"
-        f'<body><main class="page"><p class="kicker">{escape(study.paper)} '
-        f'<span class="of">{escape(study.name)}</span></p>\n<h1>{escape(study.title)}</h1>\n'
-        + "\n".join(body)
-        + "\n</main></body></html>"
+        for heading, table in tables(result)
+    ]
+    return render_page(
+        "study.html.jinja",
+        "calibrant_studies",
+        study=study,
+        picture=picture,
+        wide=wide,
+        tables=shown,
+        left_out=[Markup(_said(text)) for text in _left_out(result)],
     )
-
-
-def _scrolled(table: Table) -> str:
-    notes = [f'<p class="note">{_said(note)}</p>' for note in table.notes.split("\n\n") if note]
-    return f'<div class="scroll">{table.to_html()}</div>{"".join(notes)}'
 
 
 def _said(text: str) -> str:

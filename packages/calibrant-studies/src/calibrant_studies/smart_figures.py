@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from calibrant_studies.cells import Ran
-    from calibrant_studies.results import StudyResult
+    from calibrant_studies.cells import CellResults, Ran
 
 # matplotlib passes most settings on as untyped keywords.
 # pyright: reportUnknownMemberType=false
@@ -48,7 +47,7 @@ def panelled(panels: Sequence[Panel], most_across: int = MOST_ACROSS) -> Figure:
     return figure
 
 
-def called(result: StudyResult, ran: Ran, *axes: str) -> str:
+def called(result: CellResults, ran: Ran, *axes: str) -> str:
     """Return what panels call a cell: the words of some axes, or of all but the seed."""
     words: list[str] = []
     for axis in axes or ran.cell.at:
@@ -60,7 +59,7 @@ def called(result: StudyResult, ran: Ran, *axes: str) -> str:
     return ", ".join(words)
 
 
-def first_seeds(result: StudyResult) -> list[Ran]:
+def first_seeds(result: CellResults) -> list[Ran]:
     """Return one cell for each point: curves of several seeds would hide one another."""
     found: dict[tuple[tuple[str, str], ...], Ran] = {}
     for ran in result.ran:
@@ -68,7 +67,7 @@ def first_seeds(result: StudyResult) -> list[Ran]:
     return list(found.values())
 
 
-def draw_paths(result: StudyResult) -> Figure:
+def draw_paths(result: CellResults) -> Figure:
     """Draw training loss and gradient norm over epochs: Figure 3."""
     inputs: dict[str, list[Ran]] = {}
     for ran in first_seeds(result):
@@ -90,7 +89,7 @@ def draw_paths(result: StudyResult) -> Figure:
     return panelled(panels)
 
 
-def draw_solved(result: StudyResult) -> Figure:
+def draw_solved(result: CellResults) -> Figure:
     """Draw temperatures over indicators, and NLL and ECE over epochs: Figure 2."""
     panels: list[Panel] = []
     for ran in first_seeds(result):
@@ -126,7 +125,7 @@ def _two_curves(title: str, path: Mapping[str, list[float]]) -> Panel:
     return curves
 
 
-def draw_steps(result: StudyResult) -> Figure:
+def draw_steps(result: CellResults) -> Figure:
     """Draw the smallest step over the margin, and reliability by margin: Figure 1."""
     panels: list[Panel] = []
     for ran in first_seeds(result):
@@ -171,7 +170,7 @@ def _reliabilities(title: str, of: Mapping[str, Any]) -> list[Panel]:
     return [panel(name) for name in of["groups"]]
 
 
-def draw_groups(result: StudyResult) -> Figure:
+def draw_groups(result: CellResults) -> Figure:
     """Draw reliability by margin before, and what methods move in each group: Figure 15."""
     panels: list[Panel] = []
     inputs: dict[str, list[Ran]] = {}
@@ -184,7 +183,7 @@ def draw_groups(result: StudyResult) -> Figure:
     return panelled(panels, 5)  # a row for each input
 
 
-def _moves(result: StudyResult, title: str, of: Sequence[Ran]) -> Panel:
+def _moves(result: CellResults, title: str, of: Sequence[Ran]) -> Panel:
     def draw(ax: Axes) -> None:
         groups = ("low", "middle", "high")
         moved = [ran for ran in of if ran.cell.method != "none"]
@@ -201,7 +200,7 @@ def _moves(result: StudyResult, title: str, of: Sequence[Ran]) -> Panel:
     return draw
 
 
-def draw_temperatures(result: StudyResult) -> Figure:
+def draw_temperatures(result: CellResults) -> Figure:
     """Draw the temperature over the margin: Figure 16."""
     panels: list[Panel] = []
     for ran in first_seeds(result):
@@ -217,7 +216,7 @@ def draw_temperatures(result: StudyResult) -> Figure:
     return panelled(panels)
 
 
-def draw_mismatch(result: StudyResult) -> Figure:
+def draw_mismatch(result: CellResults) -> Figure:
     """Draw what sharpening each slice, or all rows of known truth, does to NLL and smCE."""
     along = [axis for axis in ("slice", "population") if axis in result.study.axes]
     groups: dict[tuple[str, ...], list[Ran]] = {}

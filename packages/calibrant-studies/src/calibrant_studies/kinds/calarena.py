@@ -62,7 +62,6 @@ class CalArena(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Improvements, win rates and ratings."""
         return MEASURES
 
     def check(self, study: Study) -> None:
@@ -71,17 +70,14 @@ class CalArena(Kind):
         check_arguments(study)
 
     def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:
-        """Return the files; the tables are no row."""
         return [name for name in named if name != PUBLISHED]
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the file, or the tables for what was published."""
         if self.setting(cell, PUBLISHED):
             return (Need(PUBLISHED, _TABLES),)
         return () if cell.input in MADE else (Need(cell.input, _FILE),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return method and arguments, and among which tables it is ranked."""
         tables = inputs[PUBLISHED].digest if PUBLISHED in inputs else None
         found = {"benchmark": cell.input, "failures": self.setting(cell, "failures")}
         name = self.setting(cell, PUBLISHED)
@@ -98,11 +94,9 @@ class CalArena(Kind):
         return dict(self.setting(cell, "arguments").get(cell.method, {}))
 
     def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, and the digest of the method's own code."""
         return "" if self.setting(cell, PUBLISHED) else method_code(cell.method)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return means over experiments, and every score."""
         published = _published(inputs, cell.input)
         name = self.setting(cell, PUBLISHED)
         if name:

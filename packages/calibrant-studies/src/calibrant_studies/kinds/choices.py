@@ -195,7 +195,6 @@ class Verdicts(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """What sets of best methods hold, what choices cost, how resamples scatter."""
         found = [
             Measure("may-be-best", "may be best", 1.0, 1, "neither"),
             Measure("by-holm", "left by Holm", 1.0, 1, "neither"),
@@ -213,19 +212,15 @@ class Verdicts(Kind):
         return {measure.name: measure for measure in found}
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the predictions."""
         return (Need(cell.input, PREDICTIONS),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return methods, sizes and seed."""
-        return {"seed": cell.seed, **{name: self.setting(cell, name) for name in self.defaults}}
+        return {"seed": cell.seed, **self.settings(cell)}
 
     def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, whose rule it is."""
         return __version__
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return what the test sets of one world say."""
         given = inputs[cell.input]
         # The parts of the sample are as they ship.
         size = None if cell.input == SAMPLE else self.setting(cell, "fit_rows")
@@ -331,26 +326,21 @@ class FirstSteps(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """The NLL of the better first step, and what each rule loses to it."""
         lost = {name: Measure(name, name, 1.0, 4, "low") for name in RULES}
         return {"best": Measure("best", "NLL of the better", 1.0, 4, "low")} | lost
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the predictions, unless they are drawn."""
         return () if cell.input in DRAWN else (Need(cell.input, PREDICTIONS),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return input, size and seed."""
         drawn = {"drawn": cell.input} if cell.input in DRAWN else {}
         rows = self.setting(cell, "test_rows")
         return {**drawn, "size": cell.at["size"], "seed": cell.seed, "test_rows": rows}
 
     def method_version(self, cell: Cell) -> str:
-        """Return that of the method."""
         return method_code("probit-top-rest")
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return the losses."""
         size, most = int(cell.at["size"]), self.setting(cell, "test_rows")
         if cell.input in DRAWN:
             fit, test = (

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core.tables import Table
-from calibrant_studies.cells import Cell
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.networks import Training
 from calibrant_studies.losses.probes import (
@@ -25,7 +25,6 @@ from calibrant_studies.networks.trained import Network
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calibrant_studies.results import StudyResult
 
 # What tells one line from another, and what all have.
 SETTINGS = (
@@ -41,13 +40,11 @@ class Losses(Training):
     """
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return what a record knows of the network, too."""
         earlier = _earlier(plan_of(cell), inputs)
         known = None if earlier is None else [earlier.smart_fit, _points(earlier.values)]
         return super().configuration(cell, inputs) | {"earlier": known}
 
     def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
-        """Return the numbers that were kept."""
         kept = source.recorded
         assert kept is not None
         plan = plan_of(cell)
@@ -60,7 +57,6 @@ class Losses(Training):
         }
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return metrics of the test rows, with intervals and floors, and what FeDLaS rests on."""
         plan, more = network.plan, dict[str, Any]()
         result = super().measure(cell, network, inputs)
         if plan.after == NONE:
@@ -72,8 +68,7 @@ class Losses(Training):
         about = {**_about(plan), "smart_fit": SMART_FIT, "more": more, "again": again}
         return result | about
 
-    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
-        """Return the tables of the page of losses, for each data set and network."""
+    def tables(self, result: CellResults) -> list[tuple[str, Table]]:
         found: list[tuple[str, Table]] = []
         of_places = runs_of(result.ran)
         for place, runs in of_places.items():
@@ -83,14 +78,12 @@ class Losses(Training):
             found += [(f"Trained again{ending}", trained_again)] if trained_again.rows else []
         return found
 
-    def document(self, result: StudyResult) -> dict[str, Any]:
-        """Return the record of the first data set and network, see `losses.record`."""
+    def document(self, result: CellResults) -> dict[str, Any]:
         runs = next(iter(runs_of(result.ran).values()), list[Run]())
         found: dict[str, Any] = {"kept": []}  # it stands in for cells by itself
         return found | as_document(runs)
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the ECE of every line, and the gates of FeDLaS by epoch."""
+    def draw(self, result: CellResults) -> Figure | None:
         from calibrant_studies.losses.figures import drawn
 
         runs = next(iter(runs_of(result.ran).values()), list[Run]())

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from calibrant._version import __version__
 from calibrant.core.arguments import unknown
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.core.errors import InputError
@@ -163,17 +162,9 @@ class Alarms(Simulated):
     axes: ClassVar[tuple[str, ...]] = ("stream", "test")
     defaults: ClassVar[Mapping[str, Any]] = {"streams": 400}
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Shares of streams, and delays."""
-        return {measure.name: measure for measure in _ALARM_MEASURES}
-
-    def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, whose monitor it is."""
-        return __version__
+    own_measures: ClassVar[tuple[Measure, ...]] = _ALARM_MEASURES
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return shares with 95 % intervals, and the median delay with its quartiles."""
         stream, test, streams = cell.at["stream"], cell.at["test"], self.setting(cell, "streams")
         if stream not in STREAMS:
             raise unknown(STREAMS, stream, "kind of stream")
@@ -262,16 +253,13 @@ class AlarmsOnImages(NetworkKind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Gaps by severity, and the rows of alarms."""
         return {**_GAPS, **_ROWS}
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return corruption and stream."""
-        sizes = {name: self.setting(cell, name) for name in ("clean", "each", "order")}
+        sizes = self.settings(cell, "clean", "each", "order")
         return {"corruption": cell.at["corruption"], **sizes}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return gaps with normal intervals, and what the monitor says."""
         import torch
 
         from calibrant_studies.networks.images import CORRUPTIONS, corrupt

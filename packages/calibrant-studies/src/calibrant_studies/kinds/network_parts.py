@@ -39,17 +39,12 @@ class FeatureNorm(NetworkKind):
     unread: ClassVar[tuple[str, ...]] = RESAMPLED
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "tenth")
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Confidence, accuracy, norm and correlation."""
-        return {measure.name: measure for measure in _NORM_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _NORM_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return which tenth."""
         return {"tenth": int(cell.at["tenth"])}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return means over a tenth of the rows, with their standard error."""
         if network.test.features is None:
             raise InputError(f"{network.plan.name}: its test predictions hold no features")
         norms = np.abs(np.asarray(network.test.features, np.float64)).sum(axis=1)
@@ -90,24 +85,18 @@ class Gate(NetworkKind):
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", PROGRESS)
     takes_recorded: ClassVar[bool] = True
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Shares, flips, smoothing and correlation."""
-        return {measure.name: measure for measure in _GATE_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _GATE_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return which epoch."""
         return {"progress": float(cell.at[PROGRESS])}
 
     def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
-        """Return the numbers of an epoch that were kept."""
         assert source.recorded is not None
         if not source.recorded.epochs:
             raise InputError(f"{cell}: nothing was kept of the gate over the epochs")
         return _gate_result(at_progress(cell, source.recorded.epochs))
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return the numbers of an epoch."""
         epochs = network.epochs()
         if "gate_positive" not in epochs[-1]:
             raise InputError(f"{network.plan.name}: its history holds no gate; train with FeDLaS")
@@ -135,17 +124,12 @@ class Retention(NetworkKind):
     unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", PROGRESS)
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """The share, and what it follows."""
-        return {measure.name: measure for measure in _RETENTION_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _RETENTION_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return which epoch."""
         return {"progress": float(cell.at[PROGRESS])}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return the numbers of an epoch."""
         head = network.head()
         if head is None:
             raise InputError(f"{cell}: there is no second stage; name one, second_stage = 'maccal'")
@@ -175,17 +159,12 @@ class KappaCurve(NetworkKind):
     unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after")
     axes: ClassVar[tuple[str, ...]] = ("input", "network", "method", "kappa")
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Share kept, metrics, and whether it was chosen."""
-        return {measure.name: measure for measure in _KAPPA_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _KAPPA_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return which kappa."""
         return {"kappa": float(cell.at["kappa"])}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return the numbers of a candidate."""
         kappa, found = float(cell.at["kappa"]), _curve(network)
         for point in found["curve"]:
             if abs(point["kappa"] - kappa) < 1e-9:
@@ -235,18 +214,13 @@ class Masking(NetworkKind):
         "repeats": 5,
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Accuracy, confidence and ECE."""
-        return {measure.name: measure for measure in _MASKING_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _MASKING_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return the share, and how it is applied."""
         names = ("learns", "repeats", "stage_epochs")
-        return {RATE: float(cell.at[RATE])} | {name: self.setting(cell, name) for name in names}
+        return {RATE: float(cell.at[RATE])} | self.settings(cell, *names)
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return means over test rows."""
         kept = 1 - float(cell.at[RATE]) / 100
         if self.setting(cell, "learns"):
             found = self._learnt(cell, network, kept)
@@ -322,17 +296,12 @@ class TrainingTime(NetworkKind):
     version: ClassVar[str] = "2"
     unread: ClassVar[tuple[str, ...]] = (*RESAMPLED, "after")
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Seconds and their ratio, by the clock and of the processor."""
-        return {measure.name: measure for measure in _TIME_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _TIME_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return nothing more."""
         return {}
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return seconds and ratios."""
         plan = plan_of(cell)
         plain = replace(
             plan,
@@ -367,7 +336,6 @@ class TrainingTime(NetworkKind):
         return {"values": {name: {"value": value} for name, value in values.items()}}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return nothing: two networks are compared, by `run`."""
         raise NotImplementedError
 
 

@@ -49,11 +49,9 @@ class NetworkKind(Kind):
     takes_recorded: ClassVar[bool] = False
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the network, as something to be found or as the images to train it on."""
         return (need_of(plan_of(cell), recorded=self.takes_recorded), *self.more_needs(cell))
 
     def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:
-        """Return the data sets; runs and sets of unknown images are no rows."""
         cells = cells_of(study)
         beside = {plan_of(cell).name for cell in cells}
         beside |= {f"{cell.input}-c" for cell in cells}  # its corrupted images
@@ -61,15 +59,12 @@ class NetworkKind(Kind):
         return [name for name in named if name not in beside and not is_trained(inputs[name])]
 
     def check_inputs(self, study: Study, inputs: Inputs) -> None:
-        """Refuse predictions that would be those of two networks."""
         check_names((plan_of(cell) for cell in cells_of(study)), inputs)
 
     def left_out(self, study: Study, inputs: Inputs) -> list[str]:
-        """Return the runs that no cell is about."""
         return left_out((plan_of(cell) for cell in cells_of(study)), inputs)
 
     def subject(self, cell: Cell) -> Any:
-        """Return the network with what stands behind it, and what else there is."""
         own = {axis: name for axis, name in cell.at.items() if axis in self.axes}
         own = {axis: name for axis, name in own.items() if axis not in ("network", METHOD)}
         return (
@@ -79,11 +74,9 @@ class NetworkKind(Kind):
         )
 
     def more_needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return what is needed besides the network."""
         return ()
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return the plan, where its network comes from, and what `measuring` says."""
         plan = plan_of(cell)
         source = self.source(plan, inputs)
         return plan.configuration() | {"source": source.kind} | self.measuring(cell)
@@ -99,11 +92,9 @@ class NetworkKind(Kind):
         """Return what the numbers depend on besides the network."""
 
     def method_version(self, cell: Cell) -> str:
-        """Return the version of the package."""
         return __version__
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return what is measured of the network, or was kept of it."""
         plan = plan_of(cell)
         source = self.source(plan, inputs)
         if source.recorded is not None:
@@ -111,7 +102,6 @@ class NetworkKind(Kind):
         return self.measure(cell, network_of(plan, inputs, work), inputs)
 
     def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
-        """Return the result of numbers that were kept."""
         raise NotImplementedError
 
     @abstractmethod
@@ -146,7 +136,6 @@ class Training(NetworkKind):
     takes_recorded: ClassVar[bool] = True
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return resamples, level, and what is measured beyond the usual."""
         return {
             "resamples": self.setting(cell, "resamples"),
             "level": self.setting(cell, "level"),
@@ -154,14 +143,12 @@ class Training(NetworkKind):
         }
 
     def from_recorded(self, cell: Cell, source: Source) -> dict[str, Any]:
-        """Return the numbers that were kept."""
         assert source.recorded is not None
         assert source.given is not None
         note = f"kept in {source.given.path.name}"
         return {"values": source.recorded.values, "notes": [note]}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return metrics of the test rows, with intervals and floors."""
         head = network.head()
         said = network.speaker(head)(network.test)
         found = evaluate(
@@ -197,19 +184,14 @@ class CorruptedImages(NetworkKind):
         "most": 1000,  # images that are corrupted here
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """ECE and accuracy."""
-        return {measure.name: measure for measure in _CORRUPTED_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _CORRUPTED_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return severity, number of images, and what intervals come from."""
         names = ("most", "resamples", "level")
-        settings = {name: self.setting(cell, name) for name in names}
+        settings = self.settings(cell, *names)
         return {"severity": int(cell.at["severity"])} | settings
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return which corrupted images there are, too."""
         found = super().configuration(cell, inputs)
         name = f"{cell.input}-c"
         return found | {"images": inputs[name].digest if name in inputs else "made here"}
@@ -303,26 +285,20 @@ class OutOfDistribution(NetworkKind):
         "most": 0,  # images of each set; 0 for all
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """AUROC by two scores, and the share of unknown images at 95 % of the known ones."""
-        return {measure.name: measure for measure in _OOD_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _OOD_MEASURES
 
     def sets(self, cell: Cell) -> list[str]:
         """Return the names of the unknown sets of a cell."""
         return list(self.setting(cell, UNKNOWN)) or [cell.at[UNKNOWN]]
 
     def more_needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the sets of unknown images that aren't made here."""
         return tuple(Need(name, _OTHER_IMAGES) for name in self.sets(cell) if name not in TILES)
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return the sets, how many images of each, resamples and level."""
-        read = {name: self.setting(cell, name) for name in ("most", "resamples", "level")}
+        read = self.settings(cell, "most", "resamples", "level")
         return {UNKNOWN: self.sets(cell), **read}
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return means over the sets, with intervals, and what paired differences need."""
         most = self.setting(cell, "most") or None
         speak = network.speaker(network.head())
         images = network.test_images(most)

@@ -28,7 +28,7 @@ from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant_studies.cells import Cell, cells_of
+from calibrant_studies.cells import Cell, CellResults, cells_of
 from calibrant_studies.declaration import METHOD, Study
 from calibrant_studies.inputs import Draw, Drawn, Inputs
 from calibrant_studies.kinds.base import (
@@ -43,7 +43,6 @@ from calibrant_studies.kinds.base import (
 
 if TYPE_CHECKING:
     from calibrant_studies.cells import Ran
-    from calibrant_studies.results import StudyResult
 
 # Measured in any case, so that tables of different metrics share their cells.
 USUAL = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
@@ -81,7 +80,6 @@ class PostHoc(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """The catalogue of metrics, the time of a fit, and what is known of drawn rows."""
         return {**super().measures, **OTHERS}
 
     def check(self, study: Study) -> None:
@@ -89,17 +87,14 @@ class PostHoc(Kind):
         super().check(study)
         check_arguments(study)
 
-    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
-        """Return what `auto` averaged, where it took part."""
+    def tables(self, result: CellResults) -> list[tuple[str, Table]]:
         return averaged(result)
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the predictions, with features where the method sees them."""
         features = any("features" in METHODS.named(part).needs for part in _steps(cell.method))
         return (Need(cell.input, WITH_FEATURES if features else PREDICTIONS, features),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return method, arguments and rows; the seed only if it changes anything."""
         calibrator, size = self.calibrator(cell), self.size(cell)
         given = inputs[cell.input]
         split = given.is_split
@@ -118,7 +113,6 @@ class PostHoc(Kind):
         }
 
     def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, and the digest of the method's own code."""
         return method_code(cell.method)
 
     def size(self, cell: Cell) -> int | None:
@@ -127,7 +121,6 @@ class PostHoc(Kind):
         return None if size in (None, "all") else int(size)
 
     def calibrator(self, cell: Cell) -> Calibrator:
-        """Return the unfitted method of a cell."""
         arguments = dict(self.setting(cell, "arguments").get(cell.method, {}))
         calibrator = make_calibrator(cell.method, **arguments)
         if "seed" in calibrator.get_params() and "seed" not in arguments:
@@ -149,7 +142,6 @@ class PostHoc(Kind):
         )
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return metrics with intervals and floors."""
         given = inputs[cell.input]
         fit, test = self.rows(cell, inputs)
         test = test.counted
@@ -272,7 +264,7 @@ def code_of(method: type[Calibrator]) -> str:
 AUTO, LOSS = "auto", "nll"
 
 
-def averaged(result: StudyResult) -> list[tuple[str, Table]]:
+def averaged(result: CellResults) -> list[tuple[str, Table]]:
     """Return mean weights over seeds, and the NLL over that of the best other method."""
     groups: dict[tuple[tuple[str, str], ...], dict[str, list[Ran]]] = {}
     for ran in result.ran:
@@ -323,7 +315,6 @@ class Reduction(PostHoc):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Every metric of the catalogue, as what is taken from it."""
         found = (replace(Measure.of(m), better="high") for m in METRICS.values())
         return {
             f"{one.name}{TAKEN}": replace(
@@ -333,11 +324,9 @@ class Reduction(PostHoc):
         }
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return that of `posthoc`, with the metrics that are taken from."""
         return super().configuration(cell, inputs) | {"metrics": sorted(_metrics(cell))}
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return differences with paired bootstrap intervals."""
         fit, test = self.rows(cell, inputs)
         level = self.setting(cell, "level")
         options: dict[str, Any] = {
@@ -384,20 +373,17 @@ class Runtime(PostHoc):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Seconds and the ratio."""
         return {
             "seconds": Measure("seconds", "processor seconds", digits=4),
             "ratio": Measure("ratio", "times TS", digits=1),
         }
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return that of `posthoc`, with the repeats and the machine: times hold for no other."""
         machine = [platform.machine(), os.cpu_count()]
         repeats = {"repeats": self.setting(cell, "repeats"), "machine": machine}
         return super().configuration(cell, inputs) | repeats
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return medians, and the quartiles of the ratio."""
         fit, test = self.rows(cell, inputs)
         base_cell = Cell(cell.study, cell.kind, {**cell.at, "method": BASE}, cell.seed)
         few = fit.take(np.arange(min(fit.n, WARM_UP_ROWS)))

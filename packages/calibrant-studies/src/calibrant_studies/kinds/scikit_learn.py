@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.core.arrays import FloatArray
 from calibrant.core.tables import Table
-from calibrant_studies.cells import Cell
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.estimates import all_pairs
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import Measure, Simulated, quietly
-
-if TYPE_CHECKING:
-    from calibrant_studies.results import StudyResult
 
 MOST_TEST_ROWS = 1000
 
@@ -141,17 +138,12 @@ class Wrappers(Simulated):
     axes: ClassVar[tuple[str, ...]] = ("set", "classifier", "method")
     defaults: ClassVar[Mapping[str, Any]] = {"rows": 1000, "resamples": 2000}
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Two proper scores."""
-        return {measure.name: measure for measure in _MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _MEASURES
 
     def method_version(self, cell: Cell) -> str:
-        """Return the versions of both packages."""
         return f"{__version__}, scikit-learn {import_module('sklearn').__version__}"
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return mean losses with intervals over the rows that are measured on."""
         data, method = cell.at["set"], cell.method
         (seen, truth), (new, new_truth) = rows_of(data, self.setting(cell, "rows"), cell.seed)
         bare = classifier(cell.at["classifier"])
@@ -175,8 +167,7 @@ class Wrappers(Simulated):
             found["replicates"][measure.name] = [float(f"{value:.7g}") for value in replicates]
         return found | {"pairing": f"{data} {cell.seed} {n}"}
 
-    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
-        """Return how often each of the others comes out worse, better, or neither."""
+    def tables(self, result: CellResults) -> list[tuple[str, Table]]:
         counts: dict[tuple[str, str], list[int]] = {}
         for pair in all_pairs(result):
             for measure, found in pair.found.items():

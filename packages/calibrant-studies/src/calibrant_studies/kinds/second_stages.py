@@ -23,7 +23,7 @@ from calibrant.files import read_predictions
 from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant_studies.cells import Cell
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.declaration import merged
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import Kind, Measure, Need, quietly
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from calibrant.training.data.dataset import DataSet
     from calibrant.training.data.images import Images
     from calibrant.training.run.rows import TrainingBatches
-    from calibrant_studies.results import StudyResult
 
 HEAD_METRICS = ("accuracy", "ece", "nll")
 _HEAD_MEASURES = (
@@ -69,13 +68,9 @@ class Heads(NetworkKind):
         "halves": False,  # whether other held-out rows choose a head than scale it
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """Metrics as the head comes and scaled, and paired differences to the network's."""
-        return {measure.name: measure for measure in _HEAD_MEASURES}
+    own_measures: ClassVar[tuple[Measure, ...]] = _HEAD_MEASURES
 
-    def tables(self, result: StudyResult) -> list[tuple[str, Table]]:
-        """Return what the heads said of how they were chosen."""
+    def tables(self, result: CellResults) -> list[tuple[str, Table]]:
         keys = [key for key in result.study.rows if key in result.study.axes]
         rows = [
             [*(result.study.word(key, ran.cell.at) for key in keys), str(ran.cell.seed), note]
@@ -86,24 +81,19 @@ class Heads(NetworkKind):
         return [("Notes", Table(head, rows, labels=len(head)))] if rows else []
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the network."""
         return super().needs(_of_network(cell, self.setting(cell, "network_seed")))
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return network, head, and how it is measured."""
         found = _of_network(cell, self.setting(cell, "network_seed"))
         return super().configuration(found, inputs) | {"head_seed": cell.seed}
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
-        """Return resamples, and whether rows are dealt."""
-        return {name: self.setting(cell, name) for name in ("resamples", "level", "halves")}
+        return self.settings(cell, "resamples", "level", "halves")
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return what a head does, see `measure`."""
         return super().run(_of_network(cell, self.setting(cell, "network_seed")), inputs, work)
 
     def measure(self, cell: Cell, network: Network, inputs: Inputs) -> dict[str, Any]:
-        """Return metrics of the test rows with intervals."""
         choosing = scaling = network.validation
         if self.setting(cell, "halves"):
             seed = network.plan.stage_arguments["seed"]
@@ -198,7 +188,6 @@ class WholeNetworks(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Every metric as trained, and such as ``ece-temperature`` after rescaling."""
         found: dict[str, Measure] = {}
         for after, title in RESCALED.items():
             for name in NETWORK_METRICS:
@@ -208,22 +197,18 @@ class WholeNetworks(Kind):
         return found
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the images, unless they are made here."""
         return () if cell.input == SYNTHETIC else (Need(cell.input, IMAGES),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return method, seed and settings."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
+        settings = self.settings(cell)
         if cell.method in WHOLE:
             del settings["stage_epochs"]
         return {"method": cell.method, "seed": cell.seed, **settings}
 
     def method_version(self, cell: Cell) -> str:
-        """Return the version of the package."""
         return __version__
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return metrics with intervals."""
         of_network = cell.method in ("plp", "balcal")
         folder = work if of_network else work.parent / f"plain-{self._plain_digest(cell, inputs)}"
         folder.parent.mkdir(parents=True, exist_ok=True)

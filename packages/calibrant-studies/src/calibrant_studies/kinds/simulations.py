@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant._version import __version__
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.evaluation.cell_sample import in_cells
 from calibrant.evaluation.evaluate import evaluate, sample_of
@@ -63,7 +62,6 @@ class Coverage(Simulated):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """For each metric what intervals hold, and what they should."""
         return {
             f"{metric.name}-{what}": Measure(
                 f"{metric.name}-{what}", f"{metric.title} {title}", 100.0, 2, "neither"
@@ -73,16 +71,10 @@ class Coverage(Simulated):
         }
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return the gap, the seed and the sizes."""
-        sizes = {name: self.setting(cell, name) for name in self.defaults}
+        sizes = self.settings(cell)
         return {"gap": float(cell.at["gap"]), "seed": cell.seed, **sizes}
 
-    def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, whose intervals they are."""
-        return __version__
-
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return shares with their intervals, and the truths."""
         gap, rows, sets = (
             float(cell.at["gap"]),
             self.setting(cell, "rows"),
@@ -224,7 +216,6 @@ class Dependence(Simulated):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """For each metric the share of intervals that hold the truth, and of honest alarms."""
         said = {"held": "held", "alarms": "alarms"}
         return {
             f"{metric.name}-{what}": Measure(
@@ -234,12 +225,7 @@ class Dependence(Simulated):
             for what, title in said.items()
         }
 
-    def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, whose intervals they are."""
-        return __version__
-
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return shares with their intervals."""
         gap = float(cell.at["gap"])
         draw, way = _draw_of(cell.at["design"], gap), WAYS[cell.at["way"]]
         rng = np.random.default_rng(cell.seed)
@@ -294,7 +280,6 @@ class IntervalKinds(Simulated):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """For each metric how far either end is from the other kind's, as a share of the width."""
         return {
             f"{metric.name}-{end}": Measure(
                 f"{metric.name}-{end}", f"{metric.title} {end}", 100.0, 1, "neither"
@@ -303,12 +288,7 @@ class IntervalKinds(Simulated):
             for end in ("low", "high")
         }
 
-    def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, whose intervals they are."""
-        return __version__
-
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return differences of ends."""
         size, seed = int(cell.at["size"]), 1 + 2 * cell.seed
         options: dict[str, Any] = {
             "metrics": COMPARED,
@@ -394,7 +374,6 @@ class ManyGroups(Simulated):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Shares of worlds with an alarm, and of bad groups that are found."""
         titles = {
             "false-alarms": "false alarms",
             "found": "found",
@@ -402,12 +381,7 @@ class ManyGroups(Simulated):
         }
         return {name: Measure(name, title, 100.0, 1, "neither") for name, title in titles.items()}
 
-    def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, whose test it is."""
-        return __version__
-
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return shares."""
         draws, worlds = self.setting(cell, "draws"), self.setting(cell, "worlds")
         alarms, power = worlds_of(int(cell.at["groups"]), draws, worlds, cell.seed)
         found, by_holm = power.mean(axis=0).tolist()
@@ -433,16 +407,13 @@ class RowIntervals(Simulated):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Coverage and width of intervals, bias and spread of the confidence."""
         names = ("coverage", "width", "bias", "spread")
         return {name: Measure(name, name, 100.0, 2, "neither") for name in names}
 
     def method_version(self, cell: Cell) -> str:
-        """Return that of top-rest scaling."""
         return method_code("top-rest")
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return means over draws."""
         size, draws = int(cell.at["size"]), self.setting(cell, "draws")
         # What class biases change, a map of the margin can't see.
         judged = synthetic(1, 1_000_000, bias=0.0)
@@ -491,18 +462,15 @@ class SampleCost(Simulated):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """The NLL after a fit to all rows, and what the sample adds."""
         return {
             "nll": Measure("nll", "NLL of all", 1.0, 6, "low"),
             "cost": Measure("cost", "cost", 1e6, 1, "low"),
         }
 
     def method_version(self, cell: Cell) -> str:
-        """Return that of the method."""
         return method_code(cell.method)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return the NLL of all rows, and what a sample adds to it."""
         every = drawn_rows(self.setting(cell, "rows"))
         judged = margin_tempered(
             self.setting(cell, "judged"), SAMPLE_CLASSES, near=NEAR, far=FAR, seed=10**6

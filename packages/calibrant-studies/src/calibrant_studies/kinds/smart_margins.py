@@ -18,7 +18,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, softmax
 from calibrant.predictions.scoring import RowScores, score_rows
 from calibrant.report.margins import MarginGroup, margin_groups, margin_temperature
-from calibrant_studies.cells import Cell
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.inputs import Inputs, StudyInput
 from calibrant_studies.kinds.base import RESAMPLED, Kind, Measure, Need
 from calibrant_studies.kinds.posthoc import PostHoc
@@ -33,7 +33,6 @@ from calibrant_studies.smart_figures import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calibrant_studies.results import StudyResult
 
 GROUPS = ("low", "middle", "high")
 
@@ -46,22 +45,18 @@ class MarginGroups(PostHoc):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """A gap for all rows and for each third, with Wilson's interval, and each third's move."""
         gaps = [Measure("gap", "gap", 100.0, 2, "neither")]
         gaps += [Measure(f"gap_{g}", f"gap, {g} margins", 100.0, 2, "neither") for g in GROUPS]
         moves = [Measure(f"moved_{g}", f"moved, {g} margins", 100.0, 2, "neither") for g in GROUPS]
         return {each.name: each for each in (*gaps, *moves)}
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return that of `posthoc`; nothing is resampled here, and all is measured."""
         return super().configuration(cell, inputs) | {"resamples": None, "metrics": []}
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the figure of the paper."""
+    def draw(self, result: CellResults) -> Figure | None:
         return draw_groups(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return gaps and moves, and the reliability within each third."""
         fit, test = self.rows(cell, inputs)
         after = self.fitted(cell, fit).apply_predictions(test)
         before, now = score_rows(test), score_rows(after)
@@ -104,7 +99,6 @@ class MarginTemperature(PostHoc):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """How linear, how monotone, and how far temperatures range."""
         found = [
             Measure("pearson", "Pearson's r", 1.0, 2, "neither"),
             Measure("spearman", "Spearman's rho", 1.0, 2, "neither"),
@@ -114,15 +108,12 @@ class MarginTemperature(PostHoc):
         return {each.name: each for each in found}
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return that of `posthoc`; nothing is resampled here."""
         return super().configuration(cell, inputs) | {"resamples": None, "metrics": []}
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the figure of the paper."""
+    def draw(self, result: CellResults) -> Figure | None:
         return draw_temperatures(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return the correlations and the curve."""
         from scipy.stats import spearmanr
 
         fit, test = self.rows(cell, inputs)
@@ -316,7 +307,6 @@ class Mismatch(PostHoc):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """What changes, and whether the signs are opposed beyond noise."""
         return {
             "nll_change": Measure("nll_change", "NLL, 1/1000 nats", 1000.0, 3, "neither"),
             "smce_change": Measure("smce_change", "smCE, points", 100.0, 3, "neither"),
@@ -324,11 +314,9 @@ class Mismatch(PostHoc):
         }
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the predictions; a population of known truth needs nothing."""
         return () if "population" in cell.at else super().needs(cell)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return which slice or population, and how much it is sharpened."""
         sharpening = {"sharpening": self.setting(cell, "sharpening")}
         if "population" in cell.at:
             return sharpening | {"population": cell.at["population"]}
@@ -336,15 +324,12 @@ class Mismatch(PostHoc):
         return super().configuration(cell, inputs) | sharpening | slices
 
     def method_version(self, cell: Cell) -> str:
-        """Return that of the method, if one is fitted."""
         return "" if "population" in cell.at else super().method_version(cell)
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the figure of the paper."""
+    def draw(self, result: CellResults) -> Figure | None:
         return draw_mismatch(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return both changes."""
         sharpening = self.setting(cell, "sharpening")
         if "population" in cell.at:
             return _mismatch_result(known_move(cell.at["population"], sharpening))
@@ -517,7 +502,6 @@ class Perturbation(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Correlations of margin and step, and the gap of each third of the margin."""
         found = [
             Measure("pearson", "Pearson's r", 1.0, 2, "neither"),
             Measure("spearman", "Spearman's rho", 1.0, 2, "neither"),
@@ -527,23 +511,19 @@ class Perturbation(Kind):
         return {each.name: each for each in found}
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the network or its predictions."""
         return (Need(cell.input, FORM),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return the rows; the seed only where one file is split."""
         split = inputs[cell.input].is_split
         settings = {"rows": self.setting(cell, "rows")}
         return settings | (
             {"seed": cell.seed, "fit_size": self.setting(cell, "fit_size")} if split else {}
         )
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the figure of the paper."""
+    def draw(self, result: CellResults) -> Figure | None:
         return draw_steps(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return what can be said of this input."""
         given, rows = inputs[cell.input], int(self.setting(cell, "rows"))
         _, test = given.rows(cell.seed, fit_size=self.setting(cell, "fit_size"))
         scores = score_rows(test)

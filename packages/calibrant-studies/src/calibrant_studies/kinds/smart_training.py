@@ -34,7 +34,7 @@ from calibrant.posthoc.temperature.smart.objectives import (
 )
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary
-from calibrant_studies.cells import Cell
+from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import PREDICTIONS, Kind, Measure, Need
 from calibrant_studies.kinds.posthoc import PostHoc, code_of
@@ -43,7 +43,6 @@ from calibrant_studies.smart_figures import draw_paths, draw_solved
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from calibrant_studies.results import StudyResult
 
 # The share of the label that label smoothing gives away, which differs by method in the authors'
 # code: rows of the paper's table can't be compared in this column.
@@ -179,13 +178,11 @@ class Objectives(PostHoc):
     defaults: ClassVar[Mapping[str, Any]] = {**PostHoc.defaults}
 
     def calibrator(self, cell: Cell) -> Calibrator:
-        """Return the unfitted method of a cell, with its objective."""
         objective = objective_named(cell.at["objective"])
         made = make_with_objective(cell.method, objective, seed=cell.seed)
         return made.set_params(**self.setting(cell, "arguments").get(cell.method, {}))
 
     def method_version(self, cell: Cell) -> str:
-        """Return the version of the package, and the digest of the code of what is fitted."""
         return f"{__version__} {code_of(type(self.calibrator(cell)))}"
 
 
@@ -328,7 +325,6 @@ class TrainingPaths(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Where the path ends, how soon, how smoothly, and what two epochs differ by."""
         found = [
             Measure("ece", "ECE at the end", 100.0, 2),
             Measure("nll", "NLL at the end", 1.0, 4),
@@ -341,20 +337,16 @@ class TrainingPaths(Kind):
         return {each.name: each for each in found}
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the predictions."""
         return (Need(cell.input, PREDICTIONS),)
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return everything: the first weights are random."""
-        settings = {name: self.setting(cell, name) for name in self.defaults}
+        settings = self.settings(cell)
         return {"objective": cell.at["objective"], "seed": cell.seed, **settings}
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the figure of the paper."""
+    def draw(self, result: CellResults) -> Figure | None:
         return draw_paths(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return the measures and the whole path."""
         fit, test = inputs[cell.input].rows(cell.seed, fit_size=self.setting(cell, "fit_size"))
         path = train_by_adam(
             fit,
@@ -471,34 +463,29 @@ class SolvedTemperatures(TrainingPaths):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """Those of a path, and the share of the variance of log T that an indicator leaves open."""
         open_ = (Measure(f"open_{n}", f"left open by {n}", 100.0, 0) for n in INDICATORS)
         return {**super().measures, **{each.name: each for each in open_}}
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
-        """Return the predictions for the second part."""
         return super().needs(cell) if cell.at["part"] == "training" else ()
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
-        """Return the settings of the part."""
         part = {"part": cell.at["part"], "seed": cell.seed}
         if part["part"] == "training":
             names = [*TrainingPaths.defaults, "objective"]
         else:
             names = ["rows", "classes", "confidence"]
-        return part | {name: self.setting(cell, name) for name in names}
+        return part | self.settings(cell, *names)
 
-    def draw(self, result: StudyResult) -> Figure | None:
-        """Return the figure of the paper."""
+    def draw(self, result: CellResults) -> Figure | None:
         return draw_solved(result)
 
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
-        """Return the measures of the part, and its points."""
         if cell.at["part"] == "training":
             objective = self.setting(cell, "objective")
             at = {**cell.at, "objective": objective}
             return super().run(replace(cell, at=at), inputs, work)
-        settings = {name: self.setting(cell, name) for name in ("rows", "classes", "confidence")}
+        settings = self.settings(cell, "rows", "classes", "confidence")
         found = solve_temperatures(**settings, seed=cell.seed)
         points = {name: values[:SHOWN].tolist() for name, values in found.indicator.items()}
         return {

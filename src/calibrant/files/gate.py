@@ -101,7 +101,8 @@ def readable(what: str, source: str, error: type[InputError] = PredictionsError)
     """
     try:
         yield
-    except CalibrantError:
+    # A warning, where a caller makes errors of them, is none of the decoder's.
+    except (CalibrantError, Warning):
         raise
     # A damaged file makes the decoder that meets it raise almost anything.
     except Exception as failure:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.checks import check_shape, rows_from
-from calibrant.core.errors import PredictionsError
+from calibrant.core.errors import CalibrationWarning, PredictionsError, heard_warnings, warn_caller
 from calibrant.core.weights import check_each_weight
 from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
@@ -159,12 +159,18 @@ class PredictionFile:
         network = self._network(("names",))
         spans = list(spans)
         read = self.file.read(list(dict.fromkeys(fields)), spans, words)
+        said: list[CalibrationWarning] | None = None
         for span in spans:
-            with self._exactly(), readable(self.file.noun, self.where):
+            with self._exactly(), readable(self.file.noun, self.where), heard_warnings() as heard:
                 columns = next(read)
                 with rows_from(span.start):
                     rows = self._part(columns, network, checked=checked)
+            # A few rows may look like what the file isn't, so that all of them have to.
+            own = [warning for warning in heard if isinstance(warning, CalibrationWarning)]
+            said = own if said is None else [w for w in said if type(w) in map(type, own)]
             yield rows, None if column is None else columns[column]
+        for warning in said or ():
+            warn_caller(warning)
 
     def _network(self, roles: Sequence[str]) -> Columns:
         """Return what isn't of rows, by role."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, IntArray, as_array, namespace, to_numpy, working_dtype
-from calibrant.core.checks import check_finite, check_labels
+from calibrant.core.checks import check_finite, check_labels, row_number
 from calibrant.core.errors import (
     InputError,
     LooksLikeProbabilitiesWarning,
@@ -59,8 +59,8 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
     if bool(xp.any(outside)):
         row = int(to_numpy(outside).argmax())
         raise PredictionsError(
-            f"{source}: 'prob' must lie in [0, 1], but row {row} holds {float(wide[row])}; name it "
-            "'logit' (kind='logit') if these are log odds"
+            f"{source}: 'prob' must lie in [0, 1], but row {row_number(row)} holds "
+            f"{float(wide[row])}; name it 'logit' (kind='logit') if these are log odds"
         )
     return xp.stack([1 - wide, wide], axis=1)
 
@@ -194,8 +194,9 @@ def _zeros_and_ones(values: NDArray[Any], source: str) -> IntArray:
         if bad.any():
             row = int(bad.argmax())
             raise PredictionsError(
-                f"{source}: labels of binary predictions must be 0 or 1, but row {row} holds "
-                f"{_word(values[row].item())}; if there are two other labels, say which is the "
-                "positive class (positive=..., on the command line --positive NAME)"
+                f"{source}: labels of binary predictions must be 0 or 1, but row "
+                f"{row_number(row)} holds {_word(values[row].item())}; if there are two other "
+                "labels, say which is the positive class (positive=..., on the command line "
+                "--positive NAME)"
             )
     return check_labels(values, len(values), 2, source)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, as_array, column_names, is_table, to_numpy
+from calibrant.core.checks import row_number
 from calibrant.core.errors import NoCommonNamesWarning, PredictionsError, warn_caller
 
 ClassNames = tuple[str, ...]
@@ -94,8 +95,8 @@ def numbered(labels: Array, names: ClassNames | None, source: str, key: str = "l
     if unknown.any():
         row = int(unknown[place].argmax())
         raise PredictionsError(
-            f"{source}: '{key}' holds '{values[row]}' in row {row}, which is none of the classes "
-            f"{listed(names)}"
+            f"{source}: '{key}' holds '{values[row]}' in row {row_number(row)}, which is none of "
+            f"the classes {listed(names)}"
         )
     return np.array([known[name] for name in found.tolist()], dtype=np.int64)[place]
 

@@ -157,7 +157,7 @@ class CsvReader(TextReader):
         text = self.text()
         reader = csv.reader(text, delimiter=self._separator)
         next(cells for cells in reader if len(cells) > 1 or any(cell.strip() for cell in cells))
-        return (line for line in text if line.strip())
+        return filter(str.strip, text)
 
     def lines_at_once(self) -> int:
         """Return how many lines hold as many cells as are parsed together."""

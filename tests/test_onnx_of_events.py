@@ -65,7 +65,7 @@ def fitted(form: str, case: str) -> Calibrator:
 @pytest.mark.parametrize(("form", "case"), CASES)
 def test_the_graph_gives_what_the_library_makes_of_these_predictions(form, case):
     calibrator, rows = fitted(form, case), rows_of(form, 1, 500)
-    logits = np.asarray(rows.as_event().logits, dtype=np.float32)
+    logits = np.asarray(rows.as_correctness().logits, dtype=np.float32)
     after = calibrator.apply_predictions(rows)
     wanted = after.scores if form == "toplabel" else after.positive_probs
     model = calibrator.to_onnx()

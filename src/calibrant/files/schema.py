@@ -238,16 +238,12 @@ class _Choice:
                 found = tuple(names_in(told))
             told = told if found is None else found[0] if len(found) == 1 else found
         if told is not None:
-            if not isinstance(told, str):
-                for name in told:
-                    self._told(name, "scores")
-            return self._said(options.scores or "", told), self._told_scores(told)
+            for name in [told] if isinstance(told, str) else told:
+                self._told(name, "scores")
+            return self._said(options.scores or ""), told if isinstance(told, str) else tuple(told)
         return self._usual()
 
-    def _told_scores(self, told: str | tuple[str, ...] | Sequence[str]) -> str | tuple[str, ...]:
-        return self._told(told, "scores") if isinstance(told, str) else tuple(told)
-
-    def _said(self, name: str | Sequence[str], told: object) -> ScoresAre:
+    def _said(self, name: str | Sequence[str]) -> ScoresAre:
         """Return what told scores are: as was said, or as their name says."""
         if self.options.are is not None:
             return self.options.are

@@ -160,7 +160,7 @@ class Calibrator(Estimator, ABC):
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
         predictions = self._heeded(predictions)
-        rows = predictions.as_event().as_logits()
+        rows = predictions.as_correctness().as_logits()
         if not self.fits_masked:
             self._refuse_masks(rows.scores)
         self.n_classes_, self.form_ = int(rows.scores.shape[1]), fitted_form(predictions)
@@ -292,7 +292,7 @@ class Calibrator(Estimator, ABC):
         reason = self.lacks(predictions, to_apply=True)
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
-        probs = self.predict_proba(predictions.as_event().logits, predictions.features)
+        probs = self.predict_proba(predictions.as_correctness().logits, predictions.features)
         return predictions.recalibrated(probs)
 
     def predict_confidence(

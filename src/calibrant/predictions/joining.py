@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, namespace, to_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
+from calibrant.predictions.constructors import RowTable
 from calibrant.predictions.grids import Grid
-from calibrant.predictions.held import Rows
 from calibrant.predictions.names import listed
 
-Part = TypeVar("Part", bound=Rows)
+Part = TypeVar("Part", bound=RowTable)
 
 # What all parts have, or none: the field, and what messages call it.
 ALL_OR_NONE = {"known_labels": "labels", "weights": "weights", "clusters": "clusters"}
@@ -67,7 +67,7 @@ def joined(parts: Sequence[Part], source: str | None = None) -> Part:
     )
 
 
-def _check_alike(first: Rows, part: Rows) -> None:
+def _check_alike(first: RowTable, part: RowTable) -> None:
     """Raise `PredictionsError` unless two parts can be one set."""
 
     def refuse(here: object, there: object) -> PredictionsError:
@@ -102,14 +102,16 @@ def _library(array: Array) -> str:
     return str(namespace(array).__name__).removeprefix("array_api_compat.")
 
 
-def _may_differ(part: Rows, here: tuple[str, ...] | None, there: tuple[str, ...] | None) -> bool:
+def _may_differ(
+    part: RowTable, here: tuple[str, ...] | None, there: tuple[str, ...] | None
+) -> bool:
     """Return whether names of classes may differ between sets that are put together."""
     if part.binary:  # 1 is the positive class, whether it has a name or not
         return here is None or there is None
     return part.kind == "toplabel" and here is not None and there is not None
 
 
-def form_of(rows: Rows) -> str:
+def form_of(rows: RowTable) -> str:
     """Return what a set of rows holds, as messages name it."""
     of = {"logits": "logits of classes", "probs": "probabilities of classes"}
     if rows.label_names is not None:
@@ -139,7 +141,7 @@ def _renumbered(parts: Sequence[Part]) -> list[Part]:
     return [anew(part) for part in parts]
 
 
-def _clusters(parts: Sequence[Rows]) -> NDArray[np.int64] | None:
+def _clusters(parts: Sequence[RowTable]) -> NDArray[np.int64] | None:
     """Return the clusters of all parts, those of one apart from those of another."""
     found: list[NDArray[np.int64]] = []
     before = 0

@@ -7,8 +7,6 @@ guessed from the numbers:
   the row can't be;
 - ``"probs"``: (N, K) rows that sum to 1;
 - ``"toplabel"``: (N,) confidence in one predicted label per row.
-
-Binary predictions, one score a row, are held as two classes and marked (`predictions.binary`).
 """
 
 from __future__ import annotations
@@ -16,41 +14,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant.core.arrays import (
-    Array,
-    FloatArray,
-    as_array,
-    namespace,
-    working_dtype,
-)
-from calibrant.core.checks import (
-    check_confidence,
-    check_features,
-    check_labels,
-    check_reference,
-    check_scores,
-    check_unmasked,
-    warn_of_probabilities,
-)
+from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, like, namespace
+from calibrant.core.checks import check_scores
 from calibrant.core.errors import PredictionsError
-from calibrant.predictions.binary import binary_labels
-from calibrant.predictions.held import ScoreKind
-from calibrant.predictions.last_layer import as_head, check_head, check_head_makes
-from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
+from calibrant.core.weights import check_weights, codes_of, normalised
+from calibrant.predictions.constructors import SMALLEST_PROBABILITY, RowTable, ScoreKind, log_of
+from calibrant.predictions.joining import joined
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
-from calibrant.predictions.several import Several
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
 __all__ = ["SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]
 
-SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Predictions(Several):
+class Predictions(RowTable):
     """Scores of a classifier on N rows, mostly with true labels. Build with a `from_…` method.
 
     Attributes:
@@ -82,166 +64,39 @@ class Predictions(Several):
                [0.27, 0.73]])
     """
 
-    @classmethod
-    def from_logits(
-        cls,
-        logits: Array,
-        labels: Array | None,
-        features: Array | None = None,
-        source: str = "logits",
-        *,
-        head: tuple[Array, Array] | None = None,
-        reference: Array | None = None,
-        sample_weight: Array | None = None,
-        clusters: Array | None = None,
-        class_names: Sequence[str] | None = None,
-    ) -> Predictions:
-        """Wrap (N, K) logits.
-
-        Args:
-            logits: (N, K) numbers; -inf masks a class that a row can't be. The columns of a table
-                (pandas, polars, pyarrow) may be named after the classes.
-            labels: (N,) true labels in [0, K), or names of classes; None where nobody knows them.
-            features: (N, D) what goes into the last layer.
-            source: what error messages call the rows.
-            head: the last layer, (K, D) weight and (K,) bias (see `Head`).
-            reference: (M, D) features of other rows, such as training rows.
-            sample_weight: (N,) how much each row counts, at least 0; None where all count alike.
-            clusters: (N,) names of the clusters, whole numbers or text: rows of one (a patient, a
-                document, an image) aren't independent of one another.
-            class_names: K names of the classes, in the order of the columns.
-
-        Raises:
-            PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
-                than two classes left; labels out of range or of a masked class; a last layer that
-                doesn't make these logits of these features; weights that are negative or all 0.
-        """
-        names = names_of_columns(logits, source) if class_names is None else class_names
-        logits = as_array(logits)
-        check_scores(logits, "logits", source, masks=True)
-        warn_of_probabilities(logits, source)
-        rows = cls("logits", logits, None, source=source)._weighing(sample_weight, clusters)
-        return rows._with(labels, features, head, reference, names)
-
-    @classmethod
-    def from_probs(
-        cls,
-        probs: Array,
-        labels: Array | None,
-        features: Array | None = None,
-        source: str = "probs",
-        *,
-        head: tuple[Array, Array] | None = None,
-        reference: Array | None = None,
-        sample_weight: Array | None = None,
-        clusters: Array | None = None,
-        class_names: Sequence[str] | None = None,
-    ) -> Predictions:
-        """Wrap (N, K) probabilities; for the rest see `from_logits`.
-
-        Raises:
-            PredictionsError: a row that doesn't sum to 1, or what `from_logits` refuses.
-        """
-        names = names_of_columns(probs, source) if class_names is None else class_names
-        probs = as_array(probs)
-        check_scores(probs, "probs", source)
-        rows = cls("probs", probs, None, source=source)._weighing(sample_weight, clusters)
-        return rows._with(labels, features, head, reference, names)
-
-    def _with(
-        self,
-        labels: Array | None,
-        features: Array | None,
-        head: tuple[Array, Array] | None,
-        reference: Array | None,
-        class_names: Sequence[str] | None,
-    ) -> Predictions:
-        """Return these scores with what else is known of them, checked."""
-        (rows, n_classes), source = self.scores.shape, self.source
-        names = None if class_names is None else check_names(class_names, n_classes, source)
-        truth = None
-        if labels is not None:
-            truth = check_labels(numbered(labels, names, source), rows, n_classes, source)
-        if truth is not None and self.kind == "logits":
-            check_unmasked(self.scores, truth, source)
-        if features is not None:
-            features = as_array(features)
-            check_features(features, rows, source)
-        if reference is not None:
-            reference = as_array(reference)
-            check_reference(reference, features, source)
-        layer = None if head is None else as_head(head)
-        if layer is not None:
-            check_head(layer, n_classes, source)
-            if features is not None:
-                probabilities = self.kind == "probs"
-                check_head_makes(
-                    layer, features, self.logits, source, of_probabilities=probabilities
-                )
-        return replace(
-            self,
-            known_labels=truth,
-            features=features,
-            head=layer,
-            reference=reference,
-            class_names=names,
-        )
-
-    @classmethod
-    def from_confidence(
-        cls,
-        confidence: Array,
-        predicted: Array | None = None,
-        labels: Array | None = None,
-        source: str = "confidence",
-        *,
-        correct: Array | None = None,
-        sample_weight: Array | None = None,
-        clusters: Array | None = None,
-    ) -> Predictions:
-        """Wrap the top-label form: (N,) confidences in [0, 1] with what says which are right.
-
-        Args:
-            confidence: (N,) how sure the predicted label is.
-            predicted: (N,) predicted labels: numbers, or names, numbered by the alphabet.
-            labels: (N,) true labels, likewise; None where nobody knows them.
-            source: what error messages call the rows.
-            correct: (N,) whether each prediction is right, 0 and 1 or truth values, in place of
-                both. Then every row counts as predicted to be of class 1.
-            sample_weight: see `from_logits`.
-            clusters: see `from_logits`.
-
-        Raises:
-            PredictionsError: other shapes, confidences outside [0, 1], or neither predicted labels
-                nor what is correct.
-
-        Examples:
-            >>> import calibrant as cb
-            >>> cb.Predictions.from_confidence([0.9, 0.6], correct=[True, False])
-            <Predictions 'confidence': 2 rows, toplabel>
-        """
-        values = check_confidence(confidence, source)
-        if correct is not None:
-            if predicted is not None or labels is not None:
-                raise PredictionsError(
-                    f"{source}: either predicted and true labels are given, or what is correct"
-                )
-            right = binary_labels(correct, len(values), source)[0]
-            predicted, labels = np.ones_like(right), right
-        if predicted is None:
+    @property
+    def labels(self) -> IntArray:
+        """(N,) int64 true labels. Raises `PredictionsError` where they aren't known."""
+        if self.known_labels is None:
             raise PredictionsError(
-                f"{source}: confidences need the predicted labels, or which of them are correct"
+                f"{self.source}: this needs the true label of every row, and there are no labels"
             )
-        predicted, labels, names = numbered_pair(predicted, labels, source)
-        truth = None if labels is None else check_labels(labels, len(values), None, source)
-        said = check_labels(predicted, len(values), None, source, key="predicted labels")
-        rows = cls("toplabel", values, truth, said, source=source, class_names=names)
-        return rows._weighing(sample_weight, clusters)
+        return self.known_labels
 
     @property
     def n_classes(self) -> int | None:
         """Number of classes K, the width of the scores; None for the top-label form."""
         return None if self.kind == "toplabel" else int(self.scores.shape[1])
+
+    @property
+    def form(self) -> str:
+        """What a row's scores are: `kind`, or ``"prob"`` or ``"logit"`` of binary ones."""
+        return {"probs": "prob", "logits": "logit"}[self.kind] if self.binary else self.kind
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __repr__(self) -> str:
+        width = "" if self.n_classes is None or self.binary else f" x {self.n_classes} classes"
+        of = f" of {self.class_names[1]!r}" if self.binary and self.class_names else ""
+        rows = self.n
+        if self.label_names is not None:
+            rows, width = rows // len(self.label_names), f" x {len(self.label_names)} labels"
+        elif self.grid is not None:
+            of = f", in {self.grid.shape[0]} clusters"
+        return f"<Predictions {self.source!r}: {rows} rows{width}, {self.form}{of}>"
+
+    # --- scores
 
     @property
     def logits(self) -> Array:
@@ -252,10 +107,7 @@ class Predictions(Several):
         """
         if self.kind == "logits":
             return self.scores
-        xp = namespace(self._full_rows())
-        # In float16 the bound itself would be zero.
-        probs = xp.astype(self.scores, working_dtype(self.scores), copy=False)
-        return xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+        return log_of(self._full_rows())
 
     def as_logits(self) -> Predictions:
         """Return the same rows with `logits` for scores.
@@ -318,12 +170,305 @@ class Predictions(Several):
             )
         return self.scores
 
-    def __repr__(self) -> str:
-        width = "" if self.n_classes is None or self.binary else f" x {self.n_classes} classes"
-        of = f" of {self.class_names[1]!r}" if self.binary and self.class_names else ""
-        rows = self.n
-        if self.label_names is not None:
-            rows, width = rows // len(self.label_names), f" x {len(self.label_names)} labels"
-        elif self.grid is not None:
-            of = f", in {self.grid.shape[0]} clusters"
-        return f"<Predictions {self.source!r}: {rows} rows{width}, {self.form}{of}>"
+    # --- one event
+
+    def as_binary(self) -> Self:
+        """Return predictions of two classes as binary ones, class 1 being the positive one.
+
+        Raises:
+            PredictionsError: there aren't two classes.
+        """
+        width = None if self.kind == "toplabel" else int(self.scores.shape[1])
+        if width != 2:
+            raise PredictionsError(
+                f"{self.source}: binary predictions have one score a row or two classes, and these "
+                f"have {'the confidence of a predicted label' if width is None else width}"
+            )
+        return replace(self, binary=True)
+
+    @property
+    def positive_probs(self) -> Array:
+        """(N,) probabilities of the positive class; `PredictionsError` unless it is binary."""
+        if not self.binary:
+            raise PredictionsError(
+                f"{self.source}: only binary predictions have a positive class; make them with "
+                "Predictions.from_binary, or read them with kind='binary'"
+            )
+        return (self.scores if self.kind == "probs" else softmax(self.scores))[:, 1]
+
+    @property
+    def one_score(self) -> Array:
+        """(N,) scores of binary predictions, as `form` says: the inverse of `from_binary`."""
+        if not self.binary or self.kind == "probs":
+            return self.positive_probs
+        return self.scores[:, 1] - self.scores[:, 0]
+
+    @property
+    def positive_name(self) -> str:
+        """What the positive class of binary predictions is called; "1" where it has no name."""
+        return self.class_names[1] if self.class_names else "1"
+
+    def as_correctness(self) -> Self:
+        """Return the top-label form as binary predictions of "the predicted label is right".
+
+        Other forms come back as they are.
+        """
+        if self.kind != "toplabel":
+            return self
+        right = None if self.known_labels is None else self.predicted == self.known_labels
+        return replace(
+            self,
+            kind="probs",
+            scores=np.stack([1 - self.scores, self.scores], axis=1),
+            known_labels=None if right is None else np.asarray(right).astype(np.int64),
+            predicted=None,
+            binary=True,
+            class_names=None,
+        )
+
+    def recalibrated(self, probs: Array) -> Self:
+        """Return the same rows, in the same form, with other probabilities.
+
+        The last layer makes other scores than these, so it doesn't stay.
+
+        Args:
+            probs: (N, K) as a calibrator gave them for the logits of `as_correctness()` of these.
+
+        Raises:
+            PredictionsError: they are no probabilities.
+        """
+        check_scores(probs, "probs", self.source)
+        if self.kind == "toplabel":
+            return replace(self, scores=np.clip(like(probs[:, 1], self.scores), 0.0, 1.0))
+        return replace(self, kind="probs", scores=probs, head=None, reference=None)
+
+    def of_label(self, label: int | str) -> Self:
+        """Return the binary predictions of one of many labels, by its number or name.
+
+        Raises:
+            PredictionsError: there are no many labels, or none of this name.
+        """
+        names = self.label_names
+        if names is None or self.label_index is None:
+            raise PredictionsError(
+                f"{self.source}: holds no many labels; make them with Predictions.from_many_labels"
+                ", or read them with kind='many-labels'"
+            )
+        number = names.index(label) if label in names else label
+        if not isinstance(number, int) or not 0 <= number < len(names):
+            raise PredictionsError(
+                f"{self.source}: there is no label {label!r}; there are {', '.join(names)}"
+            )
+        part = self.take(np.flatnonzero(self.label_index == number))
+        named = (f"not {names[number]}", names[number])
+        part = replace(part, label_index=None, label_names=None, class_names=named)
+        if part.clusters is None or len(np.unique(part.clusters)) < part.n:
+            return part
+        return replace(part, clusters=None)  # each of its rows is one
+
+    # --- some rows, and rows of several sets
+
+    def take(self, index: NDArray[Any]) -> Self:
+        """Return the rows of an index, in its order; whatever NumPy takes as an index will do."""
+        chosen: IntArray = np.arange(self.n)[index]
+
+        def rows(array: Array | None) -> Array | None:
+            if array is None:
+                return None
+            return namespace(array).take(array, like(chosen, array), axis=0)
+
+        return replace(
+            self,
+            scores=rows(self.scores),
+            known_labels=rows(self.known_labels),
+            predicted=rows(self.predicted),
+            features=rows(self.features),
+            weights=rows(self.weights),
+            clusters=rows(self.clusters),
+            label_index=rows(self.label_index),
+            grid=None,
+        )
+
+    def split(
+        self, size: int | float, seed: int = 0, *, stratify: bool = False
+    ) -> tuple[Self, Self]:
+        """Split at random into `size` rows and the others; no row is in both.
+
+        Clusters stay whole, so that the first part has as many rows as whole clusters allow, at
+        most `size` but at least one cluster.
+
+        Args:
+            size: rows of the first part: a count, or a fraction strictly between 0 and 1.
+            seed: the same seed gives the same split.
+            stratify: give the first part its share of every true label, rounded up or down to
+                whole rows. It doesn't go with clusters.
+
+        Raises:
+            PredictionsError: either part would be empty, or labels are to be kept in proportion
+                while clusters are kept whole.
+        """
+        labels = self.labels if stratify else None
+        first = rows_of_first_part(self.n, size, seed, labels, self.source, self.clusters)
+        return self.take(np.flatnonzero(first)), self.take(np.flatnonzero(~first))
+
+    @property
+    def counted(self) -> Self:
+        """The rows that count, all but those of weight 0; their weights sum to a number of rows.
+
+        Whole weights stay; others are scaled to a mean of 1; where all are 1 there are none left.
+
+        Raises:
+            PredictionsError: no row has a weight.
+        """
+        if self.weights is None:
+            return self
+        rows = self
+        if not self.weights.all():
+            rows = self.take(np.flatnonzero(check_weights(self.weights, self.n, self.source)))
+        assert rows.weights is not None
+        weights = normalised(rows.weights)
+        return rows if weights is rows.weights else replace(rows, weights=weights)
+
+    def repeated(self) -> Self:
+        """Return each row as often as its weight says, without weights.
+
+        For weights that count rows which were observed apart: what is then measured has the
+        intervals of those rows. Clusters stay.
+
+        Raises:
+            PredictionsError: a weight that isn't a whole number.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> probs = [[0.75, 0.25], [0.5, 0.5]]
+            >>> cb.Predictions.from_probs(probs, [0, 1], sample_weight=[2, 1]).repeated().labels
+            array([0, 0, 1])
+        """
+        if self.weights is None:
+            return self
+        whole = self.weights == np.round(self.weights)
+        if not whole.all():
+            row = int(whole.argmin())
+            raise PredictionsError(
+                f"{self.source}: rows can be repeated by whole weights only, but row {row} has "
+                f"{self.weights[row]}"
+            )
+        index = np.repeat(np.arange(self.n), self.weights.astype(np.int64))
+        return replace(self.take(index), weights=None)
+
+    def repeated_together(self) -> Self:
+        """Return `repeated` rows of which copies of one are a cluster, or stay in the row's."""
+        own = np.arange(self.n) if self.clusters is None else self.clusters
+        return replace(self, clusters=own).repeated()
+
+    @classmethod
+    def concatenate(
+        cls, parts: Sequence[Self], *, clusters: Array | None = None, source: str | None = None
+    ) -> Self:
+        """Return the rows of several predictions of one form as one set, in order.
+
+        Weights stay as they are. Clusters of different parts count as different ones. Features stay
+        where all parts have them; the last layer and reference features where all have the same.
+        Names of the top-label form, which are numbered by the alphabet, are numbered anew.
+
+        Args:
+            parts: at least one.
+            clusters: (N,) names of the clusters of all rows together, where one reaches over
+                several parts; parts that are rows of several predictions have their own.
+            source: what messages call the set; by default the first part and how many others.
+
+        Raises:
+            PredictionsError: parts of different kinds, classes, names of classes or array
+                libraries; or labels, weights or clusters that some have and others lack. The
+                message names the first part that differs.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> a = cb.Predictions.from_probs([[0.75, 0.25]], [0], source="a")
+            >>> b = cb.Predictions.from_probs([[0.5, 0.5], [0.0, 1.0]], [1, 1], source="b")
+            >>> cb.Predictions.concatenate([a, b]).labels
+            array([0, 1, 1])
+        """
+        whole = joined(parts, source)
+        return whole if clusters is None else whole.with_clusters(clusters)
+
+
+def rows_of_first_part(
+    n: int,
+    size: int | float,
+    seed: int,
+    labels: IntArray | None,
+    source: str,
+    clusters: IntArray | None = None,
+) -> BoolArray:
+    """Return (n,) whether a row belongs to the first part; see `Predictions.split`.
+
+    Args:
+        n: number of rows.
+        size: rows of the first part: a count, or a fraction strictly between 0 and 1.
+        seed: the same seed gives the same split.
+        labels: (n,) labels of which the first part gets its share; None for any rows.
+        source: what error messages call the rows.
+        clusters: (n,) clusters to be kept whole; None where every row stands alone.
+
+    Raises:
+        PredictionsError: either part would be empty, the seed is negative, or both labels and
+            clusters are given.
+    """
+    if seed < 0:
+        raise PredictionsError(f"{source}: seed must not be negative, but is {seed}")
+    if not np.isfinite(size) or (size >= 1 and size != int(size)):
+        raise PredictionsError(
+            f"{source}: can't split off {size} rows; ask for a whole number, or a fraction below 1"
+        )
+    count = round(size * n) if 0 < size < 1 else int(size)
+    if n == 1:
+        raise PredictionsError(f"{source}: a single row can't be split")
+    if not 0 < count < n:
+        raise PredictionsError(
+            f"{source}: can't split {n} rows into {count} and {n - count}; "
+            f"ask for 1 to {n - 1} rows"
+        )
+    if clusters is not None:
+        if labels is not None:
+            raise PredictionsError(
+                f"{source}: rows can't be split by shares of their labels and by whole clusters at "
+                "once; leave out either"
+            )
+        return _whole_clusters(clusters, count, seed, source)
+    order = np.random.default_rng(seed).permutation(n)
+    if labels is not None:
+        order = order[_proportional_first(labels[order], count)]
+    first = np.zeros(n, dtype=bool)
+    first[order[:count]] = True
+    return first
+
+
+def _whole_clusters(clusters: IntArray, count: int, seed: int, source: str) -> BoolArray:
+    """Return whether each row belongs to the first clusters, in random order, of `count` rows."""
+    codes, number = codes_of(clusters)
+    if number < 2:
+        raise PredictionsError(
+            f"{source}: all rows belong to one cluster, which can't be split; clusters stay whole"
+        )
+    order = np.random.default_rng(seed).permutation(number)
+    rows = np.cumsum(np.bincount(codes)[order])
+    taken = int(np.clip(np.searchsorted(rows, count, side="right"), 1, number - 1))
+    return np.isin(codes, order[:taken])
+
+
+def _proportional_first(labels: IntArray, count: int) -> IntArray:
+    """Order rows so that each label has its share of the first `count`, rounded up or down.
+
+    The largest remainders are rounded up; where they tie, the label that comes first wins, which is
+    as random as the order of the rows.
+    """
+    _, first, inverse, counts = np.unique(
+        labels, return_index=True, return_inverse=True, return_counts=True
+    )
+    share, remainder = np.divmod(counts * count, len(labels))
+    share[np.lexsort((first, -remainder))[: count - share.sum()]] += 1
+    by_label = np.argsort(inverse, kind="stable")
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[by_label] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.argsort(rank >= share[inverse], kind="stable")

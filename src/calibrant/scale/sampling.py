@@ -6,12 +6,10 @@ seed. The rows with the least of them are the sample: exactly so many, without r
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import IntArray, to_numpy
+from calibrant.core.arrays import IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.exact import mixed
 from calibrant.predictions.predictions import Predictions
@@ -46,25 +44,7 @@ def sampled_places(rows: int, wanted: int, seed: int) -> IntArray:
 def chosen_rows(part: Task[IntArray]) -> Predictions:
     """Return some rows of a shard, ascending, with what is known of them."""
     batches = part.shard.batches(features=True, chosen=part.about)
-    return joined([batch.predictions for batch in batches])
-
-
-def joined(parts: list[Predictions]) -> Predictions:
-    """Return the rows of all parts, in order."""
-    first = parts[0]
-
-    def every(name: str) -> NDArray[np.generic] | None:
-        arrays = [getattr(part, name) for part in parts]
-        return None if arrays[0] is None else np.concatenate([to_numpy(a) for a in arrays])
-
-    return replace(
-        first,
-        scores=every("scores"),
-        known_labels=every("known_labels"),
-        predicted=every("predicted"),
-        features=every("features"),
-        weights=every("weights"),
-    )
+    return Predictions.concatenate([b.predictions for b in batches], source=part.shard.where)
 
 
 def sample(
@@ -105,4 +85,4 @@ def sample(
     through(engine, chosen_rows, work, take, watch, broken)
     if not found:
         raise InputError(f"{shards.source}: no file could be read")
-    return replace(joined([found[i] for i in sorted(found)]), source=shards.source)
+    return Predictions.concatenate([found[i] for i in sorted(found)], source=shards.source)

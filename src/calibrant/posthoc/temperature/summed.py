@@ -52,7 +52,7 @@ from calibrant.predictions.temperature import (
 )
 from calibrant.scale.engines import Engine
 from calibrant.scale.map_reduce import Task, Watcher, gathered
-from calibrant.scale.sampling import chosen_rows, joined
+from calibrant.scale.sampling import chosen_rows
 from calibrant.scale.shards import Shard, Shards
 
 # Cumulants that are kept.
@@ -291,7 +291,7 @@ def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predicti
             break
     if not held:
         raise InputError(f"{shards.source}: no file could be read")
-    rows = joined(held).only_logits()
+    rows = Predictions.concatenate(held).only_logits()
     if rows.weights is not None and not rows.weights.any():
         return replace(rows, weights=None)  # it is no more than a guess
     return rows.counted

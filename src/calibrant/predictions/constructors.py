@@ -1,0 +1,423 @@
+"""`Predictions` are built here: checked scores of every form, with what else is known of each row.
+
+Binary predictions, one score a row, are held as two classes and marked (`predictions.binary`);
+rows that hold several predictions are taken apart (`predictions.grids`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, namespace, working_dtype
+from calibrant.core.checks import (
+    check_confidence,
+    check_features,
+    check_labels,
+    check_reference,
+    check_scores,
+    check_unmasked,
+    warn_of_probabilities,
+)
+from calibrant.core.errors import PredictionsError
+from calibrant.core.weights import check_clusters, check_weights
+from calibrant.predictions.binary import BinaryKind, binary_labels, two_columns, two_names
+from calibrant.predictions.grids import (
+    IGNORE_INDEX,
+    Grid,
+    of_many_labels,
+    of_tokens,
+    spread_over,
+)
+from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
+from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
+
+ScoreKind = Literal["logits", "probs", "toplabel"]
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+
+
+def log_of(probs: Array) -> Array:
+    """Return logarithms of (N, K) probabilities, those below the smallest normal float32 raised."""
+    xp = namespace(probs)
+    # In float16 the bound itself would be zero.
+    probs = xp.astype(probs, working_dtype(probs), copy=False)
+    return xp.log(xp.clip(probs, SMALLEST_PROBABILITY, None))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RowTable:
+    """N rows of scores with what else is known of each; `Predictions` says what the fields are."""
+
+    kind: ScoreKind
+    scores: Array
+    known_labels: IntArray | None
+    predicted: IntArray | None = None
+    features: Array | None = None
+    source: str = "predictions"
+    head: Head | None = None
+    reference: Array | None = None
+    weights: FloatArray | None = None
+    clusters: IntArray | None = None
+    binary: bool = False
+    class_names: tuple[str, ...] | None = None
+    grid: Grid | None = None
+    label_index: IntArray | None = None
+    label_names: tuple[str, ...] | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return int(self.scores.shape[0])
+
+    # Parameters: each is an array of its own, of which most callers give two.
+    @classmethod
+    def from_logits(
+        cls,
+        logits: Array,
+        labels: Array | None,
+        features: Array | None = None,
+        source: str = "logits",
+        *,
+        head: tuple[Array, Array] | None = None,
+        reference: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
+        """Wrap (N, K) logits.
+
+        Args:
+            logits: (N, K) numbers; -inf masks a class that a row can't be. The columns of a table
+                (pandas, polars, pyarrow) may be named after the classes.
+            labels: (N,) true labels in [0, K), or names of classes; None where nobody knows them.
+            features: (N, D) what goes into the last layer.
+            source: what error messages call the rows.
+            head: the last layer, (K, D) weight and (K,) bias (see `Head`).
+            reference: (M, D) features of other rows, such as training rows.
+            sample_weight: (N,) how much each row counts, at least 0; None where all count alike.
+            clusters: (N,) names of the clusters, whole numbers or text: rows of one (a patient, a
+                document, an image) aren't independent of one another.
+            class_names: K names of the classes, in the order of the columns.
+
+        Raises:
+            PredictionsError: NaN, infinity or other numbers of rows or columns; a row with fewer
+                than two classes left; labels out of range or of a masked class; a last layer that
+                doesn't make these logits of these features; weights that are negative or all 0.
+        """
+        names = names_of_columns(logits, source) if class_names is None else class_names
+        logits = as_array(logits)
+        check_scores(logits, "logits", source, masks=True)
+        warn_of_probabilities(logits, source)
+        rows = cls("logits", logits, None, source=source)._weighing(sample_weight, clusters)
+        return rows._with(labels, features, head, reference, names)
+
+    # Parameters: as for `from_logits`.
+    @classmethod
+    def from_probs(
+        cls,
+        probs: Array,
+        labels: Array | None,
+        features: Array | None = None,
+        source: str = "probs",
+        *,
+        head: tuple[Array, Array] | None = None,
+        reference: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
+        """Wrap (N, K) probabilities; for the rest see `from_logits`.
+
+        Raises:
+            PredictionsError: a row that doesn't sum to 1, or what `from_logits` refuses.
+        """
+        names = names_of_columns(probs, source) if class_names is None else class_names
+        probs = as_array(probs)
+        check_scores(probs, "probs", source)
+        rows = cls("probs", probs, None, source=source)._weighing(sample_weight, clusters)
+        return rows._with(labels, features, head, reference, names)
+
+    def _with(
+        self,
+        labels: Array | None,
+        features: Array | None,
+        head: tuple[Array, Array] | None,
+        reference: Array | None,
+        class_names: Sequence[str] | None,
+    ) -> Self:
+        """Return these scores with what else is known of them, checked."""
+        (rows, n_classes), source = self.scores.shape, self.source
+        names = None if class_names is None else check_names(class_names, n_classes, source)
+        truth = None
+        if labels is not None:
+            truth = check_labels(numbered(labels, names, source), rows, n_classes, source)
+        if truth is not None and self.kind == "logits":
+            check_unmasked(self.scores, truth, source)
+        if features is not None:
+            features = as_array(features)
+            check_features(features, rows, source)
+        if reference is not None:
+            reference = as_array(reference)
+            check_reference(reference, features, source)
+        layer = None if head is None else as_head(head)
+        if layer is not None:
+            check_head(layer, n_classes, source)
+            if features is not None:
+                probabilities = self.kind == "probs"
+                logits = log_of(self.scores) if probabilities else self.scores
+                check_head_makes(layer, features, logits, source, of_probabilities=probabilities)
+        return replace(
+            self,
+            known_labels=truth,
+            features=features,
+            head=layer,
+            reference=reference,
+            class_names=names,
+        )
+
+    # Parameters: as for `from_logits`.
+    @classmethod
+    def from_confidence(
+        cls,
+        confidence: Array,
+        predicted: Array | None = None,
+        labels: Array | None = None,
+        source: str = "confidence",
+        *,
+        correct: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+    ) -> Self:
+        """Wrap the top-label form: (N,) confidences in [0, 1] with what says which are right.
+
+        Args:
+            confidence: (N,) how sure the predicted label is.
+            predicted: (N,) predicted labels: numbers, or names, numbered by the alphabet.
+            labels: (N,) true labels, likewise; None where nobody knows them.
+            source: what error messages call the rows.
+            correct: (N,) whether each prediction is right, 0 and 1 or truth values, in place of
+                both. Then every row counts as predicted to be of class 1.
+            sample_weight: see `from_logits`.
+            clusters: see `from_logits`.
+
+        Raises:
+            PredictionsError: other shapes, confidences outside [0, 1], or neither predicted labels
+                nor what is correct.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> cb.Predictions.from_confidence([0.9, 0.6], correct=[True, False])
+            <Predictions 'confidence': 2 rows, toplabel>
+        """
+        values = check_confidence(confidence, source)
+        if correct is not None:
+            if predicted is not None or labels is not None:
+                raise PredictionsError(
+                    f"{source}: either predicted and true labels are given, or what is correct"
+                )
+            right = binary_labels(correct, len(values), source)[0]
+            predicted, labels = np.ones_like(right), right
+        if predicted is None:
+            raise PredictionsError(
+                f"{source}: confidences need the predicted labels, or which of them are correct"
+            )
+        predicted, labels, names = numbered_pair(predicted, labels, source)
+        truth = None if labels is None else check_labels(labels, len(values), None, source)
+        said = check_labels(predicted, len(values), None, source, key="predicted labels")
+        rows = cls("toplabel", values, truth, said, source=source, class_names=names)
+        return rows._weighing(sample_weight, clusters)
+
+    # Parameters: as for `from_logits`.
+    @classmethod
+    def from_binary(
+        cls,
+        scores: Array,
+        labels: Array | None,
+        *,
+        kind: BinaryKind = "prob",
+        positive: Any = None,
+        class_names: Sequence[str] | None = None,
+        features: Array | None = None,
+        source: str = "binary predictions",
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+    ) -> Self:
+        """Wrap one score a row: how probable it is that the row is of the positive class.
+
+        Args:
+            scores: (N,) or (N, 1) probabilities or log odds.
+            labels: (N,) true labels: 0 and 1, truth values, or the names of two classes; None where
+                nobody knows them.
+            kind: ``"prob"`` for probabilities, ``"logit"`` for log odds.
+            positive: which label is the positive class, where labels aren't 0 and 1.
+            class_names: names of the negative and of the positive class.
+            features: (N, D) what goes into the last layer.
+            source: what error messages call the rows.
+            sample_weight: (N,) how much each row counts; None where all count alike.
+            clusters: (N,) names of the clusters that rows belong to.
+
+        Raises:
+            PredictionsError: other shapes, probabilities outside [0, 1], or labels that aren't of
+                two classes.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> rows = cb.Predictions.from_binary([0.9, 0.2], ["spam", "ham"], positive="spam")
+            >>> rows
+            <Predictions 'binary predictions': 2 rows, prob of 'spam'>
+            >>> rows.labels, rows.positive_probs
+            (array([1, 0]), array([0.9, 0.2]))
+        """
+        columns = two_columns(scores, kind, source)
+        rows = int(columns.shape[0])
+        truth, names = None, two_names(class_names, positive, source)
+        if labels is not None:
+            truth, names = binary_labels(labels, rows, source, positive, class_names)
+        if features is not None:
+            features = as_array(features)
+            check_features(features, rows, source)
+        made = cls(
+            "logits" if kind == "logit" else "probs",
+            columns,
+            truth,
+            features=features,
+            source=source,
+            binary=True,
+            class_names=names,
+        )
+        return made._weighing(sample_weight, clusters)
+
+    @classmethod
+    def from_many_labels(
+        cls,
+        scores: Array,
+        labels: Array | None,
+        *,
+        kind: BinaryKind = "prob",
+        label_names: Sequence[str] | None = None,
+        source: str = "many labels",
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+    ) -> Self:
+        """Wrap L scores a row, of labels of which any number may be true.
+
+        They become N L binary predictions, of which those of one row are a cluster.
+
+        Args:
+            scores: (N, L) probabilities or log odds, one for each label.
+            labels: (N, L) 0 and 1; None where nobody knows them.
+            kind: ``"prob"`` or ``"logit"``.
+            label_names: of the L labels; by default those that the columns of a table have.
+            source: what error messages call the rows.
+            sample_weight: (N,) how much each row counts, or (N, L) each label of it: 0 for one that
+                nobody knows. None where all count alike.
+            clusters: (N,) names of clusters of rows; by default each row is one.
+
+        Raises:
+            PredictionsError: other shapes, or what `from_binary` refuses.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> scores, labels = [[0.9, 0.2], [0.4, 0.7]], [[1, 0], [1, 1]]
+            >>> cb.Predictions.from_many_labels(scores, labels, label_names=["rain", "wind"])
+            <Predictions 'many labels': 2 rows x 2 labels, prob>
+        """
+        if label_names is None:
+            label_names = names_of_columns(scores, source)
+        flat, truth, grid, names = of_many_labels(scores, labels, label_names, source)
+        count, width = grid.shape
+        made = cls.from_binary(flat, truth, kind=kind, source=source)
+        index = np.tile(np.arange(width), count)
+        made = replace(made, grid=grid, label_index=index, label_names=names)
+        return made._of_grid(sample_weight, clusters)
+
+    # Parameters: as for `from_logits`, and how the rows are taken apart.
+    @classmethod
+    def from_tokens(
+        cls,
+        scores: Array,
+        labels: Array | None,
+        *,
+        kind: Literal["logits", "probs"] = "logits",
+        ignore_index: int | None = IGNORE_INDEX,
+        class_axis: int = -1,
+        source: str = "tokens",
+        keep_all: bool = False,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> Self:
+        """Wrap tokens or pixels: K scores for each position of a row.
+
+        Every position becomes a row, and those of one row are a cluster. Where classes come last
+        and no position is left out nothing is copied. Otherwise what counts is copied once, in
+        pieces, so that no more than it and the scores given are ever held.
+
+        Args:
+            scores: (N, T, K), (N, H, W, K) or the like.
+            labels: (N, T), (N, H, W) or the like: true classes; None where nobody knows them.
+            kind: ``"logits"`` or ``"probs"``.
+            ignore_index: the label of positions that don't count, such as padding; None for none.
+            class_axis: axis of the classes; 1 for pixels as torch has them, (N, K, H, W).
+            source: what error messages call the rows.
+            keep_all: keep positions that don't count, without labels: to recalibrate all.
+            sample_weight: (N,) how much each row counts, or (N, T) each position; None where all
+                count alike. Those of positions that are left out don't matter.
+            clusters: (N,) names of clusters of rows, such as documents; by default each row is one.
+            class_names: K names of the classes.
+
+        Raises:
+            PredictionsError: other shapes, or what `from_logits` and `from_probs` refuse.
+
+        Examples:
+            >>> import numpy as np
+            >>> import calibrant as cb
+            >>> logits, labels = np.zeros((2, 3, 5)), np.array([[1, 4, -100], [0, 2, 2]])
+            >>> cb.Predictions.from_tokens(logits, labels)
+            <Predictions 'tokens': 5 rows x 5 classes, logits, in 2 clusters>
+        """
+        flat, truth, grid = of_tokens(
+            scores, labels, ignore_index, class_axis, source, keep_all=keep_all
+        )
+        build = cls.from_logits if kind == "logits" else cls.from_probs
+        made = replace(build(flat, truth, source=source, class_names=class_names), grid=grid)
+        return made._of_grid(sample_weight, clusters)
+
+    def _of_grid(self, sample_weight: Array | None, clusters: Array | None) -> Self:
+        """Return rows of a grid with their weights, and with what they came from for clusters."""
+        assert self.grid is not None
+        if sample_weight is not None:
+            sample_weight = spread_over(sample_weight, self.grid, "weights", self.source)
+        rows = np.arange(self.grid.shape[0]) if clusters is None else clusters
+        return self._weighing(sample_weight, None).with_clusters(rows)
+
+    def _weighing(self, sample_weight: Array | None, clusters: Array | None) -> Self:
+        """Return these scores with what each row counts and where it belongs, checked."""
+        if sample_weight is None and clusters is None:
+            return self
+        return replace(
+            self,
+            weights=None
+            if sample_weight is None
+            else check_weights(sample_weight, self.n, self.source),
+            clusters=None if clusters is None else check_clusters(clusters, self.n, self.source),
+        )
+
+    def with_clusters(self, clusters: Array | None, key: str = "cluster") -> Self:
+        """Return the same rows with other clusters, (N,) names of them, or without any.
+
+        Of rows that hold several predictions, a name for each row or for each prediction.
+
+        Raises:
+            PredictionsError: names of another length, or blank ones; `key` is what it calls them.
+        """
+        if clusters is None:
+            return replace(self, clusters=None)
+        grid = self.grid
+        if grid is not None and len(as_array(clusters)) == grid.shape[0]:
+            named = check_clusters(clusters, grid.shape[0], self.source, key)
+            return replace(self, clusters=spread_over(named, grid, key, self.source))
+        return replace(self, clusters=check_clusters(clusters, self.n, self.source, key))

@@ -23,15 +23,14 @@ from calibrant.predictions.predictions import Predictions
 # The command line, with a writer that writes a part of the file and never comes to its end.
 SLOW_APPLY = """
 import sys, time
-from calibrant import files
 from calibrant.cli import main
+from calibrant.files.formats.numpy_files import NpzWriter
 
-def slow(arrays, path):
-    path.write_bytes(b"half")
+def slow(writer, arrays):
     print("writing", flush=True)
     time.sleep(600)
 
-files._WRITERS[".npz"] = slow
+NpzWriter.add = slow
 main()
 """
 SLOW_IMPORT = """

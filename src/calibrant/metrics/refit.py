@@ -35,8 +35,8 @@ from calibrant.metrics.full_rows import (
 )
 from calibrant.metrics.resampling import Clusters, draw_rows
 from calibrant.metrics.shared_terms import Part
+from calibrant.predictions.curves import quintic
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.quintic import quintic
 from calibrant.predictions.rows import RowSummary, summarize
 
 # Inverse temperatures from 1/16 to 16, six to the octave; 1 is among them.

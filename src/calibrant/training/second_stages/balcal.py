@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.arguments import argument, check_arguments
+from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
-from calibrant.predictions.predictions import check_labels
 from calibrant.training.second_stages.heads import NORM_MOMENTUM, BalancedHead, Rescale
 from calibrant.training.second_stages.learning import (
     ModuleLearner,

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, BinaryIO, ClassVar, Protocol, Self
 
 import numpy as np
@@ -239,8 +239,14 @@ class RowWriter(ABC):
             if error[0] is None:
                 self.finish()
         except BaseException as failure:
-            self.held.__exit__(type(failure), failure, failure.__traceback__)
+            self._fail(type(failure), failure, failure.__traceback__)
             raise
+        self.held.__exit__(*error) if error[0] is None else self._fail(*error)
+
+    def _fail(self, *error: Any) -> None:
+        with suppress(Exception):
+            if self._begun:
+                self.abandon()
         self.held.__exit__(*error)
 
     def write(self, arrays: Columns) -> None:
@@ -260,6 +266,9 @@ class RowWriter(ABC):
 
     def finish(self) -> None:  # noqa: B027
         """Write what comes last."""
+
+    def abandon(self) -> None:  # noqa: B027
+        """After a failure, close what a library would close later, and loudly."""
 
     def opened(self, where: str | None = None) -> BinaryIO:
         """Open the file, or another that belongs to it."""

@@ -101,3 +101,7 @@ class Hdf5Writer(RowWriter):
     def finish(self) -> None:
         """Close the file."""
         self.file.close()
+
+    def abandon(self) -> None:
+        """Close the file, whatever it lacks."""
+        self.file.close()

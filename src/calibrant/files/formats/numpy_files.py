@@ -275,6 +275,13 @@ class NpzWriter(SpooledWriter):
                 self.pour(key, member)
         self.archive.close()
 
+    def abandon(self) -> None:
+        """Close the archive, whatever it lacks."""
+        try:
+            self.body.close()
+        finally:
+            self.archive.close()
+
 
 class NpyWriter(RowWriter):
     """``.npy`` files; that of the scores is there last."""

@@ -344,6 +344,10 @@ class _TableWriter(RowWriter):
         """Write the end."""
         self.writer.close()
 
+    def abandon(self) -> None:
+        """Close the file, whatever it lacks."""
+        self.writer.close()
+
     def _table(self, arrays: Columns) -> Any:
         arrow = optional("pyarrow", "pyarrow", "arrow")
         if not self.lists:

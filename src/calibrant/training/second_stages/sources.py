@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 
 from calibrant.core.arrays import Array, as_array, to_numpy
+from calibrant.core.checks import check_features, check_labels
 from calibrant.core.errors import InputError
-from calibrant.predictions.predictions import check_features, check_labels
 from calibrant.training.features import (
     PenultimateFeatures,
     answered,

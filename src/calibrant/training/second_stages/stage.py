@@ -15,9 +15,10 @@ from torch.utils.data import Dataset, IterableDataset
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.arrays import Array, as_array, is_numpy, to_numpy
+from calibrant.core.checks import check_features
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.files.atomic import StrPath
-from calibrant.predictions.predictions import Predictions, check_features
+from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.training.second_stages.heads import FORMAT, write_head
 from calibrant.training.second_stages.measured import (

@@ -155,7 +155,6 @@ PASSES = """
 import sys, time
 import numpy as np
 from calibrant.scale.shards import Shards
-from calibrant.posthoc.shard_fitting import fit_shards
 from calibrant.scale.engines import Engine
 import calibrant as cb
 
@@ -172,7 +171,7 @@ def a_pass():
 
 unit = min(a_pass() for _ in range(2))
 began = time.process_time()
-fitted = fit_shards(cb.TemperatureScaling(), shards, engine=Engine(workers=1))
+fitted = cb.TemperatureScaling().fit_predictions(shards, engine=Engine(workers=1))
 print(unit, time.process_time() - began, fitted.fit_report_.iterations, fitted.temperature_)
 """
 

@@ -18,7 +18,7 @@ from calibrant.core.errors import (
 )
 from calibrant.core.exact import as_float, rounded_sum
 from calibrant.evaluation.cells import CellSums
-from calibrant.posthoc.shard_fitting import FITTED_CELLS, stand_ins
+from calibrant.posthoc.confidence.base import FITTED_CELLS, stand_ins
 from calibrant.posthoc.temperature.summed import cumulants, row_moments, widen
 from calibrant.predictions.rows import summarize
 from calibrant.scale.sampling import sample, sampled_places
@@ -84,7 +84,7 @@ def test_a_temperature_is_that_of_all_rows_however_they_are_dealt(
     whole: cb.Predictions, tmp_path: Path, cuts: list[int]
 ) -> None:
     one, many = (
-        cb.fit_shards(cb.TemperatureScaling(), dealt(whole, tmp_path / str(i), c), engine=ONE)
+        cb.TemperatureScaling().fit_predictions(dealt(whole, tmp_path / str(i), c), engine=ONE)
         for i, c in enumerate(([], cuts))
     )
     assert one.beta_ == many.beta_
@@ -98,7 +98,7 @@ def test_a_temperature_is_that_of_all_rows_however_they_are_dealt(
 def test_a_bad_first_guess_costs_passes_only(whole: cb.Predictions, tmp_path: Path) -> None:
     order = np.argsort(whole.logits.argmax(axis=1) == whole.labels)  # wrong rows come first
     shards = dealt(whole.take(order), tmp_path / "a", [10_000])
-    found = cb.fit_shards(cb.TemperatureScaling(), shards, engine=ONE)
+    found = cb.TemperatureScaling().fit_predictions(shards, engine=ONE)
     direct = cb.TemperatureScaling().fit_predictions(whole)
     assert found.beta_ == pytest.approx(direct.beta_, rel=1e-7)
     assert found.fit_report_.iterations > 1
@@ -116,7 +116,7 @@ def test_temperatures_without_an_optimum_are_those_of_one_file(tmp_path: Path) -
     ):
         shards = dealt(cb.Predictions.from_logits(rows, labels), tmp_path / str(i), [3])
         with pytest.warns(kind):
-            found = cb.fit_shards(cb.TemperatureScaling(), shards, engine=ONE)
+            found = cb.TemperatureScaling().fit_predictions(shards, engine=ONE)
         with pytest.warns(kind):
             direct = cb.TemperatureScaling().fit(rows, labels)
         assert found.beta_ == pytest.approx(direct.beta_, rel=1e-3)
@@ -125,7 +125,7 @@ def test_temperatures_without_an_optimum_are_those_of_one_file(tmp_path: Path) -
 
 def test_laplace_knows_all_rows(whole: cb.Predictions, tmp_path: Path) -> None:
     shards = dealt(whole, tmp_path / "a", [9])
-    found = cb.fit_shards(cb.make_calibrator("temperature-laplace"), shards, engine=ONE)
+    found = cb.make_calibrator("temperature-laplace").fit_predictions(shards, engine=ONE)
     assert found.uniform_ == 1 / (whole.n + 1)
 
 
@@ -134,7 +134,7 @@ def test_maps_of_the_confidence_are_those_of_all_rows(
     whole: cb.Predictions, tmp_path: Path, method: str
 ) -> None:
     one, many = (
-        cb.fit_shards(cb.make_calibrator(method), dealt(whole, tmp_path / str(i), c), engine=ONE)
+        cb.make_calibrator(method).fit_predictions(dealt(whole, tmp_path / str(i), c), engine=ONE)
         for i, c in enumerate(([], [5000, 5001]))
     )
     for name, array in many.state().items():
@@ -156,11 +156,11 @@ def test_maps_of_the_confidence_are_those_of_all_rows(
 def test_a_map_of_the_top_label_form_is_fitted_to_counts(tmp_path: Path) -> None:
     rows = cb.synthetic.top_label(5000).predictions
     cb.write_predictions(rows, tmp_path / "a.npz")
-    found = cb.fit_shards(cb.make_calibrator("isotonic"), cb.Shards(tmp_path), engine=ONE)
+    found = cb.make_calibrator("isotonic").fit_predictions(cb.Shards(tmp_path), engine=ONE)
     direct = cb.make_calibrator("isotonic").fit_predictions(rows)
     ours, theirs = (c.apply_predictions(rows).scores for c in (found, direct))
     assert np.abs(ours - theirs).mean() < 5e-3
-    other = cb.fit_shards(cb.TemperatureScaling(), cb.Shards(tmp_path), engine=ONE)
+    other = cb.TemperatureScaling().fit_predictions(cb.Shards(tmp_path), engine=ONE)
     whole = cb.TemperatureScaling().fit_predictions(rows)
     assert other.beta_ == pytest.approx(whole.beta_)  # of the event that the label is right
 
@@ -202,7 +202,7 @@ def test_other_methods_are_fitted_to_a_sample_and_say_so(
     whole: cb.Predictions, tmp_path: Path, method: str
 ) -> None:
     shards = dealt(whole, tmp_path / "a", [4000])
-    found = cb.fit_shards(cb.make_calibrator(method), shards, sample=2000, engine=ONE)
+    found = cb.make_calibrator(method).fit_predictions(shards, sample=2000, engine=ONE)
     assert found.fit_report_.notes[-1] == (
         "fitted to a uniform sample of 2000 of 20000 rows, drawn by their places (seed 0)"
     )
@@ -223,8 +223,8 @@ def test_fits_leave_out_broken_shards_when_asked_to(
     (tmp_path / "a" / "1.safetensors").unlink()
     shards = cb.Shards(tmp_path / "a")
     with pytest.raises(PredictionsError, match=r"1.npz: .* row 0"):
-        cb.fit_shards(cb.make_calibrator(method), shards, engine=ONE)
-    found = cb.fit_shards(cb.make_calibrator(method), shards, engine=ONE, skip_broken=True)
+        cb.make_calibrator(method).fit_predictions(shards, engine=ONE)
+    found = cb.make_calibrator(method).fit_predictions(shards, engine=ONE, skip_broken=True)
     assert "1.npz" in found.fit_report_.notes[-1]
     rest = cb.make_calibrator(method).fit_predictions(whole.take(np.r_[0:8000, 12_000:20_000]))
     ours, theirs = (c.predict_proba(whole.logits[:999]) for c in (found, rest))
@@ -233,4 +233,4 @@ def test_fits_leave_out_broken_shards_when_asked_to(
 
 def test_a_sample_of_nothing_is_refused(whole: cb.Predictions, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="sample must be at least 1 row"):
-        cb.fit_shards(cb.TemperatureScaling(), dealt(whole, tmp_path / "a", []), sample=0)
+        cb.TemperatureScaling().fit_predictions(dealt(whole, tmp_path / "a", []), sample=0)

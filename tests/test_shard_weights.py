@@ -67,7 +67,7 @@ def test_whole_weights_are_repeated_rows(
     assert first.n == np.count_nonzero(counts)
     for method in ("temperature", "temperature-laplace", "isotonic", "spline"):
         one, two = (
-            cb.fit_shards(cb.make_calibrator(method), s, engine=ONE) for s in (shards, again)
+            cb.make_calibrator(method).fit_predictions(s, engine=ONE) for s in (shards, again)
         )
         np.testing.assert_allclose(
             one.predict_proba(whole.scores), two.predict_proba(whole.scores), atol=1e-6
@@ -94,10 +94,10 @@ def test_sampling_weights_say_what_they_say_of_one_file(
         assert abs(found[name].low - result.low) + abs(found[name].high - result.high) < 0.3 * width
         if result.floor is not None:
             assert found[name].floor == pytest.approx(result.floor, rel=0.1), name
-    fitted = cb.fit_shards(cb.TemperatureScaling(), shards, engine=ONE)
+    fitted = cb.TemperatureScaling().fit_predictions(shards, engine=ONE)
     alone = cb.TemperatureScaling().fit_predictions(weighed(whole, weights))
     assert fitted.temperature_ == pytest.approx(alone.temperature_, rel=1e-6)
-    smart = cb.fit_shards(cb.SMART(), shards, engine=ONE)
+    smart = cb.SMART().fit_predictions(shards, engine=ONE)
     assert "each with its weight" in smart.fit_report_.notes[-1]
     expected = cb.SMART().fit_predictions(weighed(whole, weights))
     np.testing.assert_allclose(
@@ -119,7 +119,7 @@ def test_weights_dont_hang_on_how_rows_are_dealt(whole: cb.Predictions, tmp_path
         for shards in deals
     )
     assert one == two
-    fits = [cb.fit_shards(cb.TemperatureScaling(), s, engine=ONE) for s in deals]
+    fits = [cb.TemperatureScaling().fit_predictions(s, engine=ONE) for s in deals]
     assert fits[0].beta_ == fits[1].beta_
 
 
@@ -144,7 +144,7 @@ def test_what_weights_cant_be_is_said(whole: cb.Predictions, tmp_path: Path) -> 
     fractions[7] = 0.25
     shards = dealt(whole, fractions, tmp_path / "f", [100])
     with pytest.raises(NotApplicableError, match="takes weights that count rows"):
-        cb.fit_shards(cb.make_calibrator("bbq"), shards, engine=ONE)
+        cb.make_calibrator("bbq").fit_predictions(shards, engine=ONE)
     found = cb.evaluate(shards, metrics="all", resamples=5, engine=ONE)
     assert "takes weights that count rows" in found.skipped["debiased_rmsce"]
     assert "with weights" in found.skipped["classwise_ece"]
@@ -156,7 +156,7 @@ def test_what_weights_cant_be_is_said(whole: cb.Predictions, tmp_path: Path) -> 
     with pytest.raises(InputError, match="above 0 for at least one row"):
         cb.evaluate(nothing, engine=ONE)
     with pytest.raises(InputError, match="above 0 for at least one row"):
-        cb.fit_shards(cb.TemperatureScaling(), nothing, engine=ONE)
+        cb.TemperatureScaling().fit_predictions(nothing, engine=ONE)
     np.savez(tmp_path / "f" / "2.npz", logits=whole.scores[:9], labels=whole.labels[:9])
     with pytest.raises(PredictionsError, match=r"2.npz: has no 'weight' for each row"):
         cb.Shards(tmp_path / "f")

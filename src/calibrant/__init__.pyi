@@ -127,8 +127,6 @@ from calibrant.posthoc.noise import ConsistencyCalibration as ConsistencyCalibra
 from calibrant.posthoc.noise import ProbitScaling as ProbitScaling
 from calibrant.posthoc.per_label import PerLabel as PerLabel
 from calibrant.posthoc.registry import make_calibrator as make_calibrator
-from calibrant.posthoc.shard_applying import apply_shards as apply_shards
-from calibrant.posthoc.shard_fitting import fit_shards as fit_shards
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping as LogitClipping
 from calibrant.posthoc.temperature.mixtures import (
     EnsembleTemperatureScaling as EnsembleTemperatureScaling,

@@ -72,7 +72,6 @@ def fit(
     """Fit a calibrator on held-out predictions and save it."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
-    from calibrant.posthoc.shard_fitting import fit_shards
     from calibrant.posthoc.state import FORMAT
 
     source, out, method = ShardSource(files, read, engine), output.out, options.method
@@ -85,7 +84,7 @@ def fit(
         shards = source.shards([out, output.json])
         FORMAT.check_extension(out)
         with working(source, shards, f"fitting {method}") as how:
-            fit_shards(calibrator, shards, sample=options.sample, seed=options.seed, **how)
+            calibrator.fit_predictions(shards, sample=options.sample, seed=options.seed, **how)
         rows, facts = f"{shards.rows} rows of {shards.source}", {"n": shards.rows}
         facts |= {"file": shards.source, "shards": len(shards)}
     else:
@@ -171,7 +170,6 @@ def apply(
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
     from calibrant.posthoc.loading import load
-    from calibrant.posthoc.shard_applying import apply_shards
 
     source, out = ShardSource(files, read, engine), output.out
     if source.many:
@@ -180,7 +178,7 @@ def apply(
         fitted = load(calibrator)
         shards = source.shards([output.json], labelled=False)
         with working(source, shards, f"applying {fitted.method}") as how:
-            done = apply_shards(fitted, shards, str(out), **how)
+            done = fitted.apply_predictions(shards, str(out), **how)
         document = {"calibrator": str(calibrator), "method": fitted.method} | done.as_dict()
         emit(f"{fitted.method} applied: {done}", document, output.json)
         return

@@ -17,6 +17,17 @@ from calibrant.core.errors import CalibrantError, InputError, PredictionsError
 from calibrant.files.atomic import replacing
 from calibrant.files.gate import check_regular, optional
 
+# What file systems behind fsspec call the version of a file, or when it was last changed.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "mtime",
+    "last_modified",
+    "LastModified",
+    "updated",
+    "created",
+)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -106,6 +117,29 @@ def is_folder(where: str) -> bool:
     system, path = _system(where)
     with asked(where):
         return bool(system.isdir(path))
+
+
+def changed_at(where: str) -> str:
+    """Return when a file was last changed, or its version, as its file system tells it."""
+    if not is_url(where):
+        with asked(where):
+            return str(os.stat(where).st_mtime_ns)
+    system, path = _system(where)
+    with asked(where):
+        known = cast(dict[str, Any], system.info(path))
+    return str(next((known[key] for key in _VERSIONS if known.get(key) is not None), ""))
+
+
+def remove(where: str) -> None:
+    """Remove a file, if it is there."""
+    if not is_file(where):
+        return
+    if is_url(where):
+        system, path = _system(where)
+        with asked(where):
+            system.rm(path)
+    else:
+        os.remove(where)
 
 
 def entries(folder: str) -> list[str]:

@@ -30,7 +30,7 @@ from calibrant.posthoc.model_selection import (
     weights_by_likelihood,
     with_prefixes,
 )
-from calibrant.posthoc.state import AllParts, learnt
+from calibrant.posthoc.state import SAMPLE_ROWS, AllParts, learnt
 from calibrant.predictions.predictions import Predictions
 
 DEFAULT_CANDIDATES = (
@@ -114,6 +114,8 @@ class AutoCalibrator(Calibrator):
         "fewer rows than about 200, where it is temperature scaling; it may move classes",
     )
     weighs: ClassVar[bool] = True
+    # Fitting several methods takes its time for half as many rows.
+    sample_rows: ClassVar[int] = SAMPLE_ROWS // 2
     keeps_prediction: ClassVar[bool] = cast(bool, AllParts(False))
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from calibrant.core.arrays import (
     row_chunks,
     to_numpy,
 )
-from calibrant.core.checks import check_features, check_labels
+from calibrant.core.checks import check_labels
 from calibrant.core.errors import (
     InputError,
     NotApplicableError,
@@ -39,47 +39,24 @@ from calibrant.core.errors import (
 from calibrant.core.fit_report import FitReport
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
-from calibrant.core.weights import are_counts
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
-from calibrant.posthoc.facts import Facts
-from calibrant.posthoc.state import Estimator, FittedForm, save
+from calibrant.posthoc.needs import checked_features, fitted_form, lacking, rows_for
+from calibrant.posthoc.state import Estimator, save
 from calibrant.predictions.names import are_words, listed, numbered
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
     from calibrant.export.torch_module import CalibratorModule
-
-
-FORMS: dict[FittedForm, str] = {
-    "rows": "a score for every class",
-    "binary": "one score a row",
-    "toplabel": "the confidence of the predicted label alone",
-}
-# What a method may need besides logits and labels: what that is, and the keys that hold it.
-NEEDS = {
-    "features": ("features of shape (N, D)", "'features'"),
-    "head": ("the last layer", "'head_weight' and 'head_bias'"),
-}
-ONLY_COUNTS = "method '{}' takes weights that count rows, whole numbers, only"
-# A method that doesn't heed weights gets no more than so many repeats of a row, on average.
-MOST_REPEATS = 100
+    from calibrant.posthoc.shards import AppliedShards, ShardWork
+    from calibrant.scale.engines import Engine
+    from calibrant.scale.map_reduce import Watcher
+    from calibrant.scale.shards import Shards
 
 
 @dataclass(eq=False)
 class Calibrator(Estimator, ABC):
     """A map from logits to probabilities, fitted on held-out rows.
-
-    Class attributes:
-        keeps_prediction: whether the predicted class of every row is kept by construction.
-        facts: what a person should know before choosing it, in short.
-        weighs: whether `_fit` heeds weights; if not, a row is repeated as often as its weight says.
-        needs: what `fit` needs besides logits and labels: "features" (N, D), which `predict_proba`
-            needs as well, and "head", the last layer.
-        fits_masked: whether `fit` takes rows that mask classes with minus infinity. A masked class
-            keeps probability 0 and changes nothing for the others.
-        fits_top_label: whether it can be fitted to the top-label form, which has no scores of the
-            other classes: to "is the predicted label right?" by its confidence.
 
     Examples:
         >>> import calibrant as cb
@@ -91,13 +68,6 @@ class Calibrator(Estimator, ABC):
         temperature 1 True True
         vector 20 False False
     """
-
-    keeps_prediction: ClassVar[bool]
-    facts: ClassVar[Facts | None] = None
-    needs: ClassVar[tuple[str, ...]] = ()
-    fits_masked: ClassVar[bool] = False
-    fits_top_label: ClassVar[bool] = False
-    weighs: ClassVar[bool] = False
 
     def fit(
         self,
@@ -137,21 +107,92 @@ class Calibrator(Estimator, ABC):
         self.called_ = self.class_names_ if are_words(labels) else None
         return self
 
-    def fit_predictions(self, predictions: Predictions) -> Self:
-        """Fit on everything that is known of these held-out rows; see `fit`."""
+    # Parameters: all but the first are about many files, and are those of `apply_predictions`.
+    def fit_predictions(
+        self,
+        predictions: Predictions | Shards,
+        *,
+        sample: int | None = None,
+        seed: int = 0,
+        engine: Engine | None = None,
+        skip_broken: bool = False,
+        watch: Watcher | None = None,
+    ) -> Self:
+        """Fit on everything that is known of these held-out rows; see `fit`.
+
+        Many files are read in bounded memory. One temperature (`temperature`,
+        `temperature-laplace`) is fitted to sums over all rows, and is as exact as that of one file.
+        Maps of the confidence in their top-label form are fitted to counts of all rows in 65 536
+        cells of log odds. Everything else is fitted to a uniform sample of the rows; the fit report
+        says of how many. Fits don't depend on how rows are dealt to files.
+
+        Args:
+            predictions: rows in memory, or many files.
+            sample: rows of the sample; None for two million, one million for chains and `auto`, and
+                no more than 67 million numbers in all.
+            seed: of the sample.
+            engine: who reads many files; processes on all cores for None.
+            skip_broken: leave out files that turn out broken, and say so in the report.
+            watch: called with a `Progress` as files are done.
+
+        Raises:
+            PredictionsError: a row can't be used, or something is missing that the method needs.
+            InputError: an argument is out of range.
+
+        Examples:
+            >>> import numpy as np
+            >>> import calibrant as cb
+            >>> val = cb.load_sample("validation")
+            >>> for i in range(2):
+            ...     half = val.take(slice(2500 * i, 2500 * (i + 1)))
+            ...     np.savez(f"val-{i}.npz", logits=half.logits, labels=half.labels)
+            >>> shards, one = cb.Shards("val-*.npz"), cb.Engine(workers=1)
+            >>> found = cb.TemperatureScaling().fit_predictions(shards, engine=one)
+            >>> whole = cb.TemperatureScaling().fit_predictions(val)
+            >>> abs(found.temperature_ - whole.temperature_) < 1e-6
+            True
+        """
+        if not isinstance(predictions, Predictions):
+            from calibrant.posthoc.shards import ShardWork
+
+            if sample is not None and sample < 1:
+                raise InputError(f"sample must be at least 1 row, not {sample}")
+            work = ShardWork.on(predictions, engine, watch, skip_broken)
+            return self._fit_shards(work, sample, seed)
+        self._fit_memory(predictions)
+        return self
+
+    def _fit_memory(self, predictions: Predictions) -> None:
         self.called_ = None
         self.class_names_ = None if predictions.kind == "toplabel" else predictions.class_names
         rows = self._prepared(predictions)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
         if self.n_parameters > rows.n:
-            note = (
+            self._note(
                 f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
                 f"'{self.method}'; a method with fewer is safer"
             )
-            report = self.fit_report_
-            self.fit_report_ = replace(report, notes=tuple(dict.fromkeys((*report.notes, note))))
+
+    def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:
+        report = self._fit_sums(work)
+        if report is None:
+            rows, note = work.sampled(self.sample_rows, sample, seed)
+            self.fit_predictions(rows)._note(note)
+        else:
+            self.fit_report_ = report
+        for name in sorted(work.broken or {}):
+            self._note(f"left out: {(work.broken or {})[name]}")
+        work.shards.broken.update(work.broken or {})
         return self
+
+    def _fit_sums(self, work: ShardWork) -> FitReport | None:
+        """Learn from sums over all rows of many files, or return None to be given a sample."""
+        return None
+
+    def _note(self, note: str) -> None:
+        report = self.fit_report_
+        self.fit_report_ = replace(report, notes=tuple(dict.fromkeys((*report.notes, note))))
 
     def _prepared(self, predictions: Predictions) -> Predictions:
         """Return the rows as `_fit` takes them, once they and the arguments are fine."""
@@ -159,33 +200,12 @@ class Calibrator(Estimator, ABC):
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
-        predictions = self._heeded(predictions)
+        predictions = rows_for(self, predictions)
         rows = predictions.as_correctness().as_logits()
         if not self.fits_masked:
             self._refuse_masks(rows.scores)
         self.n_classes_, self.form_ = int(rows.scores.shape[1]), fitted_form(predictions)
         return rows
-
-    def _heeded(self, predictions: Predictions) -> Predictions:
-        """Return the rows that count, with weights only if the method heeds them.
-
-        A method that doesn't is given rows as often as whole weights say, copies of one as
-        a cluster.
-
-        Raises:
-            NotApplicableError: it doesn't, and weights are no whole numbers, or too large.
-        """
-        rows = predictions.counted
-        if rows.weights is None or self.weighs:
-            return rows
-        if not are_counts(rows.weights):
-            raise NotApplicableError(ONLY_COUNTS.format(self.method))
-        if rows.weights.sum() > MOST_REPEATS * rows.n:
-            raise NotApplicableError(
-                f"method '{self.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "
-                "times in all; take one that heeds weights"
-            )
-        return rows.repeated_together()
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
         """Return what `predictions` lack of what `fit` needs, as a clause, or None.
@@ -194,39 +214,7 @@ class Calibrator(Estimator, ABC):
             predictions: the rows.
             to_apply: ask about `predict_proba`, which needs less.
         """
-        if predictions.kind == "toplabel" and not self.fits_top_label:
-            return (
-                f"it needs a score for every class, and {predictions.source} has only the "
-                "confidence of the predicted label"
-            )
-        held: dict[str, Any] = {"features": predictions.features, "head": predictions.head}
-        for need in self.needs:
-            if held[need] is None and (need == "features" or not to_apply):
-                what, keys = NEEDS[need]
-                return f"it needs {what}, and {predictions.source} has no {keys}"
-        form = fitted_form(predictions)
-        fitted = hasattr(self, "fit_report_")
-        if to_apply and fitted and form != self.form_ and "toplabel" in (form, self.form_):
-            return (
-                f"it was fitted to {FORMS[self.form_]}, and {predictions.source} holds "
-                f"{FORMS[form]}"
-            )
-        names, called = predictions.class_names, self.class_names_
-        if to_apply and fitted and form != "toplabel" and names and called and names != called:
-            return (
-                f"it was fitted to the classes {listed(called)}, and {predictions.source} has "
-                f"{listed(names)}, in this order"
-            )
-        if to_apply and "features" in self.needs and fitted:
-            found, width = int(held["features"].shape[1]), self.feature_width
-            if width is not None and found != width:
-                return f"it was fitted for {width} features, and {predictions.source} has {found}"
-        return None
-
-    @property
-    def feature_width(self) -> int | None:
-        """Number of features D that it was fitted for; None if it needs none."""
-        return None
+        return lacking(self, predictions, to_apply=to_apply)
 
     def predict_proba(self, logits: Array, features: Array | None = None) -> Array:
         """Return (N, K) calibrated probabilities, of the same array kind as `logits`.
@@ -244,7 +232,7 @@ class Calibrator(Estimator, ABC):
             beside = None if features is None else as_array(features)[None, ...]
             return self.predict_proba(rows[None, :], beside)[0, :]
         checked = self._checked(rows)
-        known = self._checked_features(features, int(checked.shape[0]))
+        known = checked_features(self, features, int(checked.shape[0]))
         return apply_map(self.transform, checked, known, self.map_arrays(), self.widest())
 
     @abstractmethod
@@ -281,14 +269,72 @@ class Calibrator(Estimator, ABC):
         """Return how many numbers `transform` holds a row, where that is more than K; else 0."""
         return 0
 
-    def apply_predictions(self, predictions: Predictions) -> Predictions:
+    @overload
+    def apply_predictions(self, predictions: Predictions, out: None = None) -> Predictions: ...
+
+    @overload
+    def apply_predictions(
+        self,
+        predictions: Shards,
+        out: StrPath,
+        *,
+        engine: Engine | None = None,
+        skip_broken: bool = False,
+        watch: Watcher | None = None,
+    ) -> AppliedShards: ...
+
+    def apply_predictions(
+        self,
+        predictions: Predictions | Shards,
+        out: StrPath | None = None,
+        *,
+        engine: Engine | None = None,
+        skip_broken: bool = False,
+        watch: Watcher | None = None,
+    ) -> Predictions | AppliedShards:
         """Return the same rows with calibrated probabilities for scores.
 
         What is known of the rows stays, but for the last layer, which makes other scores.
 
+        Of many files each goes to a file of its name and format in a folder, and folders below the
+        one that all of them share stay. Each file is there whole or not at all; called again,
+        whatever ended it, it goes on with what is missing, and makes those anew whose inputs have
+        changed.
+
+        Args:
+            predictions: rows in memory, or many files (``Shards(..., labelled=False)`` where there
+                are no labels).
+            out: of many files the folder, a path or URL.
+            engine: who works on many files; processes on all cores for None.
+            skip_broken: leave out files that turn out broken.
+            watch: called with a `Progress` as files are done.
+
         Raises:
             PredictionsError: what `predict_proba` refuses, or another form than it was fitted to.
+            InputError: files of other classes, or a folder that holds something else.
+
+        Examples:
+            >>> import numpy as np
+            >>> import calibrant as cb
+            >>> for i in range(2):
+            ...     np.savez(f"part-{i}.npz", logits=np.eye(3) * 4, labels=[0, 1, 2 - i])
+            >>> shards, one = cb.Shards("part-*.npz"), cb.Engine(workers=1)
+            >>> scaling = cb.TemperatureScaling().fit_predictions(shards, engine=one)
+            >>> print(scaling.apply_predictions(shards, "calibrated", engine=one))
+            6 rows in calibrated: 2 files written
+            >>> print(scaling.apply_predictions(shards, "calibrated", engine=one))
+            6 rows in calibrated: 0 files written, 2 there before
+            >>> cb.Shards("calibrated")
+            <Shards: 2 files, 6 rows x 3 classes, probs>
         """
+        if not isinstance(predictions, Predictions):
+            from calibrant.posthoc.shards import ShardWork, apply_to_shards
+
+            work = ShardWork.on(predictions, engine, watch, skip_broken)
+            return apply_to_shards(self, work, out)
+        return self._applied(predictions)
+
+    def _applied(self, predictions: Predictions) -> Predictions:
         reason = self.lacks(predictions, to_apply=True)
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
@@ -337,24 +383,6 @@ class Calibrator(Estimator, ABC):
                 f"needs logits of shape (N, {self.n_classes_}), not {tuple(logits.shape)}"
             )
         return logits
-
-    def _checked_features(self, features: Array | None, rows: int) -> Array | None:
-        if "features" not in self.needs:
-            return features
-        width = self.feature_width
-        shape = f"({rows}, {'D' if width is None else width})"
-        if features is None:
-            raise PredictionsError(
-                f"this {type(self).__name__} needs features of shape {shape} beside the logits"
-            )
-        known = as_array(features)
-        check_features(known, rows, "predict_proba")
-        if width is not None and known.shape[1] != width:
-            raise PredictionsError(
-                f"this {type(self).__name__} was fitted for {width} features and needs 'features' "
-                f"of shape {shape}, not {tuple(known.shape)}"
-            )
-        return known
 
     def predict(self, logits: Array, features: Array | None = None) -> NDArray[Any]:
         """Return the (N,) predicted classes, as `classes_` has them.
@@ -522,10 +550,3 @@ class Calibrator(Estimator, ABC):
             class_names=class_names,
             behind=None if behind is None else Behind(behind, output, features_output),
         )
-
-
-def fitted_form(predictions: Predictions) -> FittedForm:
-    """Return what a calibrator that is fitted to `predictions` is about."""
-    if predictions.kind == "toplabel":
-        return "toplabel"
-    return "binary" if predictions.binary else "rows"

@@ -18,6 +18,7 @@ from calibrant.posthoc.array_ops import scores_behind
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.facts import Facts
 from calibrant.posthoc.fitting.cross_validation import fold_numbers, seen_through
+from calibrant.posthoc.state import SAMPLE_ROWS
 from calibrant.predictions.predictions import Predictions
 
 # A step of so few numbers is hardly too sure of the rows that it was fitted to.
@@ -59,6 +60,8 @@ class Chain(Calibrator):
     method: ClassVar[str] = ""
     # Each step says for itself what it makes of weights.
     weighs: ClassVar[bool] = True
+    # Fitting several methods takes its time for half as many rows.
+    sample_rows: ClassVar[int] = SAMPLE_ROWS // 2
     keeps_prediction: ClassVar[bool] = False
     kinds: ClassVar[tuple[type[Calibrator], ...]] = ()
 

@@ -21,7 +21,8 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibratorFileError
 from calibrant.core.fit_report import FitReport
 from calibrant.files.atomic import StrPath
-from calibrant.posthoc.base import FORMS, Calibrator
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.needs import FORMS
 from calibrant.posthoc.per_label import PerLabel
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import FORMAT, misfit

@@ -58,12 +58,7 @@ class PerLabel(Calibrator):
         made._like = calibrator
         return made
 
-    def fit_predictions(self, predictions: Predictions) -> Self:
-        """Fit a calibrator to the rows of each label.
-
-        Raises:
-            PredictionsError: there are no many labels.
-        """
+    def _fit_memory(self, predictions: Predictions) -> None:
         names = predictions.label_names
         if names is None:
             raise PredictionsError(
@@ -85,14 +80,8 @@ class PerLabel(Calibrator):
             all(report.converged for report in reports),
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         )
-        return self
 
-    def apply_predictions(self, predictions: Predictions) -> Predictions:
-        """Return the same rows, each recalibrated by the calibrator of its label.
-
-        Raises:
-            PredictionsError: other labels than those it was fitted to.
-        """
+    def _applied(self, predictions: Predictions) -> Predictions:
         names, index = predictions.label_names, predictions.label_index
         known = list(self.by_label_)
         if names is None or index is None or [*map(_key, names)] != known:

@@ -36,7 +36,7 @@ def located(wheres: Where | Sequence[Where]) -> list[str]:
     """Return the files that are meant, each once.
 
     A folder stands for the files of predictions in it, by name (``2`` before ``10``); one
-    that holds ``logits.npy`` and the like is itself one set. In a folder that `apply_shards` wrote
+    that holds ``logits.npy`` and the like is itself one set. In a folder that a calibrator wrote
     folders count as well. A pattern with ``*``, ``?`` or ``[`` stands for what it finds, sorted
     alike. A manifest (``.txt``, ``.list``, ``.manifest``: a place a line; ``.json``: a list of
     them) stands for what it names, in its order, beside itself.

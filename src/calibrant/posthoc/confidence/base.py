@@ -9,10 +9,11 @@ side, so that one look-up serves all of them: the probability p of class k is re
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
 import array_api_compat.numpy as xnp
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arguments import check_arguments
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
+from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import (
@@ -35,9 +37,22 @@ from calibrant.posthoc.array_ops import (
     unmasked,
     within,
 )
-from calibrant.posthoc.base import Calibrator, FittedForm
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.needs import ONLY_COUNTS
+from calibrant.posthoc.state import FittedForm
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_top
 
+if TYPE_CHECKING:
+    from calibrant.evaluation.cells import CellSums
+    from calibrant.posthoc.shards import ShardWork
+    from calibrant.scale.shards import Shard
+
+# Rows of many files are counted in cells even in log odds from -27.6 to 27.6: each moves odds by
+# less than a thousandth.
+FITTED_CELLS = (1, 1 << 16)
+# Rows that stand for all of them where a map of the confidence is fitted.
+STAND_INS = 1 << 18
 # Room for the probabilities of a class, 0 to 1, and a gap to those of the next.
 APART = 2.0
 # Beyond all probabilities of a class and before those of the next.
@@ -169,6 +184,20 @@ class ConfidenceMap(Calibrator):
         self.fit_report_ = self._fit_map(confidence, correct)
         return self
 
+    def _fit_sums(self, work: ShardWork) -> FitReport | None:
+        shards = work.shards
+        if shards.binary or not self.keeps_prediction:
+            return None
+        cells = work.gathered(count_cells, operator.add)
+        if cells.n == 0:
+            raise InputError(f"{shards.source}: 'weight' must be above 0 for at least one row")
+        if not (cells.counts or self.weighs):
+            raise NotApplicableError(ONLY_COUNTS.format(self.method))
+        form: FittedForm = "toplabel" if shards.kind == "toplabel" else "rows"
+        report = self.fit_confidences(*stand_ins(cells), shards.n_classes or 2, form).fit_report_
+        note = f"fitted to counts of {cells.n} rows in {FITTED_CELLS[1]} cells of log odds"
+        return replace(report, n=cells.n, notes=(*report.notes, note))
+
     def _fit(self, predictions: Predictions) -> FitReport:
         if self.of_event:
             confidence, correct = _of_class_1(predictions.scores), predictions.labels == 1
@@ -290,3 +319,49 @@ def mixed_with_uniform(value: FloatArray, rows: float, classes: int) -> FloatArr
         classes: number of classes K.
     """
     return value + (1 / classes - value) / (rows + 1)
+
+
+def count_cells(shard: Shard) -> CellSums:
+    """Return how many rows of a shard, right and wrong, lie in each cell of log odds."""
+    from calibrant.evaluation.cells import CellSums
+
+    found = CellSums.none(FITTED_CELLS, weighted=shard.weighted)
+    for batch in shard.batches():
+        rows = batch.predictions
+        if rows.weights is not None:
+            rows = rows.take(np.flatnonzero(rows.weights))
+        if rows.n:
+            top = score_top(rows)
+            found += CellSums.of(top.confidence, top.correct, FITTED_CELLS, rows.weights)
+    return found
+
+
+def stand_ins(sums: CellSums, most: int = STAND_INS) -> tuple[FloatArray, FloatArray]:
+    """Return rows that stand for all: as many, or `most` at equal steps through their ranks.
+
+    With weights as many as all rows weigh, which then count alike.
+
+    In its cell each row has a place of its own, and right rows are spread among wrong ones, so that
+    running sums over the stand-ins are off from those over the rows by less than one of them.
+
+    Returns:
+        (M,) confidences, ascending, and (M,) 1.0 for right rows, else 0.0.
+    """
+    from calibrant.evaluation.cells import edges_of
+
+    cells = sums.cells()
+    count = cells.count.sum(axis=0)
+    ends, hits = np.cumsum(count), np.cumsum(cells.count[1])
+    n = float(ends[-1])
+    m = min(round(n), most)
+    ranks = np.arange(m + 1) * (n / m)
+    reached = np.interp(ranks, np.append(0.0, ends), np.append(0.0, hits)) * (m / n)
+    correct = np.diff(np.floor(reached + 1e-9))
+    middle = (ranks[1:] + ranks[:-1]) / 2
+    cell = np.minimum(np.searchsorted(ends, middle, side="right"), len(ends) - 1)
+    within = (middle - (ends - count)[cell]) / count[cell] - 0.5
+    position = cells.position[cell]
+    edges = edges_of(sums.grid)
+    above = edges[np.minimum(np.searchsorted(edges, position, side="left"), len(edges) - 1)]
+    below = edges[np.maximum(np.searchsorted(edges, position, side="left") - 1, 0)]
+    return position + 2 * within * np.minimum(position - below, above - position), correct

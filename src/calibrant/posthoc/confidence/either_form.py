@@ -14,9 +14,9 @@ from calibrant.core.arrays import Array, FloatArray, IntArray, masked_classes, t
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import as_type, columns, softmax, sums, zero_where_masked
-from calibrant.posthoc.base import Calibrator, FittedForm
+from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.confidence.base import APART, ConfidenceMap, mixed_with_uniform
-from calibrant.posthoc.state import learnt
+from calibrant.posthoc.state import FittedForm, learnt
 from calibrant.predictions.predictions import Predictions
 
 Form = Literal["top-label", "one-vs-rest"]

@@ -35,6 +35,7 @@ from calibrant.posthoc.features.base import (
     blocks,
     choose_references,
 )
+from calibrant.posthoc.needs import checked_features
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import fit_temperature, warn_of
@@ -129,7 +130,7 @@ class ProximityMap(NeighbourCalibrator):
         Unlike those of `predict_proba`, they may lie below 1 / K.
         """
         checked = self._checked(logits)
-        known = self._checked_features(features, int(checked.shape[0]))
+        known = checked_features(self, features, int(checked.shape[0]))
 
         def of(xp: Any, rows: Array, beside: Array, learnt: Learnt, masks: bool) -> Array:
             label = xp.astype(xp.argmax(rows, axis=1), xp.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from calibrant.posthoc.facts import ONE, PASSES, Facts
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.rows import RowSummary
+
+if TYPE_CHECKING:
+    from calibrant.posthoc.shards import ShardWork
 
 
 @dataclass(eq=False)
@@ -106,6 +109,16 @@ class LaplaceTemperatureScaling(Mixture):
         every = total(predictions.n, predictions.weights)
         self.beta_, self.uniform_ = fit.beta, 1 / (every + 1)
         return fit.report(predictions.n)
+
+    def _fit_sums(self, work: ShardWork) -> FitReport | None:
+        from calibrant.posthoc.temperature.summed import fit_temperature_to
+
+        if not work.scores_of_classes:
+            return None
+        fit, every = fit_temperature_to(work)
+        self.beta_, self.uniform_ = fit.beta, 1 / (every + 1)
+        self.n_classes_ = work.shards.n_classes or 0
+        return fit.report(work.rows)
 
     def mixture_weights(self, learnt: Learnt) -> tuple[Array, Array | None, Array]:
         """Return 1 - w, nothing, and w."""

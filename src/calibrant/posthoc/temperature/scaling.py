@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary
 from calibrant.predictions.temperature import fit_temperature
+
+if TYPE_CHECKING:
+    from calibrant.posthoc.shards import ShardWork
 
 
 @dataclass(eq=False)
@@ -185,6 +188,15 @@ class TemperatureScaling(SummaryTemperature):
         fit = fit_temperature(rows)
         self.beta_ = fit.beta
         return fit.report(rows.n)
+
+    def _fit_sums(self, work: ShardWork) -> FitReport | None:
+        from calibrant.posthoc.temperature.summed import fit_temperature_to
+
+        if not work.scores_of_classes:
+            return None
+        fit, _ = fit_temperature_to(work)
+        self.beta_, self.n_classes_ = fit.beta, work.shards.n_classes or 0
+        return fit.report(work.rows)
 
     def betas(self, xp: Any, logits: Array, learnt: Learnt, masks: bool) -> Array:
         """Return the one inverse temperature."""

@@ -40,6 +40,7 @@ from calibrant.core.errors import (
 )
 from calibrant.core.exact import as_float, exact_sum, mean_of, rounded_sum
 from calibrant.core.weights import are_counts
+from calibrant.posthoc.shards import ShardWork
 from calibrant.predictions.curves import DOUBLE_PRECISION_CLASSES_AT_ONE
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import (
@@ -50,8 +51,7 @@ from calibrant.predictions.temperature import (
     find_root,
     fit_temperature,
 )
-from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import Task, Watcher, gathered
+from calibrant.scale.map_reduce import Task
 from calibrant.scale.sampling import chosen_rows
 from calibrant.scale.shards import Shard, Shards
 
@@ -297,35 +297,25 @@ def first_rows(shards: Shards, broken: dict[str, str] | None = None) -> Predicti
     return rows.counted
 
 
-def fit_temperature_to(
-    shards: Shards,
-    engine: Engine,
-    watch: Watcher | None = None,
-    broken: dict[str, str] | None = None,
-) -> tuple[TemperatureFit, float]:
+def fit_temperature_to(work: ShardWork) -> tuple[TemperatureFit, float]:
     """Return the temperature of greatest likelihood of all rows of all shards, and their number.
 
     The number is what rows weigh where weights count them. As `fit_temperature` where no finite
-    temperature is best. `iterations` counts the passes over all rows. Shards that can't be read go
-    into `broken`, with the reason; None to end with them.
+    temperature is best. `iterations` counts the passes over all rows.
 
     Raises:
-        PredictionsError: the top-label form, or a row that can't be used.
+        PredictionsError: a row that can't be used.
     """
-    if shards.n_classes is None:
-        raise PredictionsError(
-            f"{shards.source}: a temperature needs a score for every class; a map of the "
-            "confidence, such as isotonic, can be fitted to the confidence of the predicted label"
-        )
+    shards = work.shards
     passes = 0
 
     def sums_at(beta: float) -> CurveSums:
         nonlocal passes
         passes += 1
         function = partial(sum_curves, beta=beta, checked=passes > 1)
-        return gathered(engine, function, shards.shards, CurveSums.__add__, watch, broken)
+        return work.gathered(function, CurveSums.__add__)
 
-    beta = fit_temperature(first_rows(shards, broken).summary).beta
+    beta = fit_temperature(first_rows(shards, work.broken).summary).beta
     sums = sums_at(beta)
     if sums.weight == 0:
         raise InputError(f"{shards.source}: 'weight' must be above 0 for at least one row")

@@ -1,0 +1,108 @@
+"""What a method needs of rows besides logits and labels, and what rows lack of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from calibrant.core.arrays import Array, as_array
+from calibrant.core.checks import check_features
+from calibrant.core.errors import NotApplicableError, PredictionsError
+from calibrant.core.weights import are_counts
+from calibrant.posthoc.state import Estimator, FittedForm
+from calibrant.predictions.names import listed
+from calibrant.predictions.predictions import Predictions
+
+FORMS: dict[FittedForm, str] = {
+    "rows": "a score for every class",
+    "binary": "one score a row",
+    "toplabel": "the confidence of the predicted label alone",
+}
+# What a method may need besides logits and labels: what that is, and the keys that hold it.
+NEEDS = {
+    "features": ("features of shape (N, D)", "'features'"),
+    "head": ("the last layer", "'head_weight' and 'head_bias'"),
+}
+ONLY_COUNTS = "method '{}' takes weights that count rows, whole numbers, only"
+# A method that doesn't heed weights gets no more than so many repeats of a row, on average.
+MOST_REPEATS = 100
+
+
+def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
+    """Return the rows that count, with weights only if the method heeds them.
+
+    A method that doesn't is given rows as often as whole weights say, copies of one as
+    a cluster.
+
+    Raises:
+        NotApplicableError: it doesn't, and weights are no whole numbers, or too large.
+    """
+    rows = predictions.counted
+    if rows.weights is None or estimator.weighs:
+        return rows
+    if not are_counts(rows.weights):
+        raise NotApplicableError(ONLY_COUNTS.format(estimator.method))
+    if rows.weights.sum() > MOST_REPEATS * rows.n:
+        raise NotApplicableError(
+            f"method '{estimator.method}' would repeat {rows.n} rows {rows.weights.sum():.0f} "
+            "times in all; take one that heeds weights"
+        )
+    return rows.repeated_together()
+
+
+def lacking(estimator: Estimator, predictions: Predictions, *, to_apply: bool) -> str | None:
+    """Return what `predictions` lack of what `estimator` needs, as a clause; see `lacks`."""
+    if predictions.kind == "toplabel" and not estimator.fits_top_label:
+        return (
+            f"it needs a score for every class, and {predictions.source} has only the "
+            "confidence of the predicted label"
+        )
+    held: dict[str, Any] = {"features": predictions.features, "head": predictions.head}
+    for need in estimator.needs:
+        if held[need] is None and (need == "features" or not to_apply):
+            what, keys = NEEDS[need]
+            return f"it needs {what}, and {predictions.source} has no {keys}"
+    form = fitted_form(predictions)
+    fitted = hasattr(estimator, "fit_report_")
+    if to_apply and fitted and form != estimator.form_ and "toplabel" in (form, estimator.form_):
+        return (
+            f"it was fitted to {FORMS[estimator.form_]}, and {predictions.source} holds "
+            f"{FORMS[form]}"
+        )
+    names, called = predictions.class_names, estimator.class_names_
+    if to_apply and fitted and form != "toplabel" and names and called and names != called:
+        return (
+            f"it was fitted to the classes {listed(called)}, and {predictions.source} has "
+            f"{listed(names)}, in this order"
+        )
+    if to_apply and "features" in estimator.needs and fitted:
+        found, width = int(held["features"].shape[1]), estimator.feature_width
+        if width is not None and found != width:
+            return f"it was fitted for {width} features, and {predictions.source} has {found}"
+    return None
+
+
+def checked_features(estimator: Estimator, features: Array | None, rows: int) -> Array | None:
+    """Return the features of so many rows, once they are those that `estimator` needs."""
+    if "features" not in estimator.needs:
+        return features
+    width = estimator.feature_width
+    shape = f"({rows}, {'D' if width is None else width})"
+    if features is None:
+        raise PredictionsError(
+            f"this {type(estimator).__name__} needs features of shape {shape} beside the logits"
+        )
+    known = as_array(features)
+    check_features(known, rows, "predict_proba")
+    if width is not None and known.shape[1] != width:
+        raise PredictionsError(
+            f"this {type(estimator).__name__} was fitted for {width} features and needs 'features' "
+            f"of shape {shape}, not {tuple(known.shape)}"
+        )
+    return known
+
+
+def fitted_form(predictions: Predictions) -> FittedForm:
+    """Return what a calibrator that is fitted to `predictions` is about."""
+    if predictions.kind == "toplabel":
+        return "toplabel"
+    return "binary" if predictions.binary else "rows"

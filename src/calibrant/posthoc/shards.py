@@ -1,0 +1,318 @@
+"""Predictions in many files: what a calibrator is fitted to, and what it is applied to.
+
+A fit reads sums over all rows or a uniform sample of them, in bounded memory; none of it depends on
+how rows are dealt to files. Applied shard to shard, what is done is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from os import fspath
+from typing import Any, TypeVar
+
+import numpy as np
+
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.text import counted
+from calibrant.files.assembly import to_columns
+from calibrant.files.atomic import StrPath
+from calibrant.files.formats import open_writer
+from calibrant.files.opening import (
+    changed_at,
+    entries,
+    is_file,
+    is_folder,
+    is_url,
+    make_folder,
+    name_of,
+    open_binary,
+    remove,
+    replacing_anywhere,
+    within,
+)
+from calibrant.files.options import ReadOptions
+from calibrant.files.reading import PredictionFile
+from calibrant.files.writing import written_as
+from calibrant.predictions.predictions import Predictions
+from calibrant.scale.engines import Engine
+from calibrant.scale.file_discovery import RECORD
+from calibrant.scale.map_reduce import Task, Watcher, gathered, left_out, through
+from calibrant.scale.sampling import sample
+from calibrant.scale.shards import Shard, Shards
+
+# Numbers of a sample at most: those of a wide vocabulary take gigabytes otherwise.
+SAMPLE_NUMBERS = 1 << 26
+# Of an input so many bytes at the beginning, in the middle and at the end tell it from another.
+COMPARED_BYTES = 1 << 16
+
+Sums = TypeVar("Sums")
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """Shards that are gone through for a fit, and who does it.
+
+    Attributes:
+        shards: the files.
+        engine: who does the work.
+        watch: called with a `Progress` as shards are done.
+        broken: takes up files that can't be read, with the reason; None to end with them.
+    """
+
+    shards: Shards
+    engine: Engine
+    watch: Watcher | None
+    broken: dict[str, str] | None
+
+    @classmethod
+    def on(
+        cls, shards: Any, engine: Engine | None, watch: Watcher | None, skip_broken: bool
+    ) -> ShardWork:
+        """Return the work on some shards.
+
+        Raises:
+            PredictionsError: they are none.
+        """
+        if not isinstance(shards, Shards):
+            raise PredictionsError(
+                "rows are given as Predictions, such as Predictions.from_logits(logits, labels) or "
+                f"read_predictions(file), or as Shards, not as {type(shards).__name__}"
+            )
+        return cls(shards, engine or Engine(), watch, dict(shards.broken) if skip_broken else None)
+
+    @property
+    def scores_of_classes(self) -> bool:
+        """Whether rows have a score for every class, and aren't about one event."""
+        return self.shards.kind != "toplabel" and not self.shards.binary
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the files that can be read."""
+        return sum(s.rows for s in self.shards if s.where not in (self.broken or {}))
+
+    def gathered(
+        self, function: Callable[[Shard], Sums], join: Callable[[Sums, Sums], Sums]
+    ) -> Sums:
+        """Return what `function` makes of all shards, joined two by two as they are done."""
+        shards = self.shards.shards
+        return gathered(self.engine, function, shards, join, self.watch, self.broken)
+
+    def sampled(self, most: int, wanted: int | None, seed: int) -> tuple[Predictions, str]:
+        """Return a uniform sample of the rows, and what a fit to it notes.
+
+        Args:
+            most: rows of it, where nobody says how many; fewer of very wide ones.
+            wanted: rows of it, or None.
+            seed: of the draw.
+        """
+        shards = self.shards
+        usual = min(most, max(1, SAMPLE_NUMBERS // (shards.n_classes or 1)))
+        rows = usual if wanted is None else wanted
+        held = sample(shards, rows, seed, self.engine, self.watch, self.broken)
+        weighed = ", each with its weight" if shards.weighted else ""
+        return held, (
+            f"fitted to a uniform sample of {held.n} of {self.rows} rows, drawn by their places "
+            f"(seed {seed}){weighed}"
+        )
+
+
+@dataclass(frozen=True)
+class AppliedShards:
+    """What `Calibrator.apply_predictions` did with many files.
+
+    Attributes:
+        out: the folder.
+        written: the files that were written, in order; before: how many were there already.
+        rows: rows of all of them.
+        broken: files that were left out, with the reason.
+    """
+
+    out: str
+    written: tuple[str, ...]
+    before: int
+    rows: int
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON takes them."""
+        return {
+            "out": self.out,
+            "shards": len(self.written) + self.before,
+            "written": list(self.written),
+            "there_before": self.before,
+            "n": self.rows,
+            "shards_left_out": left_out(self.broken),
+        }
+
+    def __str__(self) -> str:
+        done = counted(len(self.written), "file")
+        text = f"{counted(self.rows, 'row')} in {self.out}: {done} written"
+        if self.before:
+            text += f", {self.before} there before"
+        lines = [f"left out: {self.broken[name]}" for name in sorted(self.broken)]
+        return "\n".join([text, *lines])
+
+
+def apply_to_shards(calibrator: Any, work: ShardWork, out: StrPath | None) -> AppliedShards:
+    """Write the calibrated probabilities of each file; see `Calibrator.apply_predictions`."""
+    if out is None:
+        raise InputError("apply_predictions of many files needs `out`, the folder to write them to")
+    shards, out = work.shards, fspath(out)
+    if shards.n_classes not in (None, calibrator.n_classes_):
+        raise InputError(
+            f"{shards.source}: has {shards.n_classes} classes, but the calibrator was fitted for "
+            f"{calibrator.n_classes_}"
+        )
+    names = _names(shards.shards)
+    targets = [within(out, name) for name in names]
+    sources = {shard.where for shard in shards}
+    for target in targets:
+        if target in sources:
+            raise InputError(f"{target}: is read by this command; write to another folder")
+    same = _begin(out, calibrator, dict(zip(names, shards, strict=True)))
+    missing = [
+        i
+        for i, shard in enumerate(shards)
+        if not (names[i] in same and _is_whole(targets[i], shard))
+    ]
+    tasks = [Task(shards.shards[i], targets[i]) for i in missing]
+    written: dict[int, str] = {}
+
+    def take(i: int, _: int) -> None:
+        written[missing[i]] = targets[missing[i]]
+
+    if tasks:
+        function = partial(apply_to, calibrator=calibrator)
+        through(work.engine, function, tasks, take, work.watch, work.broken)
+    rows = sum(s.rows for i, s in enumerate(shards) if i in written or i not in missing)
+    done = tuple(written[i] for i in sorted(written))
+    return AppliedShards(out, done, len(shards) - len(missing), rows, work.broken or {})
+
+
+def apply_to(task: Task[str], calibrator: Any) -> int:
+    """Write what a calibrator makes of a shard where the task says; return its number of rows."""
+    shard = task.shard
+    with open_writer(task.about, shard.rows, _key_of(shard)) as writer:
+        for batch in shard.batches(features=True):
+            after = calibrator.apply_predictions(batch.predictions)
+            writer.write(to_columns(after))
+    return shard.rows
+
+
+def _key_of(shard: Shard) -> str:
+    """Return the key of a shard's calibrated scores."""
+    if shard.kind == "toplabel":
+        return "confidence"
+    return "prob" if shard.kind in ("binary", "prob", "logit") else "probs"
+
+
+def _names(shards: Sequence[Shard]) -> list[str]:
+    """Return the name of each output below the folder, all different and none above it."""
+    parts = [_parts(shard.where) for shard in shards]
+    common = 0
+    while all(len(p) > common + 1 for p in parts) and len({p[common] for p in parts}) == 1:
+        common += 1
+    names = [written_as("/".join(p[common:]), _key_of(shards[0])) for p in parts]
+    if len(names) > len(set(names)):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"two files would be written as '{twice}'; name them apart")
+    return names
+
+
+def _parts(where: str) -> list[str]:
+    """Return the folders down to a file and its name, without a step upwards.
+
+    Raises:
+        InputError: a URL with a step upwards, whose folder nobody can tell.
+    """
+    if not is_url(where):
+        return os.path.abspath(where).split(os.sep)
+    parts = where.split("/")
+    if ".." in parts:
+        raise InputError(f"{where}: a URL with '..' in it could be written outside the folder")
+    return parts
+
+
+def _begin(out: str, calibrator: Any, inputs: dict[str, Shard]) -> set[str]:
+    """Note in the folder what calibrates which files; return outputs whose inputs are as noted.
+
+    Outputs of inputs that have changed since are removed before the note says so: whatever ends the
+    command then, no output is taken for one of another input.
+
+    Args:
+        out: the folder.
+        calibrator: what is applied.
+        inputs: by name of the output.
+
+    Raises:
+        InputError: it was begun with another calibrator, or holds other files of these names.
+    """
+    record = within(out, RECORD)
+    found = {name: identity(shard) for name, shard in inputs.items()}
+    own = {"method": calibrator.method, "digest": digest(calibrator)}
+    known: dict[str, Any] = {}
+    if is_file(record):
+        with open_binary(record) as file, suppress(ValueError, AttributeError):
+            known = dict(json.loads(file.read()).items())
+        if {key: known.get(key) for key in own} != own:
+            raise InputError(
+                f"{out}: was begun with another calibrator; choose another folder, or remove it"
+            )
+    elif is_folder(out):
+        there = {name_of(place) for place in entries(out)}
+        taken = next((name for name in inputs if name.split("/")[0] in there), None)
+        if taken is not None:
+            raise InputError(f"{within(out, taken)}: is there already; choose another folder")
+    noted = known.get("inputs", {})
+    same = {name for name, one in found.items() if noted.get(name) == one}
+    for name in found.keys() - same:
+        remove(within(out, name))
+    make_folder(out)
+    with replacing_anywhere(record) as file:
+        file.write(json.dumps(own | {"inputs": noted | found}).encode())
+    return same
+
+
+def identity(shard: Shard) -> str:
+    """Return a text that tells the file of a shard, and how it is read, from what it was before.
+
+    It changes with the size and the time of the last change of all files that are read, with what
+    stands at the beginning, in the middle and at the end of each, and with the options.
+    """
+    labels = shard.options.labels
+    found = hashlib.sha256(repr((shard.kind, shard.options)).encode())
+    for place in (shard.where, *([fspath(labels)] if labels is not None else [])):
+        inside = sorted(entries(place)) if is_folder(place) else [place]
+        for one in filter(is_file, inside):
+            with open_binary(one) as file:
+                size = file.seek(0, os.SEEK_END)
+                found.update(repr((name_of(one), size, changed_at(one))).encode())
+                for start in (0, size // 2, max(size - COMPARED_BYTES, 0)):
+                    file.seek(start)
+                    found.update(file.read(COMPARED_BYTES))
+    return found.hexdigest()
+
+
+def digest(calibrator: Any) -> str:
+    """Return a text that tells a fitted calibrator from any other."""
+    found = hashlib.sha256(repr((calibrator.method, calibrator.get_params())).encode())
+    for name, array in sorted(calibrator.map_arrays().items()):
+        found.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def _is_whole(target: str, shard: Shard) -> bool:
+    """Return whether the output of a shard is there, with as many rows."""
+    if not is_file(target):
+        return False
+    try:
+        with PredictionFile(target, ReadOptions(labelled=False)) as file:
+            return file.rows == shard.rows
+    except PredictionsError:
+        return False

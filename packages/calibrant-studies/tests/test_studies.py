@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from calibrant.core.errors import InputError
+from calibrant_studies import command
 from calibrant_studies.catalogue import names as declared
 from calibrant_studies.catalogue import study_named
 
@@ -108,3 +113,47 @@ def test_wrong_input_of_a_study_is_one_sentence(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert str(missing) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deep"),
+        ("seeds = [" + "9" * 5000 + "]", "is no valid TOML"),
+        ("[small]\naxes = 3", "small: axes must be a table, not 3"),
+        ("[small]\nsettings = 3", "small: settings must be a table, not 3"),
+        ("[small.axes]\nmethod = 3", "small.axes.method: must be a list"),
+        ("[[axes]]", "axes must be a table"),
+    ],
+)
+def test_a_hostile_declaration_ends_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    whole = 'title = "a"\nkind = "posthoc"\nmetrics = ["nll"]\n'
+    axes = "" if "[[axes]]" in text else '[axes]\ninput = ["sample"]\nmethod = ["none"]\n'
+    first, rest = ("", text) if text.startswith("[") else (text, "")
+    (tmp_path / "x.toml").write_text(f"{whole}{first}\n{axes}{rest}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"x\.toml: .*" + words) as caught:
+        study_named(str(tmp_path / "x.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_no_declaration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "zero.toml").symlink_to("/dev/zero")
+    (tmp_path / "folder.toml").mkdir()
+    for name, words in (("pipe", "a pipe"), ("zero", "a device"), ("folder", "a folder")):
+        with pytest.raises(InputError, match=rf"{name}\.toml: .*{words}"):
+            study_named(str(tmp_path / f"{name}.toml"))
+
+
+def test_the_list_says_that_every_study_runs_in_small(capsys: pytest.CaptureFixture[str]) -> None:
+    command.list_studies(command.DataOptions(), command.OutputOptions())
+    assert "every study runs with --small" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_small_form_says_so_and_has_no_footnotes_of_the_full_one() -> None:
+    study = study_named("smart-table-1")
+    assert study.footnotes
+    small = study.reduced()
+    assert small.title.endswith("(in small)")
+    assert set(small.footnotes).isdisjoint(study.footnotes)
+    assert "say nothing of the full one" in small.footnotes[0]

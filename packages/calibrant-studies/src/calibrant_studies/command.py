@@ -115,7 +115,12 @@ def list_studies(options: DataOptions, output: OutputOptions) -> None:
         [each["name"], each["paper"], said, each["title"]]
         for each, said in zip(found, runs, strict=True)
     ]
-    emit(format_table(["name", "paper", "runnable", "title"], rows, labels=4), found, output.json)
+    table = format_table(["name", "paper", "runnable", "title"], rows, labels=4)
+    note = wrap(
+        "Runnable: on what --data names (calibrant study show NAME says what is missing); every "
+        "study runs with --small, in seconds, on data that ship with Calibrant."
+    )
+    emit(f"{table}\n\n{note}", found, output.json)
 
 
 @command("show")

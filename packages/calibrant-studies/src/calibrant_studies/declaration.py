@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
+from calibrant.files.gate import load_toml
 
 
 @dataclass(frozen=True)
@@ -199,6 +199,11 @@ def _half_digit(text: str) -> float:
 INPUT, METHOD = "input", "method"
 # What the axis of inputs becomes in the small form of a study that declares none.
 SAMPLE = "sample"
+# In place of the footnotes, which are about the full form.
+IN_SMALL = (
+    "In small: a few rows or images that ship with Calibrant or are made here, few seeds, short "
+    "training. It shows that the study runs; its numbers say nothing of the full one's networks."
+)
 
 
 @dataclass(frozen=True)
@@ -303,7 +308,14 @@ class Study:
             axes[INPUT] = (self.own_value(INPUT, SAMPLE),)
         seeds = tuple(self.small.get("seeds", self.seeds[:1]))
         settings = merged(self.settings, self.small.get("settings", {}))
-        return replace(self, axes=axes, seeds=seeds, settings=settings)
+        return replace(
+            self,
+            title=f"{self.title} (in small)",
+            axes=axes,
+            seeds=seeds,
+            settings=settings,
+            footnotes=(IN_SMALL,),
+        )
 
     def own_value(self, axis: str, name: str) -> AxisValue:
         """Return a value that isn't declared; tables that go by attributes call it by its name."""
@@ -369,12 +381,7 @@ def read_study(path: Path, name: str | None = None) -> Study:
     Raises:
         InputError: the file can't be read, or declares no study; the message names file and key.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: can't be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: is no TOML: {error}") from error
+    document = load_toml(path, str(path))
     return study_from(document, name or path.stem, str(path))
 
 
@@ -456,7 +463,8 @@ def _small(document: Mapping[str, Any], axes: Mapping[str, Any], where: str) -> 
     for key in small:
         if key not in _SMALL:
             raise InputError(f"{where}: small: {unknown(_SMALL, key, 'key')}")
-    for axis, items in small.get("axes", {}).items():
+    _table(small, "settings", f"{where}: small")
+    for axis, items in _table(small, "axes", f"{where}: small").items():
         if axis not in axes:
             raise InputError(f"{where}: small.axes: {unknown(axes, axis, 'axis')}")
         axis_values(items, f"{where}: small.axes.{axis}")

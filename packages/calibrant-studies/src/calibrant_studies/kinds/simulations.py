@@ -436,7 +436,8 @@ class RowIntervals(Simulated):
         away: FloatArray = drawn.mean(axis=0) - truth
         variance: FloatArray = drawn.var(axis=0, ddof=1)
         values: dict[str, Any] = {
-            "coverage": mean_with_interval(covered),
+            # Of shares: Student's interval may reach beyond all of them.
+            "coverage": {name: min(of, 1.0) for name, of in mean_with_interval(covered).items()},
             "width": mean_with_interval(width),
             "bias": {"value": float(np.sqrt(np.mean(away**2)))},
             "spread": {"value": float(np.sqrt(variance.mean()))},

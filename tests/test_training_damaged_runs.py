@@ -163,10 +163,10 @@ def test_settings_of_another_kind_are_refused_by_name() -> None:
     sound = json.loads(SETTINGS.as_json())
     for name, value, words in (
         ("net", ["resnet8"], "net must be text, not"),
-        ("epochs", 1.5, "epochs must be a whole number, not 1.5"),
-        ("rate", "fast", "rate must be a number, not 'fast'"),
+        ("epochs", 1.5, "epochs must be a whole number above 0, not 1.5"),
+        ("rate", "fast", "rate must be a finite number above 0, not 'fast'"),
         ("loss_arguments", [1], "loss_arguments must be arguments by their names"),
-        ("seed", None, "seed must be a whole number, not None"),
+        ("seed", None, "seed must be a whole number of at least 0, not None"),
     ):
         with pytest.raises(InputError, match=words):
             RunSettings(**(sound | {name: value}))

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from calibrant.core.errors import InputError, UnknownMethodError  # noqa: E402
-from calibrant.training.nets import (  # noqa: E402  # noqa: E402
+from calibrant.training.nets import (  # noqa: E402
     GROWTH,
     NETS,
     DenseLayer,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -367,3 +367,12 @@ def decouple(
     span = larger - smaller
     for_ours = ((1 - smaller) * first - (1 - larger) * second) / span
     return for_ours, (larger * second - smaller * first) / span
+
+
+# By name.
+MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {
+    "mixup": Mixup,
+    "regmixup": RegMixup,
+    "mit": MIT,
+    "mit-a": partial(MIT, variant="activations"),
+}

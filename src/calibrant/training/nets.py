@@ -1,19 +1,5 @@
 """Networks by name.
 
-===============  ==========================  ====  ======================
-name             images                      D     parameters, K = 10
-===============  ==========================  ====  ======================
-resnet8          32x32, quick on a CPU       192   682,018
-resnet20         32x32                       64    272,474
-resnet50         32x32                       2048  23,520,842
-resnet101        32x32                       2048  42,512,970
-resnet110        32x32                       2048  45,864,522
-wrn-26-10        32x32                       640   36,481,434
-densenet121      32x32                       1024  6,956,298
-resnet50-tiny    64x64                       8192  25,138,952 (K = 200)
-resnet101-tiny   64x64                       8192  44,131,080 (K = 200)
-===============  ==========================  ====  ======================
-
 Residual networks keep the size in their first convolution and have no max-pool: He, Zhang, Ren &
 Sun, Deep Residual Learning for Image Recognition, CVPR 2016; Zagoruyko & Komodakis, Wide Residual
 Networks, BMVC 2016; Huang, Liu, van der Maaten & Weinberger, Densely Connected Convolutional
@@ -29,7 +15,8 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, overload
 
@@ -127,7 +114,6 @@ def initialise_by_outputs(network: nn.Module) -> None:
 
 
 GROWTH = 32
-BLOCKS = (6, 12, 24, 16)
 
 
 def _norm_relu_conv(inputs: int, outputs: int, kernel: int) -> nn.Sequential:
@@ -152,23 +138,35 @@ class DenseLayer(nn.Module):
         return torch.cat([self.branch(images), images], dim=1)
 
 
-def densenet121(n_classes: int) -> ImageClassifier:
-    """Return DenseNet-121 for 32x32 images; D = 1024."""
-    channels = 2 * GROWTH
-    # Its first convolution has neither norm nor ReLU: each layer begins with its own.
-    stages: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1, bias=False)]
-    for number, depth in enumerate(BLOCKS):
-        parts: list[nn.Module] = []
-        for _ in range(depth):
-            parts.append(DenseLayer(channels))
-            channels += GROWTH
-        if number < len(BLOCKS) - 1:
-            parts += [_norm_relu_conv(channels, channels // 2, 1), nn.AvgPool2d(2)]
-            channels //= 2
-        else:
-            parts += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
-        stages.append(nn.Sequential(*parts))
-    return ImageClassifier(stages, channels, n_classes)
+@dataclass(frozen=True)
+class DenseNet:
+    """How a DenseNet is put together, and what there is to say of it.
+
+    Attributes:
+        blocks: dense layers in each block.
+        note: what it is for, in words.
+    """
+
+    blocks: tuple[int, ...]
+    note: str
+
+    def __call__(self, n_classes: int) -> ImageClassifier:
+        """Return the network for K classes."""
+        channels = 2 * GROWTH
+        # Its first convolution has neither norm nor ReLU: each layer begins with its own.
+        stages: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1, bias=False)]
+        for number, depth in enumerate(self.blocks):
+            parts: list[nn.Module] = []
+            for _ in range(depth):
+                parts.append(DenseLayer(channels))
+                channels += GROWTH
+            if number < len(self.blocks) - 1:
+                parts += [_norm_relu_conv(channels, channels // 2, 1), nn.AvgPool2d(2)]
+                channels //= 2
+            else:
+                parts += [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+            stages.append(nn.Sequential(*parts))
+        return ImageClassifier(stages, channels, n_classes)
 
 
 class Residual(nn.Module):
@@ -209,110 +207,89 @@ def bottleneck(inputs: int, width: int, stride: int) -> Residual:
     return Residual(branch, inputs, EXPANSION * width, stride)
 
 
-def _stem(outputs: int) -> nn.Sequential:
-    return nn.Sequential(conv_norm(3, outputs, 3), nn.ReLU(inplace=True))
+@dataclass(frozen=True)
+class ResNet:
+    """How a residual network is put together, and what there is to say of it.
 
-
-def _stages(
-    make_block: Callable[[int, int, int], Residual],
-    inputs: int,
-    depths: Sequence[int],
-    widths: Sequence[int],
-    strides: Sequence[int],
-    expansion: int = 1,
-) -> list[nn.Module]:
-    """Return the stem and the stages; the first block of each stage has its stride."""
-    stages: list[nn.Module] = [_stem(inputs)]
-    for depth, width, stride in zip(depths, widths, strides, strict=True):
-        first = make_block(inputs, width, stride)
-        inputs = expansion * width
-        stages.append(
-            nn.Sequential(first, *(make_block(inputs, width, 1) for _ in range(depth - 1)))
-        )
-    return stages
-
-
-def _bottlenecks(n_classes: int, depths: Sequence[int], cells: int = 1) -> ImageClassifier:
-    widths, strides = (64, 128, 256, 512), (1, 2, 2, 2)
-    stages = _stages(bottleneck, 64, depths, widths, strides, EXPANSION)
-    return ImageClassifier(stages, EXPANSION * widths[-1], n_classes, cells)
-
-
-def resnet8(n_classes: int) -> ImageClassifier:
-    """Return a network of eight layers for studies on a CPU; D = 192.
-
-    A basic block in each of three stages. Every stage halves the sides, the first too, which takes
-    most of the cost out of the large images.
+    Attributes:
+        depths: blocks in each stage.
+        note: what it is for, in words.
+        widths: of the blocks of each stage.
+        strides: of the first block of each stage.
+        stem: channels that the first convolution gives.
+        basic: whether blocks are two 3x3 convolutions, rather than bottlenecks.
+        cells: side of the grid that pooling leaves.
+        by_outputs: whether weights are drawn by `initialise_by_outputs`.
     """
-    stages = _stages(basic_block, 24, (1, 1, 1), (48, 96, 192), (2, 2, 2))
-    return ImageClassifier(stages, 192, n_classes)
 
+    depths: tuple[int, ...]
+    note: str
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    strides: tuple[int, ...] = (1, 2, 2, 2)
+    stem: int = 64
+    basic: bool = False
+    cells: int = 1
+    by_outputs: bool = False
 
-def resnet20(n_classes: int) -> ImageClassifier:
-    """Return He et al.'s CIFAR network of depth 6n + 2 with n = 3.
-
-    Shortcuts that change the shape are 1x1 convolutions here; theirs pad with zeros.
-    """
-    stages = _stages(basic_block, 16, (3, 3, 3), (16, 32, 64), (1, 2, 2))
-    return ImageClassifier(stages, 64, n_classes)
-
-
-def resnet50(n_classes: int) -> ImageClassifier:
-    """Return ResNet-50 for 32x32 images; D = 2048."""
-    return _bottlenecks(n_classes, (3, 4, 6, 3))
-
-
-def resnet101(n_classes: int) -> ImageClassifier:
-    """Return ResNet-101 for 32x32 images; D = 2048."""
-    return _bottlenecks(n_classes, (3, 4, 23, 3))
-
-
-def resnet110(n_classes: int) -> ImageClassifier:
-    """Return what the calibration literature since Mukhoti et al. calls ResNet-110; D = 2048.
-
-    It has bottleneck blocks, (3, 4, 26, 3) of them, and 46 million parameters. He et al.'s CIFAR
-    network of that name is another, with 1.7 million.
-    """
-    return _bottlenecks(n_classes, (3, 4, 26, 3))
-
-
-def wide_resnet_26_10(n_classes: int) -> ImageClassifier:
-    """Return WRN-26-10; D = 640.
-
-    ReLU comes after the addition and there is no dropout, unlike in Zagoruyko & Komodakis.
-    """
-    stages = _stages(basic_block, 16, (4, 4, 4), (160, 320, 640), (1, 2, 2))
-    network = ImageClassifier(stages, 640, n_classes)
-    initialise_by_outputs(network)
-    return network
-
-
-def resnet50_tiny(n_classes: int) -> ImageClassifier:
-    """Return ResNet-50 for 64x64 images; pooling leaves 2x2 cells, so D = 8192."""
-    network = _bottlenecks(n_classes, (3, 4, 6, 3), cells=2)
-    initialise_by_outputs(network)
-    return network
-
-
-def resnet101_tiny(n_classes: int) -> ImageClassifier:
-    """Return ResNet-101 for 64x64 images; pooling leaves 2x2 cells, so D = 8192."""
-    network = _bottlenecks(n_classes, (3, 4, 23, 3), cells=2)
-    initialise_by_outputs(network)
-    return network
+    def __call__(self, n_classes: int) -> ImageClassifier:
+        """Return the network for K classes."""
+        block, expansion = (basic_block, 1) if self.basic else (bottleneck, EXPANSION)
+        channels = self.stem
+        stages: list[nn.Module] = [
+            nn.Sequential(conv_norm(3, channels, 3), nn.ReLU(inplace=True)),
+        ]
+        for depth, width, stride in zip(self.depths, self.widths, self.strides, strict=True):
+            first = block(channels, width, stride)
+            channels = expansion * width
+            others = (block(channels, width, 1) for _ in range(depth - 1))
+            stages.append(nn.Sequential(first, *others))
+        network = ImageClassifier(stages, channels, n_classes, self.cells)
+        if self.by_outputs:
+            initialise_by_outputs(network)
+        return network
 
 
 __all__ = ["NETS", "ImageClassifier", "TappedNetwork", "make_network"]
 
-NETS: dict[str, Callable[[int], ImageClassifier]] = {
-    "resnet8": resnet8,
-    "resnet20": resnet20,
-    "resnet50": resnet50,
-    "resnet101": resnet101,
-    "resnet110": resnet110,
-    "wrn-26-10": wide_resnet_26_10,
-    "densenet121": densenet121,
-    "resnet50-tiny": resnet50_tiny,
-    "resnet101-tiny": resnet101_tiny,
+_TINY = "for 64x64 images; pooling leaves 2x2 cells"
+# Shortcuts that change the shape are 1x1 convolutions; those of He et al. on CIFAR pad with zeros.
+NETS: dict[str, ResNet | DenseNet] = {
+    # Every stage halves the sides, the first too, which takes most of the cost out of large images.
+    "resnet8": ResNet(
+        (1, 1, 1),
+        "for studies on a CPU",
+        widths=(48, 96, 192),
+        strides=(2, 2, 2),
+        stem=24,
+        basic=True,
+    ),
+    "resnet20": ResNet(
+        (3, 3, 3),
+        "He et al.'s on CIFAR of depth 6n + 2 with n = 3",
+        widths=(16, 32, 64),
+        strides=(1, 2, 2),
+        stem=16,
+        basic=True,
+    ),
+    "resnet50": ResNet((3, 4, 6, 3), "for 32x32 images"),
+    "resnet101": ResNet((3, 4, 23, 3), "for 32x32 images"),
+    "resnet110": ResNet(
+        (3, 4, 26, 3),
+        "what the literature on calibration calls so: bottlenecks, 46 million parameters; He et "
+        "al.'s of that name has 1.7 million",
+    ),
+    "wrn-26-10": ResNet(
+        (4, 4, 4),
+        "ReLU after the addition and no dropout, unlike in Zagoruyko & Komodakis",
+        widths=(160, 320, 640),
+        strides=(1, 2, 2),
+        stem=16,
+        basic=True,
+        by_outputs=True,
+    ),
+    "densenet121": DenseNet((6, 12, 24, 16), "for 32x32 images"),
+    "resnet50-tiny": ResNet((3, 4, 6, 3), _TINY, cells=2, by_outputs=True),
+    "resnet101-tiny": ResNet((3, 4, 23, 3), _TINY, cells=2, by_outputs=True),
 }
 
 

@@ -16,7 +16,9 @@ from calibrant.training.features import logits_of, tap_for
 from calibrant.training.losses.base import CalibrationLoss
 
 if TYPE_CHECKING:
-    TrainerCallback = object
+
+    class TrainerCallback:
+        """What the Trainer tells of its steps and epochs."""
 
     class ExportableState:
         """Something that the Trainer writes into its checkpoints."""

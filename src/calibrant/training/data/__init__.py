@@ -8,23 +8,11 @@ Examples:
     tensor([1, 0])
 """
 
-from calibrant.training.data.dataset import DataSet, read_data_set
-from calibrant.training.data.images import (
-    CIFAR10_STATISTICS,
-    IMAGENET_STATISTICS,
-    ImageFiles,
-    Images,
-    ImageSet,
-    Normalisation,
-)
-
-__all__ = [
-    "CIFAR10_STATISTICS",
-    "IMAGENET_STATISTICS",
-    "DataSet",
-    "ImageFiles",
-    "ImageSet",
-    "Images",
-    "Normalisation",
-    "read_data_set",
-]
+from calibrant.training.data.dataset import DataSet as DataSet
+from calibrant.training.data.dataset import read_data_set as read_data_set
+from calibrant.training.data.images import CIFAR10_STATISTICS as CIFAR10_STATISTICS
+from calibrant.training.data.images import IMAGENET_STATISTICS as IMAGENET_STATISTICS
+from calibrant.training.data.images import ImageFiles as ImageFiles
+from calibrant.training.data.images import Images as Images
+from calibrant.training.data.images import ImageSet as ImageSet
+from calibrant.training.data.images import Normalisation as Normalisation

@@ -241,7 +241,8 @@ class Normalisation:
 
     A network keeps the one that it was trained with. Images from elsewhere, such as an
     out-of-distribution set, go through the same map: with statistics of their own, part of what
-    sets them apart would be the preprocessing.
+    sets them apart would be the preprocessing. `AS_IT_IS` is that of inputs of any form which need
+    none.
     """
 
     mean: tuple[float, float, float]
@@ -249,6 +250,8 @@ class Normalisation:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return (B, 3, H, W) float32 of (B, 3, H, W) uint8, on the same device."""
+        if self == AS_IT_IS:
+            return images
         mean, std = (
             torch.tensor(value, device=images.device)[:, None, None]
             for value in (self.mean, self.std)
@@ -256,5 +259,6 @@ class Normalisation:
         return (images / 255 - mean) / std
 
 
+AS_IT_IS = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 CIFAR10_STATISTICS = Normalisation((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 IMAGENET_STATISTICS = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -12,18 +12,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.core.errors import InputError, PredictionsError, TrainingWarning, warn_caller
+from calibrant.core.errors import InputError
 from calibrant.core.text import strict_json
-from calibrant.files.atomic import StrPath, replacing
-from calibrant.predictions.last_layer import Head, check_head_makes
+from calibrant.files.atomic import replacing
 from calibrant.training.data.images import Normalisation
-from calibrant.training.features import frozen
-from calibrant.training.nets import ImageClassifier, TappedNetwork
-from calibrant.training.run.outputs import Outputs
 from calibrant.training.run.settings import RunSettings
 
 FORMAT = 1
@@ -240,82 +235,6 @@ def write_history(folder: Path, progress: Progress) -> None:
         table.writerows(rows)
 
 
-def write_outputs(
-    file: StrPath, outputs: Outputs, network: nn.Module | None = None, *, layer: str | None = None
-) -> None:
-    """Write predictions that the rest of the package reads, with the last layer beside them.
-
-    The arrays are `logits` (N, K), `labels` (N,), `features` (N, D), and of a linear last layer
-    `head_weight` (K, D) and `head_bias` (K,); all float32 but the labels, which are int64.
-
-    Args:
-        file: an npz file.
-        outputs: what `predict` gave.
-        network: whose last layer to add; None leaves it out, as does a layer that isn't linear, and
-            with a warning one that doesn't make these logits of these features.
-        layer: of a network of your own; None takes the one that the outputs are of.
-
-    Raises:
-        InputError: there is no such layer, or the file isn't called .npz or can't be written.
-    """
-    if not str(file).endswith(".npz"):
-        raise InputError(f"{file}: predictions are written as .npz; give the file that ending")
-    arrays = {
-        "logits": outputs.logits.numpy(),
-        "labels": outputs.labels.numpy(),
-        "features": outputs.features.numpy(),
-    }
-    head = None if network is None else _head(network, layer or outputs.layer)
-    # A layer that saw more than one vector of each row makes no logits of its features.
-    if head is not None and head.weight.shape[1] == outputs.features.shape[1]:
-        if _makes(head, outputs, str(file)):
-            arrays["head_weight"], arrays["head_bias"] = head
-        else:
-            name = layer or outputs.layer or "fc"
-            warn_caller(
-                TrainingWarning(
-                    f"{file}: layer '{name}' doesn't make these logits of these features, and its "
-                    "weights are left out; if another is the last one name it with layer="
-                )
-            )
-    with replacing(file) as temporary:
-        np.savez_compressed(temporary, **cast(Any, arrays))
-
-
-def _head(network: nn.Module, layer: str | None) -> Head | None:
-    """Return weight and bias of a network's last layer, if that is linear."""
-    found = _last_layer(network, layer)
-    if found is None:
-        return None
-    # A weight that is computed, as in spectral norm, is computed anew each time in training mode.
-    with frozen(network):
-        weight, bias = found.weight, cast(Tensor | None, found.bias)
-    bias = torch.zeros(found.out_features) if bias is None else bias
-    return Head(weight.detach().float().cpu().numpy(), bias.detach().float().cpu().numpy())
-
-
-def _last_layer(network: nn.Module, layer: str | None) -> nn.Linear | None:
-    if isinstance(network, ImageClassifier):
-        return network.fc
-    if isinstance(network, TappedNetwork):
-        return network.head
-    tapped = TappedNetwork(network, layer)
-    tapped.close()
-    return tapped.head
-
-
-def _makes(head: Head, outputs: Outputs, file: str) -> bool:
-    logits, features = outputs.logits.numpy(), outputs.features.numpy()
-    # Numbers that aren't finite are told of where the file is read, by their row.
-    if head.weight.shape[0] != logits.shape[1] or not np.isfinite(logits).all():
-        return head.weight.shape[0] == logits.shape[1]
-    try:
-        check_head_makes(head, features, logits, file, of_probabilities=False)
-    except PredictionsError:
-        return False
-    return True
-
-
 class Observer:
     """Told what happens in a run; a base to derive from. It must not change the run.
 
@@ -360,18 +279,3 @@ class Announcer(Observer):
                 f"validation accuracy {last['validation_accuracy']:.1%}"
             )
         self.say(words, progress.epoch * self._steps + progress.step, self.epochs * self._steps)
-
-
-@dataclass(frozen=True, eq=False)
-class HistoryWriter(Observer):
-    """Keeps the files of the history up to date.
-
-    Attributes:
-        folder: of the run.
-    """
-
-    folder: Path
-
-    def on_epoch(self, progress: Progress) -> None:
-        """Write the rows of all finished epochs."""
-        write_history(self.folder, progress)

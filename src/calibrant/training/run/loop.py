@@ -23,6 +23,7 @@ from calibrant.training.run.folder import (
     read_checkpoint,
     save_checkpoint,
     told_apart,
+    write_history,
 )
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
@@ -152,6 +153,8 @@ class Loop:
                 self._save(BEST)
         # Last, so that what it says of the best weights is already on the disk.
         self._save(LAST)
+        if self.fabric.is_global_zero:
+            write_history(self.folder, progress)
         self._tell(lambda observer: observer.on_epoch(progress))
 
     def _train_step(self, order: Tensor) -> tuple[Tensor, Tensor, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,15 +10,8 @@ from torch import Tensor, nn
 from calibrant.core.errors import InputError
 from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses import CalibrationLoss
-from calibrant.training.mixing import MIT, Mixup, RegMixup, refuse_mixing
+from calibrant.training.mixing import MIT, MIXING, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier, TappedNetwork
-
-MIXING: dict[str, Callable[..., Mixup | RegMixup | MIT]] = {
-    "mixup": Mixup,
-    "regmixup": RegMixup,
-    "mit": MIT,
-    "mit-a": partial(MIT, variant="activations"),
-}
 
 
 class Objective(nn.Module):

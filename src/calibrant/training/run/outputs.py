@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset
 
-from calibrant.core.errors import InputError
-from calibrant.training.data.images import Images, Normalisation
+from calibrant.core.errors import InputError, PredictionsError, TrainingWarning, warn_caller
+from calibrant.files.atomic import StrPath, replacing
+from calibrant.predictions.last_layer import Head, check_head_makes
+from calibrant.training.data.images import AS_IT_IS, Images, Normalisation
 from calibrant.training.features import frozen, moved, parted
 from calibrant.training.nets import ImageClassifier, TappedNetwork
-from calibrant.training.run.rows import AsItIs, Examples, has_rows_by_number
+from calibrant.training.run.rows import Examples, has_rows_by_number
 
 BATCH = 500
 
@@ -92,7 +95,7 @@ def _predicted(
     layer = network.layer if isinstance(network, TappedNetwork) else None
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     with frozen(network):
-        for inputs, labels in _batches(images, normalise or AsItIs(), index):
+        for inputs, labels in _batches(images, normalise or AS_IT_IS, index):
             logits, features = network(moved(inputs, device), return_features=True)
             parts.append((logits.float().cpu(), features.float().cpu(), labels.cpu()))
             _check_alike(parts[0], parts[-1], layer)
@@ -162,3 +165,72 @@ def predict_on_all_devices(
         for part in (share.logits, share.features)
     )
     return Outputs(logits, features, images.labels, share.layer)
+
+
+def write_outputs(
+    file: StrPath, outputs: Outputs, network: nn.Module | None = None, *, layer: str | None = None
+) -> None:
+    """Write predictions that the rest of the package reads, with the last layer beside them.
+
+    The arrays are `logits` (N, K), `labels` (N,), `features` (N, D), and of a linear last layer
+    `head_weight` (K, D) and `head_bias` (K,); all float32 but the labels, which are int64.
+
+    Args:
+        file: an npz file.
+        outputs: what `predict` gave.
+        network: whose last layer to add; None leaves it out, as does a layer that isn't linear, and
+            with a warning one that doesn't make these logits of these features.
+        layer: of a network of your own; None takes the one that the outputs are of.
+
+    Raises:
+        InputError: there is no such layer, or the file isn't called .npz or can't be written.
+    """
+    if not str(file).endswith(".npz"):
+        raise InputError(f"{file}: predictions are written as .npz; give the file that ending")
+    arrays = {
+        "logits": outputs.logits.numpy(),
+        "labels": outputs.labels.numpy(),
+        "features": outputs.features.numpy(),
+    }
+    head = None if network is None else _head(network, layer or outputs.layer)
+    # A layer that saw more than one vector of each row makes no logits of its features.
+    if head is not None and head.weight.shape[1] == outputs.features.shape[1]:
+        if _makes(head, outputs, str(file)):
+            arrays["head_weight"], arrays["head_bias"] = head
+        else:
+            name = layer or outputs.layer or "fc"
+            warn_caller(
+                TrainingWarning(
+                    f"{file}: layer '{name}' doesn't make these logits of these features, and its "
+                    "weights are left out; if another is the last one name it with layer="
+                )
+            )
+    with replacing(file) as temporary:
+        np.savez_compressed(temporary, **cast(Any, arrays))
+
+
+def _head(network: nn.Module, layer: str | None) -> Head | None:
+    """Return weight and bias of a network's last layer, if that is linear."""
+    if not isinstance(network, ImageClassifier | TappedNetwork):
+        network = TappedNetwork(network, layer)
+        network.close()
+    found = network.fc if isinstance(network, ImageClassifier) else network.head
+    if found is None:
+        return None
+    # A weight that is computed, as in spectral norm, is computed anew each time in training mode.
+    with frozen(network):
+        weight, bias = found.weight, cast(Tensor | None, found.bias)
+    bias = torch.zeros(found.out_features) if bias is None else bias
+    return Head(weight.detach().float().cpu().numpy(), bias.detach().float().cpu().numpy())
+
+
+def _makes(head: Head, outputs: Outputs, file: str) -> bool:
+    logits, features = outputs.logits.numpy(), outputs.features.numpy()
+    # Numbers that aren't finite are told of where the file is read, by their row.
+    if head.weight.shape[0] != logits.shape[1] or not np.isfinite(logits).all():
+        return head.weight.shape[0] == logits.shape[1]
+    try:
+        check_head_makes(head, features, logits, file, of_probabilities=False)
+    except PredictionsError:
+        return False
+    return True

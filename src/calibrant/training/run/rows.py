@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 from torch.utils.data import default_collate as collate_rows  # pyright: ignore[reportUnknownVariableType]
 
 from calibrant.core.errors import CalibrantError, InputError
@@ -28,25 +28,6 @@ def seed_everything(seed: int) -> None:
 
 
 _AT_ONCE = 256
-
-
-class AsItIs(Normalisation):
-    """The normalisation of inputs that need none."""
-
-    def __init__(self) -> None:
-        super().__init__((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-
-    def __call__(self, images: Any) -> Any:
-        """Return the inputs as they are."""
-        return images
-
-
-def normalisation_of(mean: tuple[float, ...], std: tuple[float, ...]) -> Normalisation:
-    """Return the normalisation that a checkpoint tells of."""
-    same = AsItIs()
-    if (tuple(mean), tuple(std)) == (same.mean, same.std):
-        return same
-    return Normalisation(cast(Any, mean), cast(Any, std))
 
 
 class Examples:
@@ -110,7 +91,8 @@ class Examples:
     def take(self, index: Tensor) -> Examples:
         """Return the rows at an index, in its order."""
         part = Examples.__new__(Examples)
-        part._rows = _Part(self._rows, cast(Any, index).tolist())
+        rows: Any = Subset(self._rows, cast(Any, index).tolist())
+        part._rows = rows
         part._collate = self._collate
         part.labels = self.labels[index]
         return part
@@ -121,7 +103,7 @@ class Examples:
             for number in part:
                 held = tensors_of(self._read([number])[0])
                 if not all(values.isfinite().all() for values in held):
-                    return self._rows.numbers[number] if isinstance(self._rows, _Part) else number
+                    return self._rows.indices[number] if isinstance(self._rows, Subset) else number
         return None
 
     def _parts(self) -> list[range]:
@@ -142,19 +124,6 @@ class Examples:
                 "collate_fn does"
             ) from error
         return parted(batch)
-
-
-class _Part:
-    """Some rows of a data set."""
-
-    def __init__(self, rows: Any, numbers: list[int]) -> None:
-        self.rows, self.numbers = rows, numbers
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, number: int) -> Any:
-        return self.rows[self.numbers[number]]
 
 
 def has_rows_by_number(rows: Any) -> bool:

@@ -24,15 +24,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from calibrant.core.arguments import named
+from calibrant.core.arguments import argument, check_arguments, named
 from calibrant.core.errors import InputError
 from calibrant.files.folders import read_configuration
+from calibrant.training.mixing import MIXING
 
 MOMENTUM = 0.9
 WARM_UP = 0.2  # of a cycle
@@ -120,24 +120,6 @@ def rate_at(protocol: Protocol, step: int, steps_per_epoch: int, epochs: int, pe
     return peak * 0.1**passed
 
 
-PRECISIONS = ("32", "bf16", "16")
-MIXINGS = ("none", "mixup", "regmixup", "mit", "mit-a")
-
-_OF_PROTOCOL = ("epochs", "batch_size", "rate", "plain_share")
-_TEXT, _WHOLE = ((str,), "text"), ((Integral,), "a whole number")
-_NUMBER, _NAMED = ((Real,), "a number"), ((dict,), "arguments by their names")
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("data", "net", "loss", "loss_settings_for", "mixing", "protocol"), _TEXT),
-    **dict.fromkeys(("loss_arguments", "mixing_arguments"), _NAMED),
-    **dict.fromkeys(("epochs", "batch_size", "seed", "n_classes", "image_size"), _WHOLE),
-    "training_rows": _WHOLE,
-    **dict.fromkeys(("rate", "plain_share"), _NUMBER),
-    "precision": _TEXT,
-}
-# Of these, the ones that may be left to protocol or data.
-_OPTIONAL = ("loss_settings_for", *_OF_PROTOCOL, "n_classes", "image_size", "training_rows")
-
-
 @dataclass(frozen=True)
 class RunSettings:
     """The settings of one run.
@@ -148,7 +130,7 @@ class RunSettings:
         loss: one of `calibrant.training.losses.LOSSES`.
         loss_arguments: of the loss.
         loss_settings_for: data set whose published settings of the loss to begin with.
-        mixing: one of `MIXINGS`: mixtures of inputs to train on.
+        mixing: "none", or one of `MIXING`: mixtures of inputs to train on.
         mixing_arguments: of the mixing, such as alpha.
         protocol: one of `PROTOCOLS`.
         epochs: None for those of the protocol; also batch_size, rate and plain_share.
@@ -169,47 +151,36 @@ class RunSettings:
     loss: str = "cross-entropy"
     loss_arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     loss_settings_for: str | None = None
-    mixing: str = "none"
+    mixing: str = argument("none", choices=("none", *MIXING))
     mixing_arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     protocol: str = "quick"
-    epochs: int | None = None
-    batch_size: int | None = None
-    rate: float | None = None
-    plain_share: float | None = None
-    seed: int = 0
-    n_classes: int | None = None
-    image_size: int | None = None
-    precision: str = "32"
-    training_rows: int | None = None
+    epochs: int | None = argument(None, whole=True, above=0)
+    batch_size: int | None = argument(None, whole=True, above=0)
+    rate: float | None = argument(None, above=0)
+    plain_share: float | None = argument(None, at_least=0, at_most=1)
+    seed: int = argument(0, at_least=0)
+    n_classes: int | None = argument(None, whole=True)
+    image_size: int | None = argument(None, whole=True, above=0)
+    precision: str = argument("32", choices=("32", "bf16", "16"))
+    training_rows: int | None = argument(None, whole=True, above=0)
 
     def __post_init__(self) -> None:
         for name in ("loss_arguments", "mixing_arguments"):
-            if isinstance(getattr(self, name), dict):
-                object.__setattr__(self, name, _plain(name, getattr(self, name)))
-        for name, (kinds, words) in _KINDS.items():
+            given = getattr(self, name)
+            if not isinstance(given, dict):
+                raise InputError(f"{name} must be arguments by their names, not {given!r}")
+            object.__setattr__(self, name, _plain(name, cast(dict[str, Any], given)))
+        for name in ("data", "net", "loss", "loss_settings_for", "protocol"):
             value = getattr(self, name)
-            empty = value is None and name in _OPTIONAL
-            if not empty and (not isinstance(value, kinds) or isinstance(value, bool)):
-                raise InputError(f"{name} must be {words}, not {value!r}")
+            if not isinstance(value, str) and (name, value) != ("loss_settings_for", None):
+                raise InputError(f"{name} must be text, not {value!r}")
+        check_arguments(self)
+        for name, value in vars(self).items():
             if isinstance(value, np.generic):  # config.json can't hold NumPy's numbers
                 object.__setattr__(self, name, value.item())
         protocol_named(self.protocol)
-        for name in ("epochs", "batch_size", "rate", "image_size", "training_rows"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < inf:
-                raise InputError(f"{name} must be a finite number above 0, not {value}")
-        if self.plain_share is not None and not 0 <= self.plain_share <= 1:
-            raise InputError(f"plain_share must lie between 0 and 1, not {self.plain_share}")
         if "reduction" in self.loss_arguments:
             raise InputError("reduction is no argument here: the protocol sums or averages")
-        if self.seed < 0:
-            raise InputError(f"seed must not be negative, but is {self.seed}")
-        for name, value, known in (
-            ("precision", self.precision, PRECISIONS),
-            ("mixing", self.mixing, MIXINGS),
-        ):
-            if value not in known:
-                raise InputError(f"{name} must be one of {', '.join(known)}, not '{value}'")
 
     @property
     def recipe(self) -> Protocol:

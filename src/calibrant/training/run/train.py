@@ -24,24 +24,22 @@ from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set
-from calibrant.training.data.images import Images, Normalisation
+from calibrant.training.data.images import AS_IT_IS, Images, Normalisation
 from calibrant.training.losses import LOSSES, CalibrationLoss, make_loss
 from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
 from calibrant.training.run.folder import (
     CONFIG,
     LAST,
-    HistoryWriter,
     Observer,
     Progress,
     is_first_process,
     open_folder,
     write_history,
-    write_outputs,
 )
 from calibrant.training.run.loop import Loop
 from calibrant.training.run.objective import Objective
-from calibrant.training.run.outputs import Outputs, predict_on_all_devices
-from calibrant.training.run.rows import AsItIs, Examples, TrainingBatches, held_out, seed_everything
+from calibrant.training.run.outputs import Outputs, predict_on_all_devices, write_outputs
+from calibrant.training.run.rows import Examples, TrainingBatches, held_out, seed_everything
 from calibrant.training.run.settings import RunSettings
 from calibrant.training.run.trained import Trained
 
@@ -118,7 +116,7 @@ def train(
             if resume:
                 loop.resume()
             if fabric.is_global_zero:
-                loop.observers = (HistoryWriter(folder), *observers)
+                loop.observers = tuple(observers)
             progress = loop.run()
             if fabric.is_global_zero:
                 # A run that died between its last checkpoint and its history has no epoch to go.
@@ -212,7 +210,7 @@ def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingB
 def statistics_for(images: Images) -> Normalisation:
     """Return CIFAR-10's statistics for images of its size, as papers do, and ImageNet's above."""
     if isinstance(images, Examples):
-        return AsItIs()
+        return AS_IT_IS
     # A few, so that images of several sizes are refused before anything is written.
     side = images.batch(torch.arange(min(16, len(images)))).shape[-1]
     return CIFAR10_STATISTICS if side <= 32 else IMAGENET_STATISTICS

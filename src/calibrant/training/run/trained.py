@@ -22,7 +22,6 @@ from calibrant.training.data.images import Normalisation
 from calibrant.training.features import check_module
 from calibrant.training.nets import ImageClassifier, make_network
 from calibrant.training.run.folder import BEST, CONFIG, LAST, loading, read_checkpoint
-from calibrant.training.run.rows import normalisation_of
 from calibrant.training.run.settings import RunSettings
 
 # A network of one's own is within what listens to it, and both are called that.
@@ -92,7 +91,7 @@ def load_network(
             network = make_network(settings.net, len(weights["fc.bias"]))
         network.load_state_dict(own or weights)
     mean, std = content["normalisation"]
-    return network.eval(), normalisation_of(mean, std)
+    return network.eval(), Normalisation(tuple(mean), tuple(std))
 
 
 def _below(prefix: str, state: dict[str, Any]) -> dict[str, Any]:

@@ -192,8 +192,7 @@ def files_of_run(folder: Path, data: Path | None = None) -> tuple[Path, Path | N
 def write_training_predictions(folder: Path, file: Path, data: Path | None = None) -> None:
     """Run the network of a run over its own training images and write what it says of them."""
     from calibrant.training.data import read_data_set
-    from calibrant.training.run.folder import write_outputs
-    from calibrant.training.run.outputs import predict
+    from calibrant.training.run.outputs import predict, write_outputs
     from calibrant.training.run.rows import held_out
     from calibrant.training.run.settings import RunSettings
     from calibrant.training.run.trained import load_network

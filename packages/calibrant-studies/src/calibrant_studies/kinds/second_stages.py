@@ -250,8 +250,7 @@ class WholeNetworks(Kind):
 
     def _train(self, cell: Cell, inputs: Inputs, cache: Path, folder: Path) -> None:
         """Train a network, and write what it says of its images into a folder."""
-        from calibrant.training.run.folder import write_outputs
-        from calibrant.training.run.outputs import predict
+        from calibrant.training.run.outputs import predict, write_outputs
         from calibrant.training.run.rows import TrainingBatches
         from calibrant.training.run.train import statistics_for
 

@@ -16,7 +16,7 @@ import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.docstrings import Docstring
 from calibrant.core.errors import UnknownMethodError
-from calibrant.metrics import catalogue as of_metrics
+from calibrant.metrics import registry as of_metrics
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
 from calibrant.posthoc import catalogue as of_methods
 from calibrant.posthoc.registry import BUILT_IN, METHODS
@@ -58,13 +58,12 @@ def test_a_class_calls_itself_what_the_registry_calls_it(name: str) -> None:
 def test_every_metric_says_what_a_person_should_know(name: str) -> None:
     found = of_metrics.described(name)
     assert found.sources, f"the docstring behind {name} has no References"
-    assert found.facts is not None, "add it to calibrant.metrics.catalogue.FACTS"
+    function = found.metric.function
+    assert function is not None
+    assert found.metric.effort
+    assert found.metric.fails
     assert found.formula
-    assert getattr(cb, found.facts.function.__name__) is found.facts.function
-
-
-def test_the_facts_are_of_metrics_that_exist() -> None:
-    assert set(of_metrics.FACTS) == set(METRICS)
+    assert getattr(cb, function.__name__) is function
 
 
 def test_a_metric_is_the_function_that_its_entry_names() -> None:

@@ -72,10 +72,10 @@ def metrics(
     ] = None,
 ) -> None:
     """List the metrics, or explain one: formula, convention, cost, when it misleads, source."""
-    from calibrant.metrics import catalogue
+    from calibrant.metrics import registry
 
     if name is None:
-        found = catalogue.all_described()
+        found = registry.all_described()
         lines = [_entry(each.metric.name, each.metric.definition) for each in found]
         closing = (
             f"{counted(len(found), 'metric')}. calibrant metrics NAME explains one; --metrics "
@@ -84,7 +84,7 @@ def metrics(
         text = "\n".join([*lines, "", wrap(closing)])
         emit(text, {"metrics": [each.as_dict() for each in found]}, output.json)
         return
-    each = catalogue.described(name)
+    each = registry.described(name)
     better = "lower is better" if each.metric.lower_is_better else "higher is better"
     if each.metric.ideal is not None:
         better = f"{each.metric.ideal:g} is ideal"
@@ -94,11 +94,11 @@ def metrics(
         *map(_paragraph, each.text),
         _entry("convention", each.metric.definition),
     ]
-    if each.facts:
+    if each.metric.function is not None:
         lines += [
-            _entry("cost", each.facts.cost),
-            _entry("misleads", each.facts.fails),
-            _entry("in Python", f"calibrant.{each.facts.function.__name__}"),
+            _entry("cost", each.metric.effort),
+            _entry("misleads", each.metric.fails),
+            _entry("in Python", f"calibrant.{each.metric.function.__name__}"),
         ]
     lines += _arguments(each.arguments, "in Python")
     lines += [_entry("source", source) for source in each.sources]

@@ -21,16 +21,16 @@ def complete_method(incomplete: str) -> list[str]:
 
 def complete_metrics(incomplete: str) -> list[str]:
     """Return the metrics that a list separated by commas may go on with."""
-    from calibrant.metrics.registry import METRICS
+    from calibrant.metrics.registry import all_metrics
 
-    return _continued(incomplete, [*METRICS, "all"])
+    return _continued(incomplete, [*all_metrics(), "all"])
 
 
 def complete_metric(incomplete: str) -> list[str]:
     """Return the metrics whose name begins so."""
-    from calibrant.metrics.registry import METRICS
+    from calibrant.metrics.registry import all_metrics
 
-    return [name for name in METRICS if name.startswith(incomplete)]
+    return [name for name in all_metrics() if name.startswith(incomplete)]
 
 
 def _continued(incomplete: str, names: Iterable[str]) -> list[str]:

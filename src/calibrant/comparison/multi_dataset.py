@@ -32,7 +32,7 @@ from calibrant.evaluation.over_data_sets import (
 )
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, holm
 from calibrant.metrics.metric_types import Metric
-from calibrant.metrics.registry import METRICS
+from calibrant.metrics.registry import all_metrics
 from calibrant.posthoc.base import Calibrator
 from calibrant.predictions.predictions import Predictions
 
@@ -101,7 +101,7 @@ class ManyComparisons(Result):
 
     def costs(self, metric: str) -> FloatArray:
         """Return (data sets, methods) means over seeds, lower for better."""
-        of = METRICS[metric]
+        of = all_metrics()[metric]
         columns = [
             [of.cost(float(each.mean())) for each in self.values(metric, method).values()]
             for method in self.methods
@@ -149,7 +149,7 @@ class ManyComparisons(Result):
 
     def headline(self) -> str:
         """Return the finding in a sentence or two."""
-        metric, n = METRICS[self.rank_by], len(self.comparisons)
+        metric, n = all_metrics()[self.rank_by], len(self.comparisons)
         said = f"Best mean rank in {metric.title} over {counted(n, 'data set')}: {self.best}"
         said += f" ({self.ranks[self.best]:.2f} of {len(self.methods)})."
         if len(self.methods) == 1:
@@ -173,7 +173,7 @@ class ManyComparisons(Result):
         A value is the mean over seeds, with their standard deviation where there are several. Bold:
         the best of a column.
         """
-        of, costs = METRICS[metric], self.costs(metric)
+        of, costs = all_metrics()[metric], self.costs(metric)
         several = any(len(found) > 1 for found in self.comparisons.values())
         rows: list[list[str]] = []
         ranks = ranks_within(costs).mean(axis=0)
@@ -188,7 +188,7 @@ class ManyComparisons(Result):
 
     def ranking_table(self) -> Table:
         """Return mean ranks and paired differences to the best method over data sets."""
-        metric = METRICS[self.rank_by]
+        metric = all_metrics()[self.rank_by]
         unit = " (points)" if metric.percent else ""
         head = ["method", "rank", f"less the best's{unit}", "interval", "better on", "p (Holm)"]
         rows: list[list[str]] = []

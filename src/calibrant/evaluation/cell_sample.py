@@ -26,11 +26,11 @@ from calibrant.evaluation.bootstrap import Replicates, values_of_resamples
 from calibrant.evaluation.cells import FINE, Cells, CellSums, Grid, NumberCells
 from calibrant.evaluation.rare_outcomes import MeanResidual
 from calibrant.evaluation.sample import RowSample, Sample
-from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.metric_types import (
     CurveMetric,
     Facts,
     MeanMetric,
+    Measured,
     Metric,
     RowsMetric,
     RowsSums,

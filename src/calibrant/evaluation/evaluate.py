@@ -16,8 +16,7 @@ from calibrant.evaluation.results import Evaluation, MetricResult, result_of
 from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.shard_samples import summarised, summed
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
-from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.metric_types import Metric, RowsMetric
+from calibrant.metrics.metric_types import Measured, Metric, RowsMetric
 from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions

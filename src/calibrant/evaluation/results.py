@@ -32,8 +32,7 @@ from calibrant.evaluation.power import smallest_visible_error
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.uncertainty import FLOOR_QUANTILE, interval, less_rounding
-from calibrant.metrics.full_rows import Measured
-from calibrant.metrics.metric_types import Metric
+from calibrant.metrics.metric_types import Measured, Metric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.map_reduce import left_out, left_out_text

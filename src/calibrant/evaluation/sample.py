@@ -22,10 +22,10 @@ from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.bootstrap import Replicates, bootstrap, floor
 from calibrant.evaluation.rare_outcomes import Gap, MeanResidual, stretched
 from calibrant.evaluation.uncertainty import MOST_RESAMPLES, default_resamples
-from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.metric_types import (
     Facts,
     MeanMetric,
+    Measured,
     Metric,
     RowsMetric,
     values_of_curve,

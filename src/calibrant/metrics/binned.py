@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from calibrant.metrics.bins import (
     mass_cuts,
     unknown_edges,
 )
+from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, checked_weight, confidence_and_correct, top_label
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
@@ -170,3 +172,47 @@ def _focal_adaptive_calibration_error(rows: TopLabel, n_bins: int) -> float:
     edges = np.interp(ranks, np.arange(rows.n), rows.confidence)
     cuts = np.searchsorted(rows.confidence, edges, side="right")
     return float(np.abs(rows.curves().between(cuts)).sum() / rows.n)
+
+
+ECE = CurveMetric(
+    name="ece",
+    title="ECE",
+    definition="top label, 15 equal-width bins (lo, hi], L1",
+    function=expected_calibration_error,
+    effort=BINS_COST,
+    fails=f"{BIASED}; errors that cancel within a bin aren't seen, and it jumps at the bins' edges",
+    omnibus=True,
+    sums_gaps=True,
+    of_curves=ece_of_curves,
+    at_breakpoints=True,
+)
+ADAECE = CurveMetric(
+    name="adaece",
+    title="AdaECE",
+    definition="top label, 15 equal-mass bins by rank, L1",
+    function=adaptive_calibration_error,
+    effort=BINS_COST,
+    fails=f"{BIASED}; a wide bin where rows are few hides what happens there",
+    omnibus=True,
+    sums_gaps=True,
+    of_curves=adaece_of_curves,
+    at_breakpoints=True,
+)
+ECE_POSITIVE = replace(
+    ECE,
+    name="ece_positive",
+    title="ECE, positive",
+    definition="probability of the positive class, 15 equal-width bins (lo, hi], L1",
+    of_positive=True,
+    omnibus=False,
+    sums_gaps=False,
+)
+ADAECE_POSITIVE = replace(
+    ADAECE,
+    name="adaece_positive",
+    title="AdaECE, positive",
+    definition="probability of the positive class, 15 equal-mass bins by rank, L1",
+    of_positive=True,
+    omnibus=False,
+    sums_gaps=False,
+)

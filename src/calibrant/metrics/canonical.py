@@ -10,13 +10,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError
-from calibrant.metrics.full_rows import (
-    HONEST_DRAWS,
-    Measured,
-    by_class,
-    honest_labels,
-    resampled_counts,
-)
+from calibrant.metrics.full_rows import HONEST_DRAWS, by_class, honest_labels, resampled_counts
+from calibrant.metrics.metric_types import Measured, RowsMetric
 from calibrant.predictions.predictions import Predictions
 
 BLOCK_ROWS = 1000
@@ -249,3 +244,20 @@ def _likelihood(values: FloatArray, bandwidth: float) -> float:
     logs = _log_kernel(values, bandwidth)
     top = logs.max(axis=1)
     return float((top + np.log(np.exp(logs - top[:, None]).sum(axis=1))).sum())
+
+
+SKCE = RowsMetric(
+    name="skce",
+    title="SKCE",
+    definition="unbiased squared kernel error of whole rows, exp(-|p - q| / median)",
+    function=skce,
+    effort="N^2 x K numbers, in blocks",
+    fails="it may be negative, and is slow for many rows",
+    weighs="none",
+    takes_clusters=False,
+    fewest_rows=2,
+    percent=False,
+    needs_classes=True,
+    measure=measure_skce,
+    not_summed="it compares pairs of rows, which sums can't carry; measure a sample as one file",
+)

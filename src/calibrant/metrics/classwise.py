@@ -29,7 +29,6 @@ from calibrant.metrics.bins import (
 from calibrant.metrics.full_rows import (
     BLOCKS,
     HONEST_DRAWS,
-    Measured,
     by_class,
     deal_by_place,
     deal_into_blocks,
@@ -38,6 +37,7 @@ from calibrant.metrics.full_rows import (
     prob_chunks,
     resampled_counts,
 )
+from calibrant.metrics.metric_types import Measured, RowsMetric
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 
@@ -299,6 +299,11 @@ def measure_classwise(
     )
 
 
+def measure_classwise_by_mass(predictions: Predictions, resamples: int, seed: int) -> Measured:
+    """Return the same over bins of equal mass."""
+    return measure_classwise(predictions, resamples, seed, strategy="quantile")
+
+
 @dataclass(frozen=True, eq=False)
 class ClasswiseSums:
     """What many files leave behind for the classwise ECE: whole numbers that add up.
@@ -359,3 +364,29 @@ class ClasswiseSums:
         hits = rng.binomial(rows[some], mean, size=size)
         honest = np.abs(total[some] - hits).sum(axis=1) / (n * classes)
         return Measured(value, drawn, honest, True)
+
+
+CLASSWISE_ECE = RowsMetric(
+    name="classwise_ece",
+    title="classwise ECE",
+    definition="mean over K classes, 15 equal-width bins (lo, hi] of p_k over all rows, L1",
+    function=classwise_expected_calibration_error,
+    effort="K sorts of N numbers",
+    fails="many classes: most rows say nearly 0 of a class, and are right",
+    needs_classes=True,
+    measure=measure_classwise,
+    sums=ClasswiseSums,
+    most_classes=MOST_CLASSES_SUMMED,
+)
+CLASSWISE_ADAECE = RowsMetric(
+    name="classwise_adaece",
+    title="classwise AdaECE",
+    definition="mean over K classes, 15 equal-mass bins of p_k, L1 (Nixon's ACE)",
+    function=classwise_adaptive_calibration_error,
+    effort="K sorts of N numbers",
+    fails="many classes: most rows say nearly 0 of a class, and are right",
+    needs_classes=True,
+    measure=measure_classwise_by_mass,
+    not_summed="it sorts the rows by the probability of each class, which sums can't "
+    "carry; measure a sample as one file",
+)

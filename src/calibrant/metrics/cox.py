@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import BoundaryWarning, NotIdentifiedWarning
 from calibrant.metrics.bins import BinSums, logit
+from calibrant.metrics.metric_types import CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.shared_terms import Part
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
@@ -224,3 +226,60 @@ def _fit(
         if not len(active):
             break
     return found
+
+
+SLOPE = CurveMetric(
+    name="slope",
+    title="slope",
+    definition="regression of correctness on logit confidence; 1 is ideal",
+    function=calibration_slope_intercept,
+    effort="a few passes over N numbers",
+    fails="errors that aren't a tilt",
+    percent=False,
+    ideal=1.0,
+    of_curves=slopes_of_curves,
+    exact=slope_of_curve,
+    has_floor=False,
+)
+INTERCEPT = CurveMetric(
+    name="intercept",
+    title="intercept",
+    definition="of the regression that gives the slope; 0 is ideal",
+    function=calibration_slope_intercept,
+    effort="a few passes over N numbers",
+    fails="read it with the slope",
+    percent=False,
+    ideal=0.0,
+    of_curves=intercepts_of_curves,
+    exact=intercept_of_curve,
+    has_floor=False,
+)
+SLOPE_POSITIVE = replace(
+    SLOPE,
+    name="slope_positive",
+    title="slope, positive",
+    definition="regression of the outcome on the positive class's log odds; 1 is ideal",
+    of_positive=True,
+)
+INTERCEPT_POSITIVE = replace(
+    INTERCEPT,
+    name="intercept_positive",
+    title="intercept, positive",
+    definition="of the regression that gives the positive class's slope; 0 is ideal",
+    of_positive=True,
+)
+LARGE_POSITIVE = CurveMetric(
+    name="large_positive",
+    title="in the large, positive",
+    definition="calibration in the large: that intercept with the slope held at 1; 0 is "
+    "ideal, below 0 the probabilities are too high",
+    function=calibration_in_the_large,
+    effort="a few passes over N numbers",
+    fails="errors that cancel between high and low probabilities aren't seen",
+    percent=False,
+    ideal=0.0,
+    of_positive=True,
+    of_curves=in_the_large_of_curves,
+    exact=in_the_large_of_curve,
+    has_floor=False,
+)

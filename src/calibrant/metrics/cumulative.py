@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.metrics.metric_types import CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves
 
@@ -48,3 +49,15 @@ def ks_error(
 def ks_of_curves(curves: ResidualCurves) -> FloatArray:
     """Return the (R,) KS errors of residual curves."""
     return np.abs(curves.residual[:, curves.rows.tie_starts]).max(axis=1) / curves.total
+
+
+KS = CurveMetric(
+    name="ks",
+    title="KS error",
+    definition="top label, largest cumulative residual over sorted confidences",
+    function=ks_error,
+    effort="a sort; then one pass",
+    fails="errors that take turns in sign cancel",
+    omnibus=True,
+    of_curves=ks_of_curves,
+)

@@ -6,7 +6,8 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
-from calibrant.metrics.gaps import gaps_of, sums_of
+from calibrant.metrics.gaps import OfBins, gaps_of, sums_of
+from calibrant.metrics.metric_types import BINS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, refuse_fractions
 
 
@@ -129,3 +130,19 @@ def debiased_mean_gap(sums: BinSums) -> FloatArray:
     density = np.exp(-0.5 * ratio**2) * np.sqrt(2 / np.pi)
     folded = deviation * density + gap * (2 * ndtr(ratio) - 1)
     return np.maximum((sums.count * (2 * gap - folded)).sum(axis=-1) / sums.total, 0.0)
+
+
+def _debiased_rms(sums: BinSums) -> FloatArray:
+    return np.sqrt(np.maximum(debiased_mean_square_gap(sums), 0.0))
+
+
+DEBIASED_RMSCE = CurveMetric(
+    name="debiased_rmsce",
+    title="debiased RMSCE",
+    definition="RMSCE less the variance of the bins' accuracies; an RMS, not an ECE",
+    function=debiased_rms_calibration_error,
+    effort=BINS_COST,
+    fails="it is 0 for much that is a little off",
+    weighs="counts",
+    of_curves=OfBins(_debiased_rms),
+)

@@ -18,6 +18,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums
+from calibrant.metrics.metric_types import BIASED, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.shared_terms import Part
 from calibrant.metrics.top_label import ResidualCurves
@@ -225,3 +226,26 @@ class CorpOfCurves:
 
 corp_miscalibrations_of_curves: Part[FloatArray] = Part(CorpOfCurves, "miscalibration")
 corp_refinements_of_curves: Part[FloatArray] = Part(CorpOfCurves, "refinement")
+
+
+BRIER_CALIBRATION = CurveMetric(
+    name="brier_calibration",
+    title="Brier, calibration",
+    definition="what isotonic recalibration takes off the top-label score (c - a)^2",
+    function=corp_decomposition,
+    effort="a sort; then isotonic regression",
+    fails=f"{BIASED}; of the top label only",
+    percent=False,
+    of_curves=corp_miscalibrations_of_curves,
+)
+BRIER_REFINEMENT = CurveMetric(
+    name="brier_refinement",
+    title="Brier, refinement",
+    definition="top-label score (c - a)^2 after isotonic recalibration",
+    function=corp_decomposition,
+    effort="a sort; then isotonic regression",
+    fails="it says how well confidence ranks, not whether it is honest",
+    percent=False,
+    of_curves=corp_refinements_of_curves,
+    has_floor=False,
+)

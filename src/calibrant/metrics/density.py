@@ -7,6 +7,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
+from calibrant.metrics.metric_types import BIASED, CELLS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves
 
@@ -122,3 +123,15 @@ def _smoothed(mass: FloatArray, response: FloatArray) -> FloatArray:
     mirrored = np.concatenate([mass, mass[:, ::-1]], axis=1)
     spectrum = np.fft.rfft(mirrored, axis=1) * response
     return np.fft.irfft(spectrum, mirrored.shape[1], axis=1)[:, : mass.shape[1]]
+
+
+KDE_ECE = CurveMetric(
+    name="kde_ece",
+    title="KDE-ECE",
+    definition="top label, L1, reflected triweight kernel, bandwidth by rule",
+    function=kde_ece,
+    effort=CELLS_COST,
+    fails=f"{BIASED}; its bandwidth blurs the crowd of confidences near 1",
+    of_curves=kde_of_curves,
+    exact=kde_of_curve,
+)

@@ -10,7 +10,6 @@ variance of a resampled sum is that of resampled rows, known to about 1 / sqrt(2
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,27 +24,6 @@ from calibrant.predictions.scoring import score_top
 
 BLOCKS = 200
 HONEST_DRAWS = 200
-
-
-class Measured(NamedTuple):
-    """A metric of whole rows with what its uncertainty needs.
-
-    Attributes:
-        value: on all rows.
-        replicates: (R,) values on bootstrap resamples.
-        honest: (D,) values on labels drawn from the probabilities; None if that means nothing.
-        biased: whether noise drives the value upwards, and that of a resample twice.
-    """
-
-    value: float
-    replicates: FloatArray
-    honest: FloatArray | None
-    biased: bool
-
-    def scattered(self, factor: float) -> Measured:
-        """Return the same with replicates that lie so much farther from their mean."""
-        middle = self.replicates.mean()
-        return self._replace(replicates=middle + factor * (self.replicates - middle))
 
 
 def prob_chunks(predictions: Predictions) -> Iterator[tuple[slice, FloatArray]]:

@@ -6,6 +6,8 @@ reduces the last axis, so it serves one set, a batch of resamples, or the classe
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy
+from calibrant.metrics.metric_types import BIASED, BINS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves
 
@@ -291,3 +294,71 @@ def underconfidence_error(
 def under_gap(sums: BinSums) -> FloatArray:
     """Return (...,) sum_b (n_b / N) max(-gap_b, 0)."""
     return np.maximum(-sums.residual, 0.0).sum(axis=-1) / sums.total
+
+
+@dataclass(frozen=True)
+class OfBins:
+    """A function of bins as one of curves, over 15 bins of equal width.
+
+    Attributes:
+        reduce: makes (R,) values of (R, B) sums.
+    """
+
+    reduce: Callable[[BinSums], FloatArray]
+
+    def __call__(self, curves: ResidualCurves) -> FloatArray:
+        """Return (R,) values of R curves."""
+        return self.reduce(BinSums.of_curves(curves, DEFAULT_BINS))
+
+
+def _rms_gap(sums: BinSums) -> FloatArray:
+    return np.sqrt(mean_square_gap(sums))
+
+
+MCE = CurveMetric(
+    name="mce",
+    title="MCE",
+    definition="top label, largest gap of 15 equal-width bins, however few rows it holds",
+    function=maximum_calibration_error,
+    effort=BINS_COST,
+    fails="bins of few rows: it is mostly noise, and its interval is too narrow",
+    of_curves=OfBins(largest_gap),
+)
+AVERAGE_CE = CurveMetric(
+    name="average_ce",
+    title="avg. CE",
+    definition="top label, plain mean over non-empty bins of 15 equal-width ones",
+    function=average_calibration_error,
+    effort=BINS_COST,
+    fails="bins of few rows count as much as all others",
+    sums_gaps=True,
+    of_curves=OfBins(average_gap),
+)
+RMSCE = CurveMetric(
+    name="rmsce",
+    title="RMSCE",
+    definition="top label, root mean square gap of 15 equal-width bins (lo, hi]",
+    function=rms_calibration_error,
+    effort=BINS_COST,
+    fails=f"{BIASED}; not to be held against an ECE",
+    sums_gaps=True,
+    of_curves=OfBins(_rms_gap),
+)
+OVERCONFIDENCE = CurveMetric(
+    name="overconfidence",
+    title="ECE, over",
+    definition="the part of the ECE from bins whose confidence exceeds their accuracy",
+    function=overconfidence_error,
+    effort=BINS_COST,
+    fails="small for a model that errs the other way",
+    of_curves=OfBins(over_gap),
+)
+UNDERCONFIDENCE = CurveMetric(
+    name="underconfidence",
+    title="ECE, under",
+    definition="the part of the ECE from bins whose accuracy exceeds their confidence",
+    function=underconfidence_error,
+    effort=BINS_COST,
+    fails="small for a model that errs the other way",
+    of_curves=OfBins(under_gap),
+)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.metrics.metric_types import BIASED, CELLS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
@@ -109,3 +110,17 @@ def smece_of_curves(
         above, below = np.where(left, rest, above * less), np.where(left, below * less, rest)
         low, high = np.where(left, middle, low), np.where(left, high, middle)
     return low + np.clip(above / np.maximum(above - below, TINY), 0, 1) * (high - low)
+
+
+SMECE = CurveMetric(
+    name="smece",
+    title="smECE",
+    definition="top label, reflected Gaussian kernel at its fixed-point bandwidth",
+    function=smooth_ece,
+    effort=CELLS_COST,
+    fails=f"{BIASED}; its bandwidth shrinks with the error that it finds",
+    omnibus=True,
+    of_curves=smece_of_curves,
+    at_breakpoints=True,
+    exact=smece_of_curve,
+)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.weights import are_counts, mean
-from calibrant.metrics.bins import Cells
-from calibrant.metrics.full_rows import Measured
 from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 from calibrant.predictions.predictions import Predictions
@@ -21,8 +19,33 @@ NOT_BINARY = (
     "it is about the positive class of binary predictions, which have to be declared "
     "(Predictions.from_binary, --kind binary)"
 )
+# What costs and failures of several metrics are called.
+BINS_COST = "a sort; then passes over N numbers"
+CELLS_COST = "a sort; then grids of cells"
+BIASED = "few rows: noise alone shows as much as the floor says"
 ONLY_COUNTS = "it takes weights that count rows, whole numbers, only"
 NO_CLASSES = "it needs a score for every class"
+
+
+class Measured(NamedTuple):
+    """A metric of whole rows with what its uncertainty needs.
+
+    Attributes:
+        value: on all rows.
+        replicates: (R,) values on bootstrap resamples.
+        honest: (D,) values on labels drawn from the probabilities; None if that means nothing.
+        biased: whether noise drives the value upwards, and that of a resample twice.
+    """
+
+    value: float
+    replicates: FloatArray
+    honest: FloatArray | None
+    biased: bool
+
+    def scattered(self, factor: float) -> Measured:
+        """Return the same with replicates that lie so much farther from their mean."""
+        middle = self.replicates.mean()
+        return self._replace(replicates=middle + factor * (self.replicates - middle))
 
 
 class Facts(NamedTuple):
@@ -65,6 +88,9 @@ class Metric:
         name: key in results, JSON and on the command line.
         title: heading in tables.
         definition: the convention in one line.
+        function: computes it of arrays; its docstring has the formula, the arguments, the source.
+        effort: of computing a value and its resamples; N is the number of rows, K of classes.
+        fails: when it misleads.
         percent: whether people read it in percent (values are fractions all the same).
         lower_is_better: the direction of improvement.
         needs_classes: whether it needs a score for every class.
@@ -82,6 +108,9 @@ class Metric:
     name: str
     title: str
     definition: str
+    function: Callable[..., Any] | None = None
+    effort: str = ""
+    fails: str = ""
     percent: bool = True
     lower_is_better: bool = True
     needs_classes: bool = False
@@ -146,7 +175,6 @@ class CurveMetric(Metric):
     Attributes:
         of_curves: returns the (R,) values of R curves; may be coarser than `exact`.
         exact: returns the value of one curve; `of_curves` of it if None.
-        grid: which cells to stream it on, see `calibrant.metrics.bins`.
         has_floor: whether honest confidences make it zero, in the limit and only there. It is then
             biased upwards, and has a floor.
         sums_gaps: whether it is made of the sizes of many bins' gaps. Its resamples scatter around
@@ -158,7 +186,6 @@ class CurveMetric(Metric):
 
     of_curves: Callable[[ResidualCurves], FloatArray]
     exact: Callable[[ResidualCurves], float] | None = None
-    grid: Cells = "uniform"
     has_floor: bool = True
     sums_gaps: bool = False
     at_breakpoints: bool = False
@@ -168,7 +195,7 @@ class CurveMetric(Metric):
         return self.of_curve(rows.curves())
 
     def of_curve(self, curve: ResidualCurves) -> float:
-        """Return the value of one curve, say that of streamed sums (`BinSums.curves`)."""
+        """Return the value of one curve, say that of streamed sums (`ResidualCurves`)."""
         return values_of_curve([self], curve)[self.name]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
+from calibrant.metrics.metric_types import CELLS_COST, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.running_sums import accumulate
 from calibrant.metrics.top_label import ResidualCurves
@@ -75,3 +76,14 @@ def squared_mmce_of_curves(curves: ResidualCurves, width: float = KERNEL_WIDTH) 
 def mmce_of_curves(curves: ResidualCurves) -> FloatArray:
     """Return the (R,) MMCEs of residual curves."""
     return np.sqrt(squared_mmce_of_curves(curves))
+
+
+MMCE = CurveMetric(
+    name="mmce",
+    title="MMCE",
+    definition="top label, root of the V-statistic, Laplacian kernel of width 0.4",
+    function=mmce,
+    effort=CELLS_COST,
+    fails="its size means nothing by itself; compare like with like",
+    of_curves=mmce_of_curves,
+)

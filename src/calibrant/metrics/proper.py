@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from calibrant.core.arrays import Array, as_array
+from calibrant.core.arrays import Array, FloatArray, as_array
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import mean
+from calibrant.metrics.metric_types import MeanMetric
 from calibrant.metrics.pairs import PairKind, check_kind, checked_weight
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
@@ -103,3 +106,74 @@ def _predictions(probs: Array, labels: Array, kind: PairKind | None) -> Predicti
     if kind == "prob":
         return Predictions.from_binary(values, labels)
     return Predictions.from_probs(values, labels)
+
+
+def nll_of_rows(rows: RowScores) -> FloatArray:
+    """Return (N,) -log p_y."""
+    return rows.nll
+
+
+def brier_of_rows(rows: RowScores) -> FloatArray:
+    """Return (N,) sums over classes of squared differences."""
+    return rows.brier
+
+
+def half_brier_of_rows(rows: RowScores) -> FloatArray:
+    """Return (N,) squared differences of the positive class alone."""
+    return rows.brier / 2
+
+
+def right_of_rows(rows: RowScores) -> FloatArray:
+    """Return (N,) 1.0 where the predicted label is the true one, else 0.0."""
+    return rows.correct.astype(np.float64)
+
+
+NLL = MeanMetric(
+    name="nll",
+    title="NLL",
+    definition="mean of -log p_y in nats",
+    function=negative_log_likelihood,
+    effort="one pass over N x K",
+    fails="it also measures how sharp the network is, and one row with p_y near 0 can decide it",
+    percent=False,
+    needs_classes=True,
+    per_row=nll_of_rows,
+)
+BRIER = MeanMetric(
+    name="brier",
+    title="Brier",
+    definition="mean of sum_k (p_k - onehot_k)^2, in [0, 2]",
+    function=brier_score,
+    effort="one pass over N x K",
+    fails="it also measures how sharp the network is",
+    percent=False,
+    needs_classes=True,
+    per_row=brier_of_rows,
+)
+ACCURACY = MeanMetric(
+    name="accuracy",
+    title="accuracy",
+    definition="share of rows whose predicted label is the true one",
+    function=accuracy,
+    effort="one pass over N x K",
+    fails="it says nothing of confidence",
+    lower_is_better=False,
+    per_row=right_of_rows,
+)
+BRIER_POSITIVE = replace(
+    BRIER,
+    name="brier_positive",
+    title="Brier, positive",
+    definition="mean of (p - outcome)^2, in [0, 1]: half of the sum over both classes",
+    of_positive=True,
+    needs_classes=False,
+    per_row=half_brier_of_rows,
+)
+LOG_LOSS = replace(
+    NLL,
+    name="log_loss",
+    title="log loss",
+    definition="mean of -log of the probability of what happened, in nats: the NLL",
+    of_positive=True,
+    needs_classes=False,
+)

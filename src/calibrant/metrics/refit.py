@@ -28,11 +28,11 @@ from calibrant.core.weights import mean, total
 from calibrant.metrics.full_rows import (
     BLOCKS,
     HONEST_DRAWS,
-    Measured,
     deal_by_place,
     draw_blocks,
     honest_labels,
 )
+from calibrant.metrics.metric_types import Measured, RowsMetric
 from calibrant.metrics.resampling import Clusters, draw_rows
 from calibrant.metrics.shared_terms import Part
 from calibrant.predictions.curves import quintic
@@ -304,3 +304,29 @@ def _lowest_between(curve: FloatArray) -> float:
         slope = float(quintic(ends, np.array([middle]))[1][0])
         left, right = (left, middle) if slope > 0 else (middle, right)
     return float(quintic(ends, np.array([(left + right) / 2]))[0][0])
+
+
+NLL_CALIBRATION = RowsMetric(
+    name="nll_calibration",
+    title="NLL, calibration",
+    definition="what the best temperature of these rows takes off the NLL, in nats",
+    function=refinement_split,
+    effort="a fit of one temperature",
+    fails="it sees what one temperature mends only",
+    percent=False,
+    needs_classes=True,
+    measure=measure_calibration,
+    sums=RefitSums,
+)
+NLL_REFINEMENT = RowsMetric(
+    name="nll_refinement",
+    title="NLL, refinement",
+    definition="NLL at the best temperature of these rows, in nats",
+    function=refinement_split,
+    effort="a fit of one temperature",
+    fails="it measures sharpness, not honesty",
+    percent=False,
+    needs_classes=True,
+    measure=measure_refinement,
+    sums=RefitSums,
+)

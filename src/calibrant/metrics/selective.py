@@ -15,6 +15,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
+from calibrant.metrics.metric_types import CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves
 
@@ -274,3 +275,25 @@ def _harmonic(k: FloatArray) -> FloatArray:
     from scipy.special import digamma
 
     return digamma(k + 1.0) + np.euler_gamma
+
+
+AURC = CurveMetric(
+    name="aurc",
+    title="AURC",
+    definition="mean over k of the error rate of the k most confident rows",
+    function=aurc,
+    effort="a sort; then one pass",
+    fails="it ranks: no map that keeps the order changes it",
+    of_curves=aurc_of_curves,
+    has_floor=False,
+)
+EAURC = CurveMetric(
+    name="eaurc",
+    title="E-AURC",
+    definition="AURC less that of the ideal ranking with as many errors, exact",
+    function=eaurc,
+    effort="a sort; then one pass",
+    fails="it ranks: no map that keeps the order changes it",
+    of_curves=excess_aurc_of_curves,
+    has_floor=False,
+)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from calibrant.core.arrays import Array, FloatArray
+from calibrant.metrics.metric_types import CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
@@ -156,3 +159,25 @@ def max_lipschitz_correlation(positions: FloatArray, masses: FloatArray) -> floa
         high = np.where(undecided & below, middle, high)
         low = np.where(undecided & ~below, middle + 1, low)
     return total + float(steps @ np.abs(path - inside[order[low]]))
+
+
+SMCE = CurveMetric(
+    name="smce",
+    title="smCE",
+    definition="top label, exact maximum over 1-Lipschitz witnesses",
+    function=smooth_calibration_error,
+    effort="a sweep over N confidences; 64 cells for resamples",
+    fails="errors that change sign within a short stretch count little, by design",
+    omnibus=True,
+    of_curves=smce_of_curves,
+    at_breakpoints=True,
+    exact=smce_of_curve,
+)
+SMCE_POSITIVE = replace(
+    SMCE,
+    name="smce_positive",
+    title="smCE, positive",
+    definition="probability of the positive class, maximum over 1-Lipschitz witnesses",
+    of_positive=True,
+    omnibus=False,
+)

@@ -7,6 +7,7 @@ import numpy as np
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
+from calibrant.metrics.metric_types import BIASED, CurveMetric
 from calibrant.metrics.pairs import PairKind, top_label
 from calibrant.metrics.top_label import ResidualCurves
 
@@ -86,3 +87,15 @@ def sweep_of_curves(curves: ResidualCurves, norm: int = 1) -> FloatArray:
 def _norm(sums: BinSums, norm: int) -> FloatArray:
     size = np.abs(sums.residual) / sums.count
     return ((sums.count * size**norm).sum(axis=1) / sums.total) ** (1 / norm)
+
+
+SWEEP = CurveMetric(
+    name="sweep",
+    title="ECE-sweep",
+    definition="top label, as many equal-mass bins as keep accuracies ascending, L1",
+    function=ece_sweep,
+    effort="a sort; then as many binnings as it takes",
+    fails=f"{BIASED}; it chooses its bins",
+    sums_gaps=True,
+    of_curves=sweep_of_curves,
+)

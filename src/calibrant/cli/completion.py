@@ -21,16 +21,16 @@ def complete_method(incomplete: str) -> list[str]:
 
 def complete_metrics(incomplete: str) -> list[str]:
     """Return the metrics that a list separated by commas may go on with."""
-    from calibrant.metrics.registry import all_metrics
+    from calibrant.metrics.registry import metrics_named
 
-    return _continued(incomplete, [*all_metrics(), "all"])
+    return _continued(incomplete, [*(m.name for m in metrics_named("all")), "all"])
 
 
 def complete_metric(incomplete: str) -> list[str]:
     """Return the metrics whose name begins so."""
-    from calibrant.metrics.registry import all_metrics
+    from calibrant.metrics.registry import metrics_named
 
-    return [name for name in all_metrics() if name.startswith(incomplete)]
+    return [m.name for m in metrics_named("all") if m.name.startswith(incomplete)]
 
 
 def _continued(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -83,3 +84,10 @@ class Result:
         table = self.as_table()
         notes = f"<p><small>{escape(table.notes)}</small></p>" if table.notes else ""
         return f"<div><p>{escape(self.headline())}</p>\n{table.to_html()}\n{notes}</div>"
+
+
+def facts_html(title: str, facts: Mapping[str, str]) -> str:
+    """Return what a notebook shows of a thing that is no table: a title and its facts."""
+    table = Table(["", ""], [[name, text] for name, text in facts.items() if text])
+    body = table.to_html().partition("<tbody>")[2]
+    return f"<div><p>{escape(title)}</p>\n<table>\n<tbody>{body}</div>"

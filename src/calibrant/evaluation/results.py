@@ -54,7 +54,7 @@ FORMS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MetricResult:
     """A measured number and how far to trust it. All values are fractions or nats.
 
@@ -116,6 +116,11 @@ class MetricResult:
             "floor_95": self.floor_95,
             "p_value": self.p_value,
         }
+
+    def __repr__(self) -> str:
+        floor = against_floor(self)
+        said = f"{self.metric.title} {with_interval(self.metric, self.ends)}"
+        return f"<MetricResult: {said}{f', {floor}' if floor else ''}>"
 
 
 def result_of(

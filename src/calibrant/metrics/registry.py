@@ -8,6 +8,7 @@ files, with weights and in clusters.
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,21 @@ def metrics_named(names: Sequence[str] | str | None, *, binary: bool = False) ->
         else:
             raise unknown([*known, "all"], name, "metric")
     return list(found.values())
+
+
+def _metric(name: str) -> Metric:
+    return all_metrics()[name]
+
+
+def _reduced(metric: Metric) -> Any:
+    """Pickle a metric of the package by its name, others by what they are made of."""
+    if (METRICS | POSITIVE_METRICS).get(metric.name) is metric:
+        return _metric, (metric.name,)
+    return metric.__reduce_ex__(2)
+
+
+for _type in (CurveMetric, MeanMetric, RowsMetric):
+    copyreg.pickle(_type, _reduced)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from calibrant.core.errors import (
     PredictionsError,
 )
 from calibrant.core.fit_report import FitReport
+from calibrant.core.result import facts_html
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.files.atomic import StrPath
@@ -364,6 +365,22 @@ class Calibrator(Estimator, ABC):
     @abstractmethod
     def _fit(self, predictions: Predictions) -> FitReport:
         """Learn from checked predictions."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the method and, once it is fitted, what was learnt."""
+        facts = {"method": self.method}
+        if hasattr(self, "fit_report_"):
+            report = self.fit_report_
+            learnt = {name: a for name, a in self.state().items() if a.ndim == 0}
+            facts |= {
+                "fitted to": f"{report.n} rows of {self.n_classes_} classes ({self.form_})",
+                "parameters": str(self.n_parameters),
+                "keeps predicted classes": "always" if self.keeps_prediction else "not always",
+                **{name.rstrip("_"): f"{a.item():.4g}" for name, a in learnt.items()},
+                "converged": "" if report.converged else "no",
+                "notes": "; ".join(report.notes),
+            }
+        return facts_html(repr(self), facts)
 
     def _refuse_masks(self, logits: Array) -> None:
         for part in row_chunks(logits):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, BoolArray, FloatArray, IntArray, like, namespace
 from calibrant.core.checks import check_scores
 from calibrant.core.errors import PredictionsError
+from calibrant.core.result import facts_html
 from calibrant.core.weights import check_weights, codes_of, normalised
 from calibrant.predictions.constructors import SMALLEST_PROBABILITY, RowTable, ScoreKind, log_of
 from calibrant.predictions.joining import joined
@@ -169,6 +170,21 @@ class Predictions(RowTable):
                 "confidence of the predicted label; give logits or probs of shape (N, K)"
             )
         return self.scores
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        names, clusters = self.class_names or (), self.clusters
+        facts = {
+            "rows": str(self.n),
+            "scores": self.form,
+            "classes": "" if self.n_classes is None else str(self.n_classes),
+            "class names": f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
+            "labels": "unknown" if self.known_labels is None else "known",
+            "features": "" if self.features is None else str(self.features.shape[1]),
+            "weights": "" if self.weights is None else "one a row",
+            "clusters": "" if clusters is None else str(len(np.unique(clusters))),
+        }
+        return facts_html(f"Predictions {self.source}", facts)
 
     # --- one event
 

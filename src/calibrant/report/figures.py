@@ -64,7 +64,7 @@ def reliability_diagram(
         InputError: no such strategy.
     """
     return reliability_of_rows(
-        series.in_worth(evaluation)[0],
+        series.rows_in_worth(evaluation, evaluation.top),
         ax,
         level=evaluation.level,
         strategy=strategy,
@@ -120,7 +120,9 @@ def confidence_histogram(
     The hatched part of a bar is wrong.
     """
     ax = _axes(ax)
-    histogram = series.confidence_histogram(series.in_worth(evaluation)[0], n_bins)
+    histogram = series.confidence_histogram(
+        series.rows_in_worth(evaluation, evaluation.top), n_bins
+    )
     left, width = histogram.edges[:-1], 1 / n_bins
     wrong = histogram.count - histogram.correct
     ax.bar(left, histogram.correct, width, align="edge", color=color, label="right")
@@ -240,7 +242,7 @@ def risk_coverage(
 ) -> Axes:
     """Draw the share of wrong predictions among the accepted over the share that is accepted."""
     ax = _axes(ax)
-    curve = series.risk_coverage(series.in_worth(evaluation)[0])
+    curve = series.risk_coverage(series.rows_in_worth(evaluation, evaluation.top))
     ax.plot(curve.coverage, curve.error, "--" if hollow else "-", color=color, label=label)
     ax.set(xlim=(0, 1), xlabel="Accepted", ylabel="Wrong among the accepted")
     ax.set_ylim(bottom=0)

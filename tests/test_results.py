@@ -1,0 +1,85 @@
+"""Results are values: they say what was found, pickle small, and travel to other processes."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
+
+VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
+LONGEST_REPR = 700
+
+
+def results() -> dict[str, Any]:
+    options: dict[str, Any] = {"resamples": 60}
+    few, some = VAL.take(slice(700)), TEST.take(slice(700))
+    sets = {"one": few, "two": some}
+    return {
+        "evaluation": cb.evaluate(some, **options),
+        "metric": cb.evaluate(some, metrics=["ece"], **options)["ece"],
+        "groups": cb.evaluate_by(some, "predicted", metrics=["ece", "nll"], **options),
+        "comparison": cb.compare(["none", "temperature", "smart"], fit=few, test=some, **options),
+        "many": cb.compare_over(sets, ["none", "temperature"], **options),
+        "rows": cb.rows_needed(np.full(100, 0.9), ece=0.05),
+    }
+
+
+FOUND = results()
+EVERY = pytest.mark.parametrize("name", FOUND)
+
+
+def text_of(result: Any) -> tuple[str, str]:
+    return repr(result), str(result)
+
+
+@EVERY
+def test_a_result_comes_back_from_a_pickle_as_it_was(name: str) -> None:
+    found = FOUND[name]
+    again = pickle.loads(pickle.dumps(found))
+    assert text_of(again) == text_of(found)
+    if hasattr(found, "as_dict"):
+        assert again.as_dict() == found.as_dict()
+
+
+def test_results_cross_process_pools_and_joblib() -> None:
+    found = [FOUND[name] for name in ("evaluation", "groups", "comparison")]
+    wanted = [text_of(each) for each in found]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        assert list(pool.map(text_of, found)) == wanted
+    assert joblib.hash(found[0]) == joblib.hash(pickle.loads(pickle.dumps(found[0])))
+
+
+@EVERY
+def test_a_repr_is_the_finding_in_a_few_lines(name: str) -> None:
+    text = repr(FOUND[name])
+    assert len(text) <= LONGEST_REPR
+    assert "\n" not in text
+    if hasattr(FOUND[name], "headline"):
+        assert FOUND[name].headline() in text
+
+
+@pytest.mark.parametrize("name", [*METRICS, *POSITIVE_METRICS])
+def test_a_metric_pickles_by_its_name(name: str) -> None:
+    metric = (METRICS | POSITIVE_METRICS)[name]
+    data = pickle.dumps(metric)
+    assert pickle.loads(data) is metric
+    assert len(data) < 200
+
+
+def test_notebooks_show_predictions_and_calibrators() -> None:
+    rows = cb.Predictions.from_probs(TEST.probs, TEST.labels, source="<b>x</b>")
+    assert "&lt;b&gt;x&lt;/b&gt;" in rows._repr_html_()
+    assert ">10000<" in rows._repr_html_()
+    scaling = cb.TemperatureScaling()
+    assert "parameters" not in scaling._repr_html_()
+    shown = scaling.fit_predictions(VAL)._repr_html_()
+    assert f">{scaling.beta_:.4g}<" in shown
+    assert "5000 rows of 10 classes" in shown

@@ -23,10 +23,12 @@ from calibrant.predictions.predictions import Predictions
 # The command line, with a writer that writes a part of the file and never comes to its end.
 SLOW_APPLY = """
 import sys, time
+from pathlib import Path
 from calibrant.cli import main
 from calibrant.files.formats.numpy_files import NpzWriter
 
 def slow(writer, arrays):
+    path = Path(writer.archive.fp.name)
     print("writing", flush=True)
     time.sleep(600)
 

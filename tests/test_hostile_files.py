@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -18,14 +19,17 @@ import torch
 
 from calibrant.core.errors import (
     CalibratorFileError,
+    InputError,
     LooksLikeProbabilitiesWarning,
     PredictionsError,
 )
 from calibrant.files import read_column, read_predictions
+from calibrant.files.gate import load_json, load_toml
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.predictions.predictions import Predictions
+from calibrant.scale.shards import Shards
 
 LOGITS = np.random.default_rng(0).normal(size=(30, 3))
 LABELS = np.where(np.arange(30) % 3 == 0, LOGITS.argmin(axis=1), LOGITS.argmax(axis=1))
@@ -311,3 +315,78 @@ def test_rows_of_json_take_bounded_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 3.5e7
     finally:
         tracemalloc.stop()
+
+
+# --- files that ended or stopped the process
+
+
+@pytest.mark.parametrize("name", ["abort.arrow", "segv.arrow"])
+def test_an_arrow_file_whose_offsets_lead_outside_is_one_sentence(name, tmp_path):
+    pytest.importorskip("pyarrow")
+    path = Path(__file__).parent / "data" / name
+    with refused(path, "can't read the Arrow file: .*[Oo]ffset"):
+        read_predictions(path)
+    with refused(path, "can't read the Arrow file: .*[Oo]ffset"):
+        read_column(path, "label")
+    with refused(path, "can't read the Arrow file: .*[Oo]ffset"):
+        Shards(path)
+
+
+def test_an_hdf5_file_whose_heap_goes_in_circles_is_refused_in_time(monkeypatch):
+    pytest.importorskip("h5py")
+    path = Path(__file__).parent / "data" / "hang.h5"
+    with refused(path, "'confidence' must hold real numbers, not text"):
+        read_predictions(path)
+    monkeypatch.setattr("calibrant.files.formats.hdf5.MOST_SECONDS", 5)
+    with refused(path, "'/confidence' can't be read, or not within 5 seconds; is the file damaged"):
+        read_column(path, "confidence")
+
+
+def test_text_of_an_hdf5_file_is_read(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["site"] = ["north", "süd"]
+    with pytest.raises(PredictionsError, match="there is no 'logits'"):
+        read_predictions(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["site"] = ["north", "south"]
+    assert read_column(tmp_path / "a.h5", "site").tolist() == ["north", "south"]
+
+
+def test_documents_that_are_nested_too_deep_or_too_long_are_one_sentence(tmp_path, monkeypatch):
+    with refused("a.json", "can't read the JSON: it is nested too deep"):
+        load_json("[" * 100_000, "a.json")
+    with refused("a.json", "can't read the JSON: Exceeds the limit"):
+        load_json("[" + "1" * 5000 + "]", "a.json")
+    (tmp_path / "a.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(InputError, match="nested too deep"):
+        load_toml(tmp_path / "a.toml", "a.toml")
+    monkeypatch.setattr("calibrant.files.gate.MOST_DOCUMENT_BYTES", 1 << 20)
+    with refused("a.json", "is longer than 1 MiB"):
+        load_json(" " * (2 << 20), "a.json")
+
+
+def test_tensors_that_overlap_or_leave_bytes_between_them_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    numbers = LOGITS.astype(np.float32).tobytes()
+
+    def write(label_offsets: list[int], content: bytes) -> None:
+        header = {
+            "logits": {"dtype": "F32", "shape": [30, 3], "data_offsets": [0, 360]},
+            "labels": {"dtype": "I64", "shape": [30], "data_offsets": label_offsets},
+        }
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+
+    write([360, 600], numbers + LABELS.tobytes())
+    assert read_predictions(path).n == 30
+    for read in (read_predictions, Shards):
+        write([120, 360], numbers)
+        with refused(path, "'labels' doesn't begin where the tensor before it ends"):
+            read(path)
+        write([400, 640], numbers + bytes(40) + LABELS.tobytes())
+        with refused(path, "'labels' doesn't begin where the tensor before it ends"):
+            read(path)
+        write([360, 600], numbers + LABELS.tobytes() + b"more")
+        with refused(path, "it goes on behind the tensors"):
+            read(path)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
+
+from calibrant.files.gate import load_json
 
 # What a run of `calibrant train` leaves, and what is read of it.
 RUN_FILES = ("val.npz", "test.npz")
@@ -27,7 +28,7 @@ def read_configuration(file: Path) -> dict[str, Any]:
         OSError: it can't be read.
         ValueError: it is no JSON object.
     """
-    document = json.loads(file.read_text(encoding="utf-8"))
+    document = load_json(file.read_bytes(), str(file))
     if not isinstance(document, dict):
         raise ValueError("must be a JSON object")
     found = cast(dict[str, Any], document)

@@ -143,7 +143,7 @@ def load_toml(path: Path, source: str, error: type[InputError] = InputError) -> 
     except RecursionError:
         raise error(f"{source}: is nested too deep") from None
     except (ValueError, OSError) as failure:
-        raise error(f"{source}: is no valid TOML: {failure}") from failure
+        raise error(f"{source}: is no TOML: {failure}") from failure
 
 
 def optional(module: str, package: str, extra: str) -> Any:

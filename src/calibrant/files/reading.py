@@ -97,6 +97,9 @@ class PredictionFile:
         """Raise `PredictionsError` unless the shapes of all arrays go together."""
         map, where = self.map, self.where
         shape = self.shape("scores")
+        for field in map.named(("scores", "features", "weight")):
+            if self.file.type_of(field) == "text":
+                raise PredictionsError(f"{where}: '{field}' must hold real numbers, not text")
         if map.form in ONE_SCORE:
             check_one_score(shape, map.form, where)
         elif not map.grid:

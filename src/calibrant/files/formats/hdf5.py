@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,23 +13,29 @@ from numpy.typing import NDArray
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import OF_THE_NETWORK, ArrayReader, Columns, RowArray, RowWriter
 from calibrant.files.gate import check_unpacked, optional, readable
-from calibrant.files.opening import open_binary
+from calibrant.files.opening import is_url, open_binary
+
+# Text of variable length is read by this first, within so many seconds.
+READ_APART = "import sys, h5py; h5py.File(sys.argv[1], 'r')[sys.argv[2]][()]"
+MOST_SECONDS = 60
 
 
 class _Dataset:
     """A dataset of an HDF5 file."""
 
     def __init__(self, dataset: Any, where: str) -> None:
-        self.dataset, self.where = dataset, where
+        self.dataset, self.where, self._tried = dataset, where, False
         self.shape: tuple[int, ...] = tuple(dataset.shape)
         self.type = "text" if dataset.dtype.kind in "OSU" else str(dataset.dtype)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return some of its rows; text as text."""
+        self._try_apart()
         return self._text(np.asarray(self.dataset[start:stop]))
 
     def whole(self) -> NDArray[Any]:
         """Return all of it."""
+        self._try_apart()
         return self._text(np.asarray(self.dataset[()]))
 
     def check(self) -> None:
@@ -36,6 +44,22 @@ class _Dataset:
         if self.dataset.is_virtual or self.dataset.external:
             raise PredictionsError(f"{self.where}: '{self.dataset.name}' lies in other files")
         check_unpacked(size, held, f"'{self.dataset.name}'", self.where)
+
+    def _try_apart(self) -> None:
+        """Read text of any length in a process of its own: a damaged heap makes HDF5 loop."""
+        if self._tried or not self.dataset.dtype.hasobject or is_url(self.where):
+            return
+        self._tried = True
+        words = [sys.executable, "-c", READ_APART, self.where, self.dataset.name]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=MOST_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            done = None
+        if done is None or done.returncode:
+            raise PredictionsError(
+                f"{self.where}: '{self.dataset.name}' can't be read, or not within "
+                f"{MOST_SECONDS} seconds; is the file damaged?"
+            )
 
     def _text(self, rows: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(rows.astype("S")).astype(str) if rows.dtype.hasobject else rows

@@ -103,7 +103,8 @@ class Examples:
             for number in part:
                 held = tensors_of(self._read([number])[0])
                 if not all(values.isfinite().all() for values in held):
-                    return self._rows.indices[number] if isinstance(self._rows, Subset) else number
+                    rows = self._rows
+                    return cast(Any, rows).indices[number] if isinstance(rows, Subset) else number
         return None
 
     def _parts(self) -> list[range]:

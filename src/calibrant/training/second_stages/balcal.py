@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.arguments import argument, check_arguments
-from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.training.second_stages.heads import NORM_MOMENTUM, BalancedHead, Rescale
 from calibrant.training.second_stages.learning import (
@@ -21,12 +20,11 @@ from calibrant.training.second_stages.learning import (
 )
 from calibrant.training.second_stages.measured import Progress, silent
 from calibrant.training.second_stages.sources import (
-    Batch,
     FeatureRows,
     FeatureScaling,
     FeatureSource,
+    LoaderInputs,
     random_state_kept,
-    tensor_of,
 )
 from calibrant.training.second_stages.stage import SecondStage
 from calibrant.training.second_stages.two_stage import initialise, make_optimizer
@@ -214,7 +212,8 @@ class BalCAL(SecondStage):
         network = nn.Sequential(backbone, head)
         optimizer = make_optimizer(self.optimizer, network, self.learning_rate)
         learner = _BalancedLearner(network, head, optimizer, self.delta, self.accuracy)
-        source = _Inputs(loader, channels, n_classes, next(backbone.parameters()).device)
+        device = next(backbone.parameters()).device
+        source = LoaderInputs(loader, device, n_classes)
         train(source, [learner], self.epochs, self.batch_size, progress or silent)
         self.head_, self.history_ = head.eval(), learner.history
         return network.eval()
@@ -224,27 +223,6 @@ class BalCAL(SecondStage):
             head = BalancedHead(channels, n_classes, kernel_size, self.seed, self.norm_momentum)
         initialise(head, self.seed)
         return head
-
-
-class _Inputs:
-    """The batches of a loader as they are, for a network that is trained whole."""
-
-    def __init__(
-        self, loader: Iterable[Any], width: int, n_classes: int, device: torch.device
-    ) -> None:
-        self.loader, self.width, self.n_classes = loader, width, n_classes
-        self._device, self.place = device, (device, torch.float32)
-
-    def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
-        sampler: Any = getattr(self.loader, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        for inputs, labels in self.loader:
-            checked = check_labels(labels, len(inputs), self.n_classes, "the loader")
-            yield inputs.to(self._device), tensor_of(checked).to(self._device)
-
-    def passes(self, batch_size: int) -> Iterator[Batch]:
-        return self.epoch(0, batch_size)
 
 
 def _balanced_part(head: nn.Module) -> BalancedHead:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from calibrant.training.second_stages.sources import (
     READ_ROWS,
     FeatureRows,
     FeatureScaling,
-    FeatureSource,
     descend,
 )
 
@@ -38,8 +37,16 @@ class Learner(Protocol):
         ...
 
 
+class EpochSource(Protocol):
+    """Rows to learn from, an epoch at a time."""
+
+    def epoch(self, epoch: int, batch_size: int) -> Iterable[tuple[Any, Tensor]]:
+        """Yield the batches of one epoch, in the order that belongs to it."""
+        ...
+
+
 def train(
-    source: FeatureSource,
+    source: EpochSource,
     learners: Sequence[Learner],
     epochs: int,
     batch_size: int,

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
-from calibrant.training.second_stages.learning import Tally
-from calibrant.training.second_stages.measured import EpochRecord, Progress
-from calibrant.training.second_stages.sources import descend
+from calibrant.training.features import answered
+from calibrant.training.second_stages.learning import ModuleLearner, train
+from calibrant.training.second_stages.measured import EpochRecord, Progress, silent
+from calibrant.training.second_stages.sources import LoaderInputs
 
 # Of the authors' networks: how many parameter tensors, from the bottom, each stage still trains.
 PAPER_CUTS: dict[str, tuple[int, ...]] = {
@@ -108,6 +109,28 @@ class ProgressiveFreezing:
             parameter.requires_grad_(True)
 
 
+class _PeelingLearner(ModuleLearner):
+    """Trains a whole network, fewer of its layers from stage to stage."""
+
+    def __init__(
+        self, network: nn.Module, optimizer: Any, schedule: Any, freezing: ProgressiveFreezing
+    ) -> None:
+        super().__init__(network, optimizer, self._cross_entropy)
+        self._schedule, self._freezing = schedule, freezing
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._freezing.begin_epoch(epoch)
+
+    def end(self, epoch: int) -> None:
+        self._schedule.step()
+        super().end(epoch)
+
+    def _cross_entropy(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = answered(self.module, inputs)
+        return logits, functional.cross_entropy(logits, labels)
+
+
 @dataclass(eq=False)
 class ProgressiveLayerPeeling:
     """PLP: train a whole network by cross-entropy, freezing it progressively from the top.
@@ -154,22 +177,11 @@ class ProgressiveLayerPeeling:
         )
         drops = [int(share * self.epochs) for share in self.milestones]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, drops, gamma=0.1)
-        self.history_ = []
-        network.train()
+        learner = _PeelingLearner(network, optimizer, schedule, freezing)
+        self.history_ = learner.history
         try:
-            for epoch in range(self.epochs):
-                if progress is not None:
-                    progress(f"epoch {epoch + 1} of {self.epochs}")
-                freezing.begin_epoch(epoch)
-                tally = Tally(1)
-                for inputs, labels in loader:
-                    logits = network(inputs.to(device))
-                    labels = labels.to(device)
-                    descend(functional.cross_entropy(logits, labels), optimizer)
-                    tally.add(logits.detach()[None], labels)
-                schedule.step()
-                accuracy, confidence = float(tally.accuracy[0]), float(tally.confidence[0])
-                self.history_.append(EpochRecord(epoch + 1, 1.0, accuracy, confidence))
+            # The batches are of the loader's own size.
+            train(LoaderInputs(loader, device), [learner], self.epochs, 0, progress or silent)
         finally:
             freezing.end()
-        return network.eval()
+        return learner.finish()

@@ -341,6 +341,38 @@ def replace_head(network: nn.Module, head: nn.Module, layer: str | None = None) 
     return network
 
 
+@dataclass(frozen=True)
+class LoaderInputs:
+    """The batches of a loader as they are, for a network that is trained whole.
+
+    Attributes:
+        loader: yields batches of inputs and labels, in any form that `NetworkFeatures` takes.
+        device: to which they are moved.
+        n_classes: K, which labels have to lie below; None if nobody knows.
+    """
+
+    loader: Iterable[Any]
+    device: torch.device
+    n_classes: int | None = None
+
+    def epoch(self, epoch: int, batch_size: int) -> Iterator[tuple[Any, Tensor]]:
+        """Yield inputs and labels of one run through the loader, in batches of its own size."""
+        for inputs, labels in batches_of(self.loader, epoch):
+            checked = check_labels(labels, len(labels), self.n_classes, "the loader")
+            # Images as they lie: another order in memory would round otherwise.
+            plain = isinstance(inputs, Tensor)
+            given = inputs.to(self.device) if plain else moved(inputs, self.device)
+            yield given, tensor_of(checked).to(self.device)
+
+
+def batches_of(loader: Iterable[Any], epoch: int) -> Iterator[tuple[Any, Tensor]]:
+    """Yield inputs and labels of a loader, whose sampler is told the epoch if it wants to know."""
+    sampler: Any = getattr(loader, "sampler", None)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(epoch)
+    yield from map(parted, loader)
+
+
 class NetworkFeatures:
     """Features that a frozen network computes for every batch of a loader, augmented as it likes.
 
@@ -361,10 +393,7 @@ class NetworkFeatures:
 
     def epoch(self, epoch: int, batch_size: int) -> Iterator[Batch]:
         """Yield features and labels of one run through the loader, in batches of its own size."""
-        sampler: Any = getattr(self.loader, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        for features, labels, _ in self._run():
+        for features, labels, _ in self._run(batches_of(self.loader, epoch)):
             yield features, labels
 
     def passes(self, batch_size: int) -> Iterator[Batch]:
@@ -376,16 +405,18 @@ class NetworkFeatures:
 
         Exact for training only if the loader does not augment.
         """
-        parts = list(self._run())
+        parts = list(self._run(map(parted, self.loader)))
         if not parts:
             raise InputError("the validation loader gives no batches")
         features, labels, logits = (torch.cat(part) for part in zip(*parts, strict=True))
         return FeatureRows(features, labels, self.n_classes, seed), logits
 
-    def _run(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _run(
+        self, batches: Iterable[tuple[Any, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         device = next(self.network.parameters()).device
         with PenultimateFeatures(self.network, self.name) as tap:
-            for inputs, labels in map(parted, self.loader):
+            for inputs, labels in batches:
                 # Entered for each batch: between two of them the network is the caller's.
                 with frozen(self.network):
                     logits = answered(self.network, moved(inputs, device))

@@ -20,6 +20,7 @@ from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import BUILT_IN, GROUP, METHODS, make_calibrator, parse_arguments
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
+from calibrant.sample import load_sample
 
 EXAMPLE = Path(__file__).parent / "plug_in_example"
 Install = Callable[..., None]
@@ -224,12 +225,15 @@ def test_studies_say_in_which_package_they_are(monkeypatch, run):
     )
 
 
-def test_built_in_commands_look_for_no_plug_in():
+@pytest.mark.parametrize("words", [["--version"], ["measure", "sample.npz"]])
+def test_built_in_commands_look_for_no_plug_in(words, tmp_path):
+    write_predictions(load_sample("test").take(np.arange(300)), tmp_path / "sample.npz")
     program = (
-        "import sys; sys.argv = ['calibrant', 'metrics']\n"
+        f"import sys; sys.argv = {['calibrant', *words]}\n"
         "from calibrant.core import plug_ins\n"
         "def fail(group): raise AssertionError(group)\n"
         "plug_ins.entry_points = fail\n"
         "from calibrant.cli import main\nmain()"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -12,7 +12,7 @@ takes the others down. Entry points are read when a group is first asked for.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast
@@ -57,6 +57,40 @@ def _loaded(
             message = f"left out plug-in '{point.name}'{origin} ({point.value}): {text}"
             warnings.warn(PlugInWarning(message), stacklevel=3)
     return found
+
+
+class WithPlugIns(Mapping[str, T]):
+    """Things of this package by name, and behind them those of other packages.
+
+    Others are looked for when a name isn't one of these, and when all are listed.
+
+    Args:
+        group: name of the group of entry points.
+        what: one such thing in words, for warnings.
+        own: those of this package.
+        check: see `plugged_in`.
+        taken: more names that plug-ins can't have.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        what: str,
+        own: Mapping[str, T],
+        check: Callable[[str, Any], T],
+        taken: tuple[str, ...] = (),
+    ) -> None:
+        self.own = own
+        self._asked = group, what, check, (*own, *taken)
+
+    def __getitem__(self, name: str) -> T:
+        return self.own[name] if name in self.own else plugged_in(*self._asked)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.own, *plugged_in(*self._asked)])
+
+    def __len__(self) -> int:
+        return len(self.own) + len(plugged_in(*self._asked))
 
 
 def forget_plug_ins() -> None:

@@ -161,11 +161,14 @@ def metrics_named(names: Sequence[str] | str | None, *, binary: bool = False) ->
     Raises:
         UnknownMethodError: no metric goes by a name; the message lists those that there are.
     """
-    known = all_metrics()
     if names is None:
         names = (*CORE_METRICS, *(POSITIVE_METRICS if binary else ()))
+    asked = [names] if isinstance(names, str) else names
+    known: Mapping[str, Metric] = METRICS | POSITIVE_METRICS | _registered
+    if not known.keys() >= {*asked}:  # to look for plug-ins takes time
+        known = all_metrics()
     found: dict[str, Metric] = {}
-    for name in [names] if isinstance(names, str) else names:
+    for name in asked:
         if name == "all":
             found |= {n: metric for n, metric in known.items() if binary or not metric.of_positive}
         elif name in known:

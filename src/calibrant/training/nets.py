@@ -15,16 +15,17 @@ Examples:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.core.arguments import named
 from calibrant.core.errors import InputError
+from calibrant.core.plug_ins import WithPlugIns
 from calibrant.training.features import TappedNetwork
 
 
@@ -253,7 +254,7 @@ __all__ = ["NETS", "ImageClassifier", "TappedNetwork", "make_network"]
 
 _TINY = "for 64x64 images; pooling leaves 2x2 cells"
 # Shortcuts that change the shape are 1x1 convolutions; those of He et al. on CIFAR pad with zeros.
-NETS: dict[str, ResNet | DenseNet] = {
+_BUILT_IN: dict[str, Callable[[int], ImageClassifier]] = {
     # Every stage halves the sides, the first too, which takes most of the cost out of large images.
     "resnet8": ResNet(
         (1, 1, 1),
@@ -291,6 +292,17 @@ NETS: dict[str, ResNet | DenseNet] = {
     "resnet50-tiny": ResNet((3, 4, 6, 3), _TINY, cells=2, by_outputs=True),
     "resnet101-tiny": ResNet((3, 4, 23, 3), _TINY, cells=2, by_outputs=True),
 }
+
+
+def _checked(name: str, make: Any) -> Callable[[int], ImageClassifier]:
+    """Return what an entry point names, or raise for the reason why it makes no network."""
+    if not callable(make):
+        raise TypeError("it is not a function that takes the number of classes")
+    return cast("Callable[[int], ImageClassifier]", make)
+
+
+# Those of other packages too: entry points `calibrant.networks`.
+NETS = WithPlugIns("calibrant.networks", "network", _BUILT_IN, _checked)
 
 
 def make_network(name: str, n_classes: int) -> ImageClassifier:

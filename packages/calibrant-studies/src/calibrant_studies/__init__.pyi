@@ -5,5 +5,7 @@ from calibrant_studies.catalogue import names as names
 from calibrant_studies.catalogue import study_named as study_named
 from calibrant_studies.declaration import Study as Study
 from calibrant_studies.declaration import read_study as read_study
+from calibrant_studies.kinds.base import Kind as Kind
+from calibrant_studies.kinds.base import Measure as Measure
 from calibrant_studies.results import StudyResult as StudyResult
 from calibrant_studies.running import run as run

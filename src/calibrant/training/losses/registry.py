@@ -9,7 +9,8 @@ from typing import Any
 
 from calibrant.core.arguments import named, unknown
 from calibrant.core.errors import InputError
-from calibrant.training.losses.base import DATA_SETS, CalibrationLoss
+from calibrant.core.plug_ins import WithPlugIns
+from calibrant.training.losses.base import DATA_SETS, CalibrationLoss, LossName
 from calibrant.training.losses.fedlas import FeDLaS
 from calibrant.training.losses.likelihood import (
     FLSD,
@@ -46,17 +47,45 @@ CLASSES: tuple[type[CalibrationLoss], ...] = (
     FeDLaS,
 )
 _NAMED = {entry.name: (entry, kind) for kind in CLASSES for entry in kind.names}
-LOSSES: dict[str, Callable[..., CalibrationLoss]] = {
-    name: partial(kind, **entry.arguments) if entry.arguments else kind
-    for name, (entry, kind) in _NAMED.items()
-}
+
+
+def _maker(entry: LossName, kind: type[CalibrationLoss]) -> Callable[..., CalibrationLoss]:
+    return partial(kind, **entry.arguments) if entry.arguments else kind
+
+
+def _checked(name: str, kind: Any) -> Callable[..., CalibrationLoss]:
+    """Return what makes the loss of an entry point, or raise for the reason why it is none."""
+    if not (inspect.isclass(kind) and issubclass(kind, CalibrationLoss)):
+        raise TypeError("it is not a class derived from calibrant.training.CalibrationLoss")
+    entry = next((entry for entry in kind.names if entry.name == name), None)
+    if entry is None:
+        raise ValueError(f"{kind.__name__}.names holds no LossName('{name}', ...)")
+    return _maker(entry, kind)
+
+
+LOSSES = WithPlugIns(
+    "calibrant.losses",
+    "loss",
+    {name: _maker(entry, kind) for name, (entry, kind) in _NAMED.items()},
+    _checked,
+)
+"""What makes each loss, by name; those of other packages too (entry points `calibrant.losses`)."""
+
+
+def _entry_of(name: str) -> tuple[LossName, type[CalibrationLoss]]:
+    """Return what a loss says of itself, and its class."""
+    if name in _NAMED:
+        return _NAMED[name]
+    made: Any = LOSSES[name]
+    kind: type[CalibrationLoss] = getattr(made, "func", made)
+    return next(entry for entry in kind.names if entry.name == name), kind
 
 
 def list_of_losses() -> list[tuple[str, ...]]:
     """Return a row for each name: name, class, in words, state, distributed, paper."""
     return [
         (name, kind.__name__, entry.words, kind.state, kind.distributed, entry.paper)
-        for name, (entry, kind) in _NAMED.items()
+        for name, (entry, kind) in ((name, _entry_of(name)) for name in LOSSES)
     ]
 
 
@@ -89,7 +118,7 @@ def make_loss(
     if dataset is not None and dataset not in DATA_SETS:
         raise unknown(DATA_SETS, dataset, "data set")
     signature = inspect.signature(make)
-    settings = {**_NAMED[name][0].published.get(dataset or "", {}), **arguments}
+    settings = {**_entry_of(name)[0].published.get(dataset or "", {}), **arguments}
     if "n_classes" in signature.parameters:
         settings["n_classes"] = n_classes
     base = signature.parameters.get("base")

@@ -14,7 +14,7 @@ from calibrant._version import __version__
 from calibrant.core.arguments import unknown
 from calibrant.core.errors import InputError
 from calibrant.metrics.metric_types import Metric
-from calibrant.metrics.registry import METRICS
+from calibrant.metrics.registry import all_metrics
 from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.declaration import METHOD, Study
 from calibrant_studies.inputs import Inputs, StudyInput
@@ -135,7 +135,7 @@ class Kind(ABC):
     @property
     def measures(self) -> Mapping[str, Measure]:
         """What it measures, by name."""
-        found = self.own_measures or map(Measure.of, METRICS.values())
+        found = self.own_measures or map(Measure.of, all_metrics().values())
         return {measure.name: measure for measure in found}
 
     def own_rows(self, named: Sequence[str], study: Study, inputs: Inputs) -> list[str]:

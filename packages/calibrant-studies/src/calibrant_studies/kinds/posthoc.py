@@ -23,7 +23,7 @@ from calibrant.core.tables import Table
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.uncertainty import paired_difference
-from calibrant.metrics.registry import METRICS
+from calibrant.metrics.registry import all_metrics
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS, make_calibrator
@@ -315,7 +315,7 @@ class Reduction(PostHoc):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        found = (replace(Measure.of(m), better="high") for m in METRICS.values())
+        found = (replace(Measure.of(m), better="high") for m in all_metrics().values())
         return {
             f"{one.name}{TAKEN}": replace(
                 one, name=f"{one.name}{TAKEN}", title=f"{one.title} taken away"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.core.errors import InputError, TrainingWarning
 from calibrant.training.second_stages import (
+    SECOND_STAGES,
     HeadRetraining,
     ProgressiveLayerPeeling,
     TwoStageTraining,
@@ -107,3 +109,10 @@ def test_a_head_whose_arguments_are_numpys_numbers_can_be_saved(tmp_path):
     stage.fit(features, labels).save(tmp_path / "head.safetensors")
     logits = load_head(tmp_path / "head.safetensors")(torch.tensor(features))
     np.testing.assert_array_equal(logits.detach().numpy(), stage.logits(features))
+
+
+def test_the_list_in_the_guide_is_what_the_methods_say_of_themselves():
+    guide = (Path(__file__).parent.parent / "docs/second-stages.md").read_text(encoding="utf-8")
+    for name, kind in SECOND_STAGES.items():
+        assert kind.words
+        assert f"\n| `{name}` | {kind.words} |\n" in guide

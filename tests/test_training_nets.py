@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -141,3 +142,11 @@ def test_unknown_names_and_one_class_are_refused() -> None:
         make_network("resnet-50", 10)
     with pytest.raises(InputError, match="at least 2 classes, not 1"):
         make_network("resnet8", 1)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_the_list_in_the_guide_is_what_a_network_says_of_itself(name: str) -> None:
+    guide = (Path(__file__).parent.parent / "docs/training.md").read_text(encoding="utf-8")
+    network = on_meta(name, 10)
+    cells = (f"`{name}`", NETS[name].note, network.feature_width, f"{parameters(network):,}")
+    assert f"\n| {' | '.join(map(str, cells))} |\n" in guide

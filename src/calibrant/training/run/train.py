@@ -46,6 +46,7 @@ from calibrant.training.run.trained import Trained
 _FABRIC_PRECISION = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
+# Parameters: a run (settings, or data and network in hand), its folder, its machine, who watches.
 def train(
     settings: RunSettings,
     out: StrPath,

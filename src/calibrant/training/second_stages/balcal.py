@@ -151,6 +151,7 @@ class BalCAL(SecondStage):
     """
 
     method: ClassVar[str] = "balcal"
+    words: ClassVar[str] = "a linear head balanced against a fixed simplex head, on frozen features"
 
     learning_rate: float = argument(1e-4, above=0)
     batch_size: int = argument(256, at_least=2)

@@ -321,6 +321,9 @@ class MaCCal(HeadRetraining):
     """
 
     method: ClassVar[str] = "maccal"
+    words: ClassVar[str] = (
+        "MaC-Cal: a linear head under random masks, or two layers (`--set bottleneck=true`)"
+    )
 
     # The paper's 0.1 is for features of a length that it doesn't say. At that rate the second layer
     # never comes to rest, and which kappa is best changes from epoch to epoch.

@@ -284,6 +284,7 @@ class HeadRetraining(SecondStage):
     """
 
     method: ClassVar[str] = "retrain"
+    words: ClassVar[str] = "a fresh linear head and nothing else: the control"
 
     momentum: float = argument(0.9, at_least=0, below=1)
     weight_decay: float = argument(5e-4, at_least=0)
@@ -338,6 +339,7 @@ class MaskedInference(Held):
     retention: float
 
 
+# Parameters: a head, the rows to measure it on, and what is tried on them.
 def mask_at_inference(
     weight: Array,
     bias: Array,

@@ -62,7 +62,9 @@ class SecondStage(ABC):
             so rows that neither has seen say more.
     """
 
+    # Its name on the command line, and what the list of methods says of it.
     method: ClassVar[str]
+    words: ClassVar[str] = ""
     needs_network: ClassVar[bool] = False
 
     epochs: int = argument(40, at_least=1)

@@ -62,6 +62,7 @@ class TwoStageTraining(SecondStage):
     """
 
     method: ClassVar[str] = "tst"
+    words: ClassVar[str] = "a deeper head"
 
     learning_rate: float = argument(1e-4, above=0)
     batch_size: int = argument(256, at_least=1)
@@ -132,6 +133,7 @@ class VariationalTwoStageTraining(TwoStageTraining):
     """
 
     method: ClassVar[str] = "v-tst"
+    words: ClassVar[str] = "a deeper head whose code of a row is drawn at random: variational"
 
     samples: int = argument(10, at_least=1)
 

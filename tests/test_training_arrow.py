@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from calibrant.core.errors import InputError
-from calibrant.training.data import read_data_set
-from calibrant.training.data.columns import ArrowImages
+from calibrant.training.data import ImageFiles, read_data_set
 
 Image = pytest.importorskip("PIL.Image")
 datasets = pytest.importorskip("datasets")
@@ -49,7 +48,7 @@ def test_a_saved_data_set_is_read_batch_by_batch(saved):
     found = read_data_set(saved)
     assert found.class_names == ("cat", "dog")
     assert (len(found.train), len(found.test), found.validation) == (6, 3, None)
-    assert isinstance(found.train, ArrowImages)
+    assert isinstance(found.train, ImageFiles)
     order = torch.tensor([5, 0, 3])
     images = found.train.batch(order).numpy().transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(images, PIXELS[order.numpy()])
@@ -62,7 +61,7 @@ def test_a_saved_data_set_is_read_batch_by_batch(saved):
 
 
 def test_only_the_images_of_a_batch_are_decoded(saved, monkeypatch):
-    import calibrant.training.data.columns as module
+    import calibrant.training.data.images as module
 
     seen: list[str] = []
     real = module.decode

@@ -26,25 +26,21 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError
 from calibrant.files.atomic import replacing
 from calibrant.files.gate import optional, readable
 from calibrant.training.data.images import (
-    ByteArray,
+    ImageFiles,
     ImageSet,
     Layout,
     Size,
     decode,
-    decoded_batch,
     tensor,
 )
 
@@ -197,56 +193,9 @@ def _split_of(name: str) -> str | None:
     return splits[0] if splits else None
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowImages:
-    """Images in Arrow files, decoded batch by batch.
-
-    Attributes:
-        tables: the files, mapped into memory, and their names.
-        column: that of the images.
-        rows: (N,) positions in all tables one after another.
-        labels: (N,) int64.
-        size: (height, width) to which every image is stretched; None keeps the size, which then
-            must be the same for all images of a batch.
-    """
-
-    tables: Sequence[tuple[Path, Any]]
-    column: str
-    rows: Tensor
-    labels: Tensor
-    size: Size = None
-    ends: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        ends = np.cumsum([table.num_rows for _, table in self.tables]).tolist()
-        object.__setattr__(self, "ends", ends)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, index: Tensor) -> Tensor:
-        """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
-        wanted = cast(list[int], cast(Any, self.rows[index]).tolist())
-        return decoded_batch(self._decode, wanted, self.tables[0][0])
-
-    def take(self, index: Tensor) -> ArrowImages:
-        """Return the images at an index, in its order; the files stay where they are."""
-        rows, labels = self.rows[index], self.labels[index]
-        return ArrowImages(self.tables, self.column, rows, labels, self.size)
-
-    def _decode(self, row: int) -> ByteArray:
-        number = bisect_right(self.ends, row)
-        file, table = self.tables[number]
-        row -= self.ends[number - 1] if number else 0
-        content = encoded(table[self.column][row].as_py())
-        if not isinstance(content, bytes):
-            raise InputError(f"{file}: row {row} of '{self.column}' holds no encoded image")
-        return decode(content, f"{file}, row {row}", self.size)
-
-
 def read_arrow_images(
     files: Sequence[Path], size: Size = None
-) -> tuple[ArrowImages, tuple[str, ...] | None]:
+) -> tuple[ImageFiles, tuple[str, ...] | None]:
     """Open the images of one split, and return the names of the classes if the files have any.
 
     Raises:
@@ -276,7 +225,18 @@ def read_arrow_images(
     known = tensor(np.concatenate(labels))
     if not len(known):
         raise InputError(f"{files[0]}: holds no images")
-    return ArrowImages(tables, images, torch.arange(len(known)), known, size), names
+    ends: list[int] = np.cumsum([table.num_rows for _, table in tables]).tolist()
+
+    def read(row: int) -> tuple[bytes, str]:
+        number = bisect_right(ends, row)
+        file, table = tables[number]
+        row -= ends[number - 1] if number else 0
+        content = encoded(table[images][row].as_py())
+        if not isinstance(content, bytes):
+            raise InputError(f"{file}: row {row} of '{images}' holds no encoded image")
+        return content, f"{file}, row {row}"
+
+    return ImageFiles(range(len(known)), known, read, files[0], size), names
 
 
 def _kept(place: Path) -> ParquetImages | None:

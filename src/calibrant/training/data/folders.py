@@ -162,7 +162,13 @@ def _files(
 ) -> ImageFiles:
     if not paths:
         raise InputError(f"{source}: holds no images")
-    return ImageFiles(paths, torch.tensor(labels, dtype=torch.int64), size, cut_bottom)
+    known = torch.tensor(labels, dtype=torch.int64)
+    return ImageFiles(paths, known, _content, paths[0].parent, size, cut_bottom)
+
+
+def _content(file: Path) -> tuple[bytes, str]:
+    with readable("the image", str(file)):
+        return file.read_bytes(), str(file)
 
 
 def _with_splits(

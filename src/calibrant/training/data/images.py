@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from calibrant.core.checks import check_labels
 from calibrant.core.errors import InputError, MissingDependencyError
-from calibrant.files.gate import readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,10 +27,6 @@ def tensor(array: NDArray[Any]) -> Tensor:
     """Return an array as a tensor, copied if it can't be written to or is in another order."""
     # `Any`, because torch's types leave NumPy's arrays open.
     return cast(Any, torch).from_numpy(np.require(array, requirements=("C", "W")))
-
-
-def _integers(index: Tensor) -> list[int]:
-    return cast(Any, index).tolist()
 
 
 class Images(Protocol):
@@ -144,61 +139,59 @@ class ImageFiles:
     """Images too many or too large for memory: each batch is decoded when it is wanted.
 
     Attributes:
-        paths: the N files.
+        items: (N,) what `read` is given of each: a file, or a number of a row.
         labels: (N,) int64.
+        read: returns the encoded image of an item, and its name for messages.
+        where: they lie, for messages.
         size: (height, width) to which every image is stretched; None keeps the size, which then
             must be the same for all images of a batch.
         cut_bottom: rows to cut off before that, such as a banner with a copyright note.
     """
 
-    paths: Sequence[Path]
+    items: Sequence[Any]
     labels: Tensor
-    size: tuple[int, int] | None = None
+    read: Callable[[Any], tuple[bytes, str]]
+    where: Path
+    size: Size = None
     cut_bottom: int = 0
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.items)
 
     def batch(self, index: Tensor) -> Tensor:
-        """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order."""
-        wanted = [self.paths[row] for row in _integers(index)]
-        return decoded_batch(self._decode, wanted, wanted[0].parent)
+        """Return the (B, 3, H, W) bytes of the images at an index of B rows, in its order.
+
+        Raises:
+            InputError: they differ in size.
+        """
+        wanted = self._at(index)
+        # Pillow lets go of the interpreter while it decodes.
+        with ThreadPoolExecutor() as pool:
+            pixels = list(pool.map(self._decode, wanted))
+        if len({image.shape for image in pixels}) > 1:
+            raise InputError(
+                f"{self.where}: the images differ in size; give the size to stretch them to "
+                "(--image-size)"
+            )
+        return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
 
     def take(self, index: Tensor) -> ImageFiles:
-        """Return the images at an index, in its order."""
-        paths = [self.paths[row] for row in _integers(index)]
-        return ImageFiles(paths, self.labels[index], self.size, self.cut_bottom)
+        """Return the images at an index, in its order; the files stay where they are."""
+        return replace(self, items=self._at(index), labels=self.labels[index])
 
     def load(self) -> ImageSet:
         """Decode all images into memory."""
         return ImageSet(self.batch(torch.arange(len(self))), self.labels)
 
-    def _decode(self, path: Path) -> ByteArray:
-        with readable("the image", str(path)):
-            return decode(path.read_bytes(), str(path), self.size, self.cut_bottom)
+    def _at(self, index: Tensor) -> list[Any]:
+        return [self.items[row] for row in cast(list[int], cast(Any, index).tolist())]
+
+    def _decode(self, item: Any) -> ByteArray:
+        content, source = self.read(item)
+        return decode(content, source, self.size, self.cut_bottom)
 
 
-def decoded_batch(
-    decode_one: Callable[[Any], ByteArray], wanted: Sequence[Any], where: Path
-) -> Tensor:
-    """Return the (B, 3, H, W) bytes of B images, each decoded to (H, W, 3) bytes.
-
-    Raises:
-        InputError: they differ in size; `where` names them.
-    """
-    # Pillow lets go of the interpreter while it decodes.
-    with ThreadPoolExecutor() as pool:
-        pixels = list(pool.map(decode_one, wanted))
-    if len({image.shape for image in pixels}) > 1:
-        raise InputError(
-            f"{where}: the images differ in size; give the size to stretch them to (--image-size)"
-        )
-    return tensor(np.stack(pixels).transpose(0, 3, 1, 2))
-
-
-def decode(
-    content: bytes, source: str, size: tuple[int, int] | None = None, cut_bottom: int = 0
-) -> ByteArray:
+def decode(content: bytes, source: str, size: Size = None, cut_bottom: int = 0) -> ByteArray:
     """Return the (H, W, 3) pixels of an encoded image (JPEG, PNG, ...).
 
     Raises:

@@ -19,7 +19,8 @@ from matplotlib.axes import Axes
 
 import calibrant as cb
 from calibrant.core.errors import InputError
-from calibrant.report import figures, margins, save_figures, series
+from calibrant.posthoc.temperature.by_margin import margin_temperature
+from calibrant.report import figures, save_figures, series
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +96,18 @@ def test_margin_groups_share_their_axes(
     comparison: cb.Comparison, test_set: cb.Predictions
 ) -> None:
     before, after = comparison["none"].evaluation, comparison["smart"].evaluation
-    axes = figures.margin_groups(before, test_set, groups=3, hollow=True)
+    axes = figures.margin_groups(before, groups=3, hollow=True)
     assert len(axes) == 3
-    figures.margin_groups(after, test_set, axes, groups=3)
+    figures.margin_groups(after, axes, groups=3)
     margin = test_set.margins
     assert margin is not None
-    both = [margins.margin_groups(e.scores, margin, 3)[0].points for e in (before, after)]
+    both = [series.margin_groups(e.scores, margin, 3)[0].points for e in (before, after)]
     expected = np.concatenate([np.stack([p.confidence, p.accuracy], axis=1) for p in both])
     np.testing.assert_allclose(offsets(axes[0]), expected)
     for ax in axes:
         assert ax.get_xlim() == ax.get_ylim()
     with pytest.raises(InputError, match="axes"):
-        figures.margin_groups(after, test_set, axes[:2], groups=3)
+        figures.margin_groups(after, axes[:2], groups=3)
 
 
 def test_margin_temperature_draws_the_curve(
@@ -117,7 +118,7 @@ def test_margin_temperature_draws_the_curve(
     figures.margin_temperature(smart, test_set, ax)
     margin = test_set.margins
     assert margin is not None
-    curve = margins.margin_temperature(smart, test_set.logits, margin)
+    curve = margin_temperature(smart, test_set.logits, margin)
     drawn = np.asarray(ax.lines[0].get_xydata())
     np.testing.assert_allclose(drawn, np.stack([curve.margin, curve.temperature], axis=1))
 
@@ -131,15 +132,13 @@ def test_top_label_rows_have_no_margin(tmp_path: Path) -> None:
     rows = cb.Predictions.from_confidence(np.full(40, 0.7), np.zeros(40, int), np.arange(40) % 2)
     evaluation = cb.evaluate(rows, resamples=5)
     with pytest.raises(InputError, match="margin"):
-        figures.margin_groups(evaluation, rows)
-    written = save_figures(tmp_path, evaluation, rows, formats=["svg"])
+        figures.margin_groups(evaluation)
+    written = save_figures(tmp_path, evaluation, formats=["svg"])
     assert {p.stem for p in written} == {"reliability", "confidence", "risk-coverage"}
 
 
-def test_save_figures_writes_every_format(
-    comparison: cb.Comparison, test_set: cb.Predictions, tmp_path: Path
-) -> None:
-    written = save_figures(tmp_path / "new", comparison, test_set, dpi=50)
+def test_save_figures_writes_every_format(comparison: cb.Comparison, tmp_path: Path) -> None:
+    written = save_figures(tmp_path / "new", comparison, dpi=50)
     names = {"reliability", "confidence", "risk-coverage", "margin-groups", "margin-temperature"}
     assert {p.name for p in written} == {f"{n}.{e}" for n in names for e in ("pdf", "svg", "png")}
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == sorted(p.name for p in written)
@@ -167,11 +166,11 @@ def test_rows_of_weight_0_are_in_no_figure(
     drawn = []
     for rows in (weighted, left):
         found = cb.evaluate(rows, metrics=["ece"], resamples=5)
-        groups = figures.margin_groups(found, rows)
+        groups = figures.margin_groups(found)
         drawn.append([ax.collections[1].get_offsets() for ax in groups])
         scaled = cb.TemperatureScaling().fit_predictions(rows)
         drawn[-1].append(figures.margin_temperature(scaled, rows).lines[0].get_xydata())
-        files = save_figures(tmp_path, found, rows, formats=["png"], dpi=20)
+        files = save_figures(tmp_path, found, formats=["png"], dpi=20)
         assert "margin-groups.png" in [file.name for file in files]
     for one, other in zip(*drawn, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)

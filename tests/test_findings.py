@@ -31,7 +31,6 @@ from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.registry import METRICS
 from calibrant.posthoc.catalogue import title_of
 from calibrant.predictions.predictions import Predictions
-from calibrant.report import write_comparison_report, write_evaluation_report
 from calibrant.report.engine import typeset
 
 ECE, NLL = METRICS["ece"], METRICS["nll"]
@@ -68,7 +67,7 @@ def comparison(sets: dict[str, Predictions]) -> Comparison:
 @pytest.fixture(scope="module")
 def page(comparison: Comparison, sets: dict[str, Predictions], tmp_path_factory: Any) -> str:
     path: Path = tmp_path_factory.mktemp("page") / "r.html"
-    write_comparison_report(path, comparison, **sets)
+    comparison.to_html(path)
     return path.read_text(encoding="utf-8")
 
 
@@ -172,7 +171,7 @@ def test_the_page_of_an_evaluation_says_what_is_printed(tmp_path: Path) -> None:
         rng.uniform(0.5, 1, 500), np.zeros(500, int), rng.integers(2, size=500)
     )
     found = evaluate(rows, resamples=20)
-    write_evaluation_report(tmp_path / "r.html", found, rows)
+    found.to_html(tmp_path / "r.html")
     text = unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert f"<h1>{typeset(findings.heading(found))}</h1>" in text
     assert f'<p class="deck">{typeset(findings.standing(found))}</p>' in text

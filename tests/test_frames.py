@@ -149,9 +149,8 @@ def test_what_could_be_read_in_two_ways_or_none_is_one_sentence(scores, labels, 
 
 
 def test_the_page_calls_classes_by_name(tmp_path):
-    from calibrant.report import write_evaluation_report
 
     rows = cb.Predictions.from_probs(pandas.DataFrame(PROBS, columns=NAMES), WORDS)
     page = tmp_path / "page.html"
-    write_evaluation_report(page, cb.evaluate(rows, metrics=["ece"], resamples=20), rows)
+    cb.evaluate(rows, metrics=["ece"], resamples=20).to_html(page)
     assert '"class_labels":[0,1,2],"class_names":["cat","dog","emu"]' in page.read_text()

@@ -28,8 +28,7 @@ from calibrant.posthoc.registry import METHODS, make_calibrator
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
 from calibrant.report.classes import classes_to_show
-from calibrant.report.compared import comparison_document, uncalibrated
-from calibrant.report.document import evaluation_document
+from calibrant.report.document import comparison_document, evaluation_document
 
 Floats = NDArray[np.float64]
 Labelled = tuple[Floats, NDArray[np.int64]]
@@ -316,7 +315,7 @@ def test_json_of_a_fit(command, file: Path, tmp_path: Path):
 @pytest.fixture(scope="module")
 def page(rows: Labelled) -> dict[str, Any]:
     predictions = Predictions.from_logits(*rows)
-    return evaluation_document(evaluate(predictions, resamples=30), predictions)
+    return evaluation_document(evaluate(predictions, resamples=30))
 
 
 def test_the_page_counts_the_bins_that_it_draws(page, plain: Plain):
@@ -389,7 +388,7 @@ def test_the_smoothed_curve_is_a_kernel_mean(page, plain: Plain):
 def test_the_page_of_a_comparison_draws_the_temperatures(sets):
     fit, test = sets
     found = compare(["none", "smart"], fit=fit, test=test, resamples=20)
-    document = comparison_document(found, uncalibrated(found, test), fit, test)
+    document = comparison_document(found)
     before = Plain(softmax(np.asarray(fit.logits)), fit.labels)
     assert document["fit"]["rows"] == 600
     assert document["fit"]["accuracy"] == pytest.approx(before.right.mean())
@@ -407,11 +406,10 @@ def test_the_page_of_a_comparison_draws_the_temperatures(sets):
 
 
 def test_percent_on_the_page_is_a_hundred_times_the_fraction(sets, tmp_path: Path):
-    from calibrant.report import write_comparison_report
 
     fit, test = sets
     found = compare(["none", "temperature"], fit=fit, test=test, resamples=20)
-    write_comparison_report(tmp_path / "r.html", found, fit, test)
+    found.to_html(tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     table = text[text.index('id="numbers-table"') :]
     table = table[: table.index("</table>")]

@@ -102,9 +102,8 @@ def test_the_level_that_was_asked_for_is_the_one_that_is_said(tmp_path: Path) ->
     fit = cb.load_sample("validation").take(np.arange(300))
     found = cb.compare(["none", "temperature"], fit=fit, test=test, resamples=20, level=0.9)
     assert "among those in 90 % of cases" in " ".join(str(found).split())
-    from calibrant.report import write_comparison_report
 
-    write_comparison_report(tmp_path / "r.html", found, fit, test)
+    found.to_html(tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     top = np.asarray(fit.probs).max(axis=1).mean()
     right = (np.asarray(fit.logits).argmax(axis=1) == fit.labels).mean()

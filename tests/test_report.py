@@ -18,8 +18,7 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import heading
 from calibrant.posthoc.catalogue import title_of
-from calibrant.report import write_comparison_report, write_evaluation_report
-from calibrant.report.compared import comparison_words
+from calibrant.report.document import comparison_words
 from calibrant.report.series import binned_reliability, risk_coverage
 
 MAX_BYTES = 500_000
@@ -48,7 +47,7 @@ def page(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_comparison_report(path, comparison, *sets)
+    comparison.to_html(path)
     return path
 
 
@@ -88,7 +87,7 @@ class Page(HTMLParser):
 
 def test_headline_says_before_and_after(comparison: cb.Comparison) -> None:
     before = comparison["none"].evaluation
-    text, deck = comparison_words(comparison, before)
+    text, deck = comparison_words(comparison)
     gap = Gap.of(before.top)
     assert text.startswith(f"Overconfident by {100 * gap.value:.1f} points (95 % interval ")
     assert f"after {comparison.recommended}" in text
@@ -189,7 +188,7 @@ def test_the_same_comparison_makes_the_same_page(
     sets: tuple[cb.Predictions, cb.Predictions],
     tmp_path: Path,
 ) -> None:
-    write_comparison_report(tmp_path / "again.html", comparison, *sets)
+    comparison.to_html(tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
@@ -200,7 +199,7 @@ def test_page_without_none_shows_the_network_itself(
     found = cb.compare(
         methods, fit=sets[0], test=sets[1], metrics=["nll"], rank_by="nll", resamples=20
     )
-    write_comparison_report(tmp_path / "r.html", found, *sets)
+    found.to_html(tmp_path / "r.html")
     document = Page(tmp_path / "r.html").document
     assert document["methods"][-1]["name"] == "none"
     assert not document["methods"][-1]["ranked"]
@@ -213,7 +212,7 @@ def test_page_without_none_shows_the_network_itself(
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     name = "</script><img src=x onerror=alert(1)>&'\" %"
     rows = cb.Predictions.from_probs(np.full((30, 2), 0.5), np.arange(30) % 2, source=name)
-    write_evaluation_report(tmp_path / "r.html", cb.evaluate(rows, resamples=5), rows)
+    cb.evaluate(rows, resamples=5).to_html(tmp_path / "r.html")
     found = Page(tmp_path / "r.html")
     assert not [tag for tag, _ in found.tags if tag == "img"]
     assert found.document["source"] == name
@@ -223,7 +222,7 @@ def test_top_label_page_leaves_out_what_it_cannot_show(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     confidence, truth = rng.uniform(0.3, 1, 400), rng.integers(3, size=400)
     rows = cb.Predictions.from_confidence(confidence, rng.integers(3, size=400), truth)
-    write_evaluation_report(tmp_path / "r.html", cb.evaluate(rows, resamples=20), rows)
+    cb.evaluate(rows, resamples=20).to_html(tmp_path / "r.html")
     found = Page(tmp_path / "r.html")
     assert {"measured", "reliability", "accept", "classes"} <= set(found.ids)
     assert not {"ranking", "margins", "temperature", "after"} & set(found.ids)
@@ -237,7 +236,7 @@ def test_many_classes_keep_the_page_small(tmp_path: Path) -> None:
     logits, labels = rng.normal(size=(800, 1000)) * 3, rng.integers(1000, size=800)
     rows = cb.Predictions.from_logits(logits, labels)
     found = cb.compare(["none", "temperature"], fit=rows, test=rows, resamples=10)
-    write_comparison_report(tmp_path / "r.html", found, rows, rows)
+    found.to_html(tmp_path / "r.html")
     document = Page(tmp_path / "r.html").document
     assert len(document["class_labels"]) == 60
     assert document["class_count"] == 1000
@@ -247,22 +246,23 @@ def test_many_classes_keep_the_page_small(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_few_rows_make_a_page(n: int, tmp_path: Path) -> None:
     rows = cb.Predictions.from_logits(np.eye(3)[np.arange(n) % 3], np.zeros(n, int))
-    write_evaluation_report(tmp_path / "r.html", cb.evaluate(rows, resamples=5), rows)
+    cb.evaluate(rows, resamples=5).to_html(tmp_path / "r.html")
     assert Page(tmp_path / "r.html").document["n"] == n
 
 
-def test_other_rows_are_refused_and_an_old_page_stays(
+def test_results_without_a_page_are_refused_and_an_old_page_stays(
     comparison: cb.Comparison, sets: tuple[cb.Predictions, cb.Predictions], tmp_path: Path
 ) -> None:
     path = tmp_path / "r.html"
     path.write_text("old")
-    with pytest.raises(InputError, match="rows"):
-        write_comparison_report(path, comparison, sets[0], sets[1].take(np.arange(10)))
-    with pytest.raises(InputError, match="rows"):
-        write_evaluation_report(path, comparison["none"].evaluation, sets[0])
+    groups = cb.evaluate_by(sets[1], "predicted", metrics=["ece"], resamples=20)
+    with pytest.raises(InputError, match="no page of a GroupedEvaluation"):
+        groups.to_html(path)
+    with pytest.raises(InputError, match="no page with groups"):
+        comparison.to_html(path, groups=groups)
     assert path.read_text() == "old"
     with pytest.raises(InputError, match="folder"):
-        write_comparison_report(tmp_path / "no" / "r.html", comparison, *sets)
+        comparison.to_html(tmp_path / "no" / "r.html")
     assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
 
 

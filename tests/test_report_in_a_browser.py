@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import calibrant as cb
-from calibrant.report import write_comparison_report, write_evaluation_report
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -42,7 +41,7 @@ def comparison(labelled_logits: Callable[..., Any]) -> tuple[cb.Comparison, Any,
 @pytest.fixture(scope="module")
 def page(comparison: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_comparison_report(path, *comparison)
+    comparison[0].to_html(path)
     return path
 
 
@@ -202,7 +201,7 @@ def test_groups_are_shown_and_sorted(labelled_logits: Any, tmp_path: Path) -> No
     rows = cb.Predictions.from_logits(*labelled_logits(900, 8))
     options: dict[str, Any] = {"metrics": ["ece"], "resamples": 30}
     groups = cb.evaluate_by(rows, "predicted", **options)
-    write_evaluation_report(tmp_path / "r.html", cb.evaluate(rows, **options), rows, groups)
+    cb.evaluate(rows, **options).to_html(tmp_path / "r.html", groups=groups)
     script = """
 const rows = () => [...byId("groups-table").tBodies[0].rows];
 const column = () => rows().map((r) => JSON.parse(r.cells[0].dataset.csv)[0]);
@@ -236,7 +235,7 @@ def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_pa
         page = tmp_path / "r.html"
         options: dict[str, Any] = {"resamples": 20}
         groups = cb.evaluate_by(rows, np.arange(600) % 3, **options)
-        write_evaluation_report(page, cb.evaluate(rows, **options), rows, groups)
+        cb.evaluate(rows, **options).to_html(page, groups=groups)
     axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     with_axe = tmp_path / "axe.html"
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")

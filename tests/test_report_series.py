@@ -13,13 +13,14 @@ import calibrant as cb
 from calibrant.core.errors import InputError
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.metrics.top_label import TopLabel
+from calibrant.posthoc.temperature.by_margin import margin_temperature
 from calibrant.predictions.scoring import RowScores
 from calibrant.report.classes import class_table, classes_to_show
 from calibrant.report.document import short
-from calibrant.report.margins import margin_groups, margin_temperature
 from calibrant.report.series import (
     binned_reliability,
     confidence_histogram,
+    margin_groups,
     risk_coverage,
     smoothed_reliability,
     wilson_interval,

@@ -12,7 +12,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation, heading, judge, state_of
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
-from calibrant.report.compared import comparison_words
+from calibrant.report.document import comparison_words
 
 JUDGES = {"ece", "adaece", "smce", "smece", "ks"}
 SHOWS_NO_MORE = (
@@ -93,7 +93,7 @@ def test_a_comparison_ranked_by_one_direction_calls_nothing_perfect(labelled_log
     found = compare(["none"], rank_by="underconfidence", **options)
     assert found["none"].evaluation["underconfidence"].at_floor
     assert found.ranking().endswith(", no more than noise gives.")
-    page, _ = comparison_words(found, found["none"].evaluation)
+    page, _ = comparison_words(found)
     assert page.startswith("Overconfident by ")
     by_ece = compare(["temperature"], rank_by="ece", **options)
     assert by_ece["temperature"].evaluation["ece"].at_floor

@@ -16,7 +16,7 @@ import calibrant_studies as studies
 from calibrant.cli import main
 from calibrant.core.errors import InputError
 from calibrant.evaluation.uncertainty import PairedDifference
-from calibrant.report.gate_figure import gate_over_epochs
+from calibrant.report.figures import gate_over_epochs
 from calibrant_studies.cells import cells_of
 from calibrant_studies.losses import probes as feature_norm
 from calibrant_studies.losses import probes as gate

@@ -128,9 +128,7 @@ def compare(
         rank_by=options.rank_by or "ece",
     )
     if output.report is not None:
-        from calibrant.report import write_comparison_report
-
-        write_comparison_report(output.report, result, fit_set, test_set)
+        result.to_html(output.report)
     emit(str(result), result.as_dict(), output.json)
 
 
@@ -309,7 +307,6 @@ def _places(path: Path) -> list[Path]:
 def demo(options: DemoOptions, output: OutputOptions) -> None:
     """Show the whole job on sample data that ships with the package; needs no network."""
     from calibrant.posthoc.registry import METHODS
-    from calibrant.report import write_comparison_report
     from calibrant.sample import load_sample
 
     fit_set, test_set, out = load_sample("validation"), load_sample("test"), options.out
@@ -323,7 +320,7 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
         out / "comparison.json",
         out / "smart.safetensors",
     )
-    write_comparison_report(report, result, fit_set, test_set)
+    result.to_html(report)
     write_text(document, as_json(result.as_dict()) + "\n")
     result["smart"].calibrator.save(saved)
     raw = result["none"].evaluation

@@ -128,9 +128,7 @@ def _measured(
 
         each_label = evaluate_labels(predictions, **_drawn(draw))
     if page is not None:
-        from calibrant.report import write_evaluation_report
-
-        write_evaluation_report(page, result, predictions, grouped or each_label)
+        result.to_html(page, groups=grouped or each_label)
     if grouped is not None:
         return str(grouped), grouped.as_dict()
     text, document = _with_rows_needed(result, options, draw)

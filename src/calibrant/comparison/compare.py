@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.comparison import UNCALIBRATED, Comparison, Network
 from calibrant.comparison.verdict import DECIDING, ComparedMethod
 from calibrant.core.arrays import namespace, to_numpy
 from calibrant.core.errors import (
@@ -23,16 +23,21 @@ from calibrant.core.errors import (
     heard_warnings,
 )
 from calibrant.core.threads import each_at_once, worker_count
+from calibrant.core.weights import mean
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
+from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.metric_types import Facts
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.temperature.by_margin import margin_temperature
+from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_rows
 
 # Scores of classes in both sets, times methods that are worked on at a time: some 2 GB in all.
 MOST_NUMBERS = 1 << 26
@@ -115,6 +120,8 @@ def compare(
     top_only = fit.kind == "toplabel"
     # The logarithm of probabilities is taken once, not by every method.
     fit_rows, test_rows = (rows if top_only else rows.as_logits() for rows in (fit, test))
+    margins = None if top_only else test_rows.margins
+    narrow = None if margins is None else margins.astype(np.float32)
     workers = _workers(len(calibrators), fit_rows, test_rows)
     clock = time.perf_counter if workers < 2 else time.thread_time
 
@@ -133,7 +140,12 @@ def compare(
             fitted = clock()
         after = calibrator.apply_predictions(test_rows)
         applied = clock()
-        evaluation = evaluate(after, metrics=measured, resamples=resamples, level=level, seed=seed)
+        # All pictures group rows by the margin that they had before any recalibration.
+        sample = replace(RowSample.of(after), margins=narrow)
+        evaluation = evaluate(sample, metrics=measured, resamples=resamples, level=level, seed=seed)
+        by_margin = None
+        if margins is not None and isinstance(calibrator, RowTemperature):
+            by_margin = margin_temperature(calibrator, test_rows.logits, margins)
         return ComparedMethod(
             name,
             calibrator,
@@ -142,6 +154,7 @@ def compare(
             applied - fitted,
             top_only or _keeps_classes(evaluation, test_rows.scores),
             tuple(str(warning) for warning in heard),
+            by_margin,
         )
 
     names = _names(calibrators)
@@ -158,6 +171,10 @@ def compare(
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise CalibrantError(f"no method could be fitted: {reasons}")
     entries.sort(key=lambda entry: entry.evaluation[rank_by].cost)
+    network = None
+    if not any(entry.name == UNCALIBRATED for entry in entries):
+        network = replace(RowSample.of(test), margins=narrow).for_pictures()
+    before_fit = _mean_scores(fit)
     return Comparison(
         fit.source,
         test.source,
@@ -166,6 +183,7 @@ def compare(
         rank_by,
         entries,
         skipped,
+        Network(network, resamples, seed, *before_fit),
     )
 
 
@@ -232,6 +250,14 @@ def _names(calibrators: Sequence[Calibrator]) -> list[str]:
         repeats = methods.count(method) > 1
         names.append(f"{method}-{methods[: i + 1].count(method)}" if repeats else method)
     return names
+
+
+def _mean_scores(rows: Predictions) -> tuple[float, float]:
+    """Return the share of right rows, and the mean confidence."""
+    scores = score_rows(rows)
+    return mean(scores.correct.astype(np.float64), scores.weights), mean(
+        scores.confidence, scores.weights
+    )
 
 
 def _keeps_classes(evaluation: Evaluation, logits: Any) -> bool:

@@ -17,6 +17,7 @@ from calibrant.comparison.verdict import (
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import in_percent, sentence, show, with_interval
 from calibrant.evaluation.results import (
     Evaluation,
@@ -26,7 +27,8 @@ from calibrant.evaluation.results import (
     state_of,
     weighing,
 )
-from calibrant.metrics.metric_types import Metric
+from calibrant.evaluation.sample import Sample
+from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.posthoc.temperature.scaling import Uncalibrated
 
 # The method that leaves the network's own confidences as they are.
@@ -39,6 +41,24 @@ TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier")
 MAY_BE_BEST = "+"
 
 
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What a comparison keeps of the network's own confidences.
+
+    Attributes:
+        sample: the test rows; None where the method "none" took part, and has them.
+        resamples: as `evaluate` takes it; seed: of the resamples.
+        fit_accuracy: share of right rows among those that methods were fitted on.
+        fit_confidence: mean confidence of these.
+    """
+
+    sample: Sample | None
+    resamples: int | None
+    seed: int
+    fit_accuracy: float
+    fit_confidence: float
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Result):
     """What `compare` found; prints as a table.
@@ -49,6 +69,7 @@ class Comparison(Result):
         rank_by: the metric that ranks.
         methods: sorted by it, best first.
         skipped: method to the reason why it could not take part.
+        network: the test rows before recalibration, and what `evaluate` was told.
 
     Examples:
         >>> import calibrant as cb
@@ -65,6 +86,7 @@ class Comparison(Result):
     rank_by: str
     methods: list[ComparedMethod]
     skipped: dict[str, str]
+    network: Network
 
     def __getitem__(self, name: str) -> ComparedMethod:
         """Return the part of one method.
@@ -125,6 +147,25 @@ class Comparison(Result):
     def uncalibrated(self) -> ComparedMethod | None:
         """The network's own confidences, if they took part."""
         return next((method for method in self.methods if method.name == UNCALIBRATED), None)
+
+    @cached_property
+    def before(self) -> Evaluation:
+        """The network's own confidences, measured as the methods were.
+
+        If they took no part, metrics of whole probability vectors are missing, and where hardly
+        any row is wrong intervals don't reach as far as errors that can't be excluded.
+        """
+        if self.network.sample is None:
+            return self[UNCALIBRATED].evaluation
+        like = self.methods[0].evaluation
+        names = [n for n, r in like.results.items() if not isinstance(r.metric, RowsMetric)]
+        return evaluate(
+            self.network.sample,
+            metrics=names,
+            resamples=self.network.resamples,
+            level=like.level,
+            seed=self.network.seed,
+        )
 
     @property
     def best_calibrated(self) -> ComparedMethod | None:

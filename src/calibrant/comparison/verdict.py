@@ -32,6 +32,7 @@ from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 from calibrant.metrics.metric_types import MeanMetric
 from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.temperature.by_margin import MarginTemperature
 
 # The first of these that was measured decides before the calibration error does.
 PROPER_SCORES = ("nll", "brier")
@@ -54,6 +55,7 @@ class ComparedMethod:
         apply_seconds: the same of `predict_proba` on the test rows.
         keeps_accuracy: whether every test row kept its predicted class.
         warnings: what the fit warned of.
+        by_margin: of a method that gives each row a temperature, that over the margin.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ComparedMethod:
     apply_seconds: float
     keeps_accuracy: bool
     warnings: tuple[str, ...]
+    by_margin: MarginTemperature | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it."""

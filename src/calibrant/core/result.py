@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from html import escape
 from importlib import import_module
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core.errors import MissingDependencyError
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 # Pictures and pages are a room above all results, which know it by name only, as public names are
 # known.
-PICTURES = "calibrant.report.plots"
+PICTURES = "calibrant.report.figures"
+PAGES, ENGINE = "calibrant.report.pages", "calibrant.report.engine"
 
 
 class Result:
@@ -78,6 +80,30 @@ class Result:
             InputError: there is no picture of this result, or the metric wasn't measured.
         """
         return import_module(PICTURES).plot(self, ax, **options)
+
+    def to_html(self, path: str | PathLike[str], **options: Any) -> None:
+        """Write its page: one file with tables and charts that loads nothing.
+
+        Evaluations and comparisons have one. The page of an evaluation shows ``groups=`` as well,
+        what `calibrant.evaluate_by` found on the same rows.
+
+        Args:
+            path: the HTML file; an old one is replaced.
+            options: see above.
+
+        Raises:
+            InputError: there is no page of this result, or the path can't be written.
+
+        Examples:
+            >>> from pathlib import Path
+            >>> import calibrant as cb
+            >>> found = cb.evaluate(cb.load_sample("test"), metrics=["ece"], resamples=100)
+            >>> found.to_html("test.html")
+            >>> Path("test.html").read_text().count("<svg") > 1  # one file, pictures and all
+            True
+        """
+        page = import_module(PAGES).page_of(self, **options)
+        import_module(ENGINE).write_page(path, page)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""

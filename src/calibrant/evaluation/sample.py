@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
 from calibrant.core.weights import are_counts
@@ -45,12 +46,18 @@ class Sample(ABC):
         kind: what their scores were.
         n_classes: number of classes K, None for the top-label form.
         label_names: of many labels what these are called.
+        class_names: what the classes are called; positive_name: of binary rows the positive one.
+        margins: (N,) gaps of the two largest logits before any recalibration, in float32; None
+            where they aren't known.
     """
 
     source: str
     kind: str
     n_classes: int | None
     label_names: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None = None
+    positive_name: str | None = None
+    margins: NDArray[np.float32] | None = None
 
     @property
     @abstractmethod
@@ -194,6 +201,8 @@ class RowSample(Sample):
         predictions: the rows themselves, for metrics of whole rows; results keep none.
         label_names: of many labels what these are called.
         weights: those of the rows as they were given, on a scale that other samples share.
+        class_names, positive_name, margins: see `Sample`; margins that nobody gives are found when
+            a result keeps the rows.
     """
 
     source: str
@@ -204,6 +213,9 @@ class RowSample(Sample):
     predictions: Predictions | None = None
     label_names: tuple[str, ...] | None = None
     weights: FloatArray | None = None
+    class_names: tuple[str, ...] | None = None
+    positive_name: str | None = None
+    margins: NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, predictions: Predictions) -> Self:
@@ -218,6 +230,8 @@ class RowSample(Sample):
             counted,
             counted.label_names,
             None if weights is None else weights[weights > 0],
+            counted.class_names,
+            counted.positive_name if counted.binary else None,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -312,12 +326,16 @@ class RowSample(Sample):
         self, metrics: Sequence[Metric], level: float, seed: int
     ) -> dict[str, tuple[float, float]]:
         """Return ends that intervals must hold where hardly any row is wrong, or right."""
-        assert self.predictions is not None
+        if self.predictions is None:  # what a result keeps
+            return {}
         return stretched(metrics, self.predictions, self.scores, level, seed)
 
     def for_pictures(self) -> Self:
         """Return what a result keeps: everything but scores of N x K."""
-        slim = replace(self, predictions=None, weights=None)
+        rows, margins = self.predictions, self.margins
+        if margins is None and rows is not None and rows.kind != "toplabel":
+            margins = rows.margins.astype(np.float32)
+        slim = replace(self, predictions=None, weights=None, margins=margins)
         # What is sorted and drawn already needn't be made anew.
         for name in ("rows", "_draws"):
             if name in self.__dict__:

@@ -1,5 +1,3 @@
 """The public names of `calibrant.report` and where they live; `__init__.py` reads this list."""
 
 from calibrant.report.figure_files import save_figures as save_figures
-from calibrant.report.pages import write_comparison_report as write_comparison_report
-from calibrant.report.pages import write_evaluation_report as write_evaluation_report

@@ -14,27 +14,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant._version import __version__
-from calibrant.comparison.comparison import UNCALIBRATED
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.comparison.comparison import UNCALIBRATED, Comparison, change, marks
+from calibrant.comparison.verdict import ComparedMethod, DifferenceToBest
+from calibrant.core.arrays import IntArray
 from calibrant.evaluation.formatting import show
-from calibrant.evaluation.groups import GroupedEvaluation
-from calibrant.evaluation.results import Evaluation, MetricResult, against_floor, weighing
+from calibrant.evaluation.groups import HEADINGS, GroupedEvaluation, said_and_true
+from calibrant.evaluation.results import (
+    Evaluation,
+    MetricResult,
+    against_floor,
+    finding,
+    honest_would_show,
+    sentence,
+    weighing,
+)
 from calibrant.metrics.bins import Strategy
 from calibrant.metrics.registry import Metric
 from calibrant.metrics.top_label import TopLabel
-from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.temperature.scaling import RowTemperature
-from calibrant.predictions.predictions import Predictions
-from calibrant.report.classes import class_table, classes_called, classes_to_show
+from calibrant.posthoc.catalogue import formula_of, title_of
+from calibrant.posthoc.temperature.by_margin import MarginTemperature
+from calibrant.report.classes import ClassTable, class_table, classes_called, classes_to_show
 from calibrant.report.engine import typeset
-from calibrant.report.grouped import groups_document
-from calibrant.report.margins import MarginTemperature, margin_groups, margin_temperature
 from calibrant.report.series import (
     HISTOGRAM_BINS,
     Reliability,
     binned_reliability,
     confidence_histogram,
     in_worth,
+    margin_groups,
     risk_coverage,
     rows_in_worth,
     smoothed_reliability,
@@ -43,6 +50,8 @@ from calibrant.report.series import (
 SMOOTH_POINTS = 101
 MARGIN_BINS = 48
 WRITTEN = ("value", "low", "high", "floor", "floor_95")
+WORDS = (*WRITTEN, "against_floor")
+NUMBERS = (*WRITTEN, "p_value", "at_floor")
 # What the page of one evaluation calls the rows.
 THESE = "these predictions"
 Document = dict[str, Any]
@@ -55,28 +64,26 @@ class Shown:
     Attributes:
         name: of the method, the same as in print and on the command line.
         evaluation: what was measured.
-        calibrator: what made them, or None.
+        by_margin: the temperature of its rows over the margin, or None.
         ranked: whether it took part in the comparison.
     """
 
     name: str
     evaluation: Evaluation
-    calibrator: Calibrator | None = None
+    by_margin: MarginTemperature | None = None
     ranked: bool = True
 
 
 def evaluation_document(
-    evaluation: Evaluation, predictions: Predictions, groups: GroupedEvaluation | None = None
+    evaluation: Evaluation, groups: GroupedEvaluation | None = None
 ) -> Document:
     """Return what the page of one evaluation holds.
 
     Args:
         evaluation: what was measured.
-        predictions: the rows that it was measured on.
         groups: the same rows measured within groups.
     """
-    shown = Shown(THESE, evaluation)
-    return document_of([shown], predictions) | {
+    return document_of([Shown(THESE, evaluation)]) | {
         "verb": "measure",
         "before": None,
         "after": THESE,
@@ -86,34 +93,35 @@ def evaluation_document(
     }
 
 
-def document_of(shown: Sequence[Shown], predictions: Predictions) -> Document:
+def document_of(shown: Sequence[Shown]) -> Document:
     """Return what all pages hold of the methods that they show, best first."""
-    first, predictions = shown[0].evaluation, predictions.counted
-    margin = None if predictions.kind == "toplabel" else predictions.margins
+    first = shown[0].evaluation
+    sample, binary = first.sample, first.sample.binary
     # The network itself first, then the best method.
     ordered = sorted(shown, key=lambda one: one.name != UNCALIBRATED)
-    scores = [in_worth(one.evaluation)[1] for one in ordered]
-    labels, classes = classes_to_show(scores, predictions.n_classes)
+    scores = [found for one in ordered if (found := in_worth(one.evaluation)[1]) is not None]
+    classes = 2 if binary else first.n_classes
+    labels, count = classes_to_show(scores, classes) if scores else (np.arange(0), 0)
     return {
         "calibrant": __version__,
         "level": first.level,
         "z": NormalDist().inv_cdf((1 + first.level) / 2),
         "source": first.source,
-        "kind": predictions.form,
-        "positive": predictions.positive_name if predictions.binary else None,
+        "kind": first.kind,
+        "positive": sample.positive_name,
         "n": first.n,
         "worth": first.effective_rows,
         "weighing": weighing(first),
-        "n_classes": None if predictions.binary else predictions.n_classes,
-        "labels": None if predictions.label_names is None else len(predictions.label_names),
+        "n_classes": None if binary else first.n_classes,
+        "labels": None if first.label_names is None else len(first.label_names),
         "metrics": {name: _metric(r.metric, r) for name, r in first.results.items()},
         "skipped_metrics": first.skipped,
         "smooth_grid": short(np.linspace(0, 1, SMOOTH_POINTS)),
         "histogram_bins": HISTOGRAM_BINS,
-        "margin_histogram": None if margin is None else _margin_histogram(margin),
-        **classes_called(labels, predictions.class_names),
-        "class_count": classes,
-        "methods": [_method(one, predictions, margin, labels) for one in shown],
+        "margin_histogram": None if sample.margins is None else _margin_histogram(sample.margins),
+        **classes_called(labels, sample.class_names),
+        "class_count": count,
+        "methods": [_method(one, list(first.results), labels) for one in shown],
     }
 
 
@@ -141,25 +149,31 @@ def figure_of(metric: Metric, value: float | None) -> str:
     return "" if value is None or not np.isfinite(value) else typeset(show(metric, value))
 
 
-def _method(
-    one: Shown, predictions: Predictions, margin: FloatArray | None, labels: IntArray
-) -> Document:
-    (rows, scores), level = in_worth(one.evaluation), one.evaluation.level
-    risk, positive = risk_coverage(rows), one.evaluation.positive
-    table = class_table(scores, labels, level)
-    groups = [] if margin is None else margin_groups(scores, margin, level=level)
+def _method(one: Shown, metrics: Sequence[str], labels: IntArray) -> Document:
+    evaluation, level = one.evaluation, one.evaluation.level
+    (rows, scores), margins = in_worth(evaluation), evaluation.sample.margins
+    risk, positive = risk_coverage(rows), evaluation.positive
+    groups = (
+        [] if margins is None or scores is None else margin_groups(scores, margins, level=level)
+    )
+    results = evaluation.results
     return {
         "name": one.name,
         "ranked": one.ranked,
         "metrics": {
-            name: result.as_dict() | {"at_floor": result.at_floor}
-            for name, result in one.evaluation.results.items()
+            name: results[name].as_dict() | {"at_floor": results[name].at_floor}
+            if name in results
+            else dict.fromkeys(NUMBERS)
+            for name in metrics
         },
-        "words": {name: _words(result) for name, result in one.evaluation.results.items()},
+        "words": {
+            name: _words(results[name]) if name in results else dict.fromkeys(WORDS, "")
+            for name in metrics
+        },
         **_reliability(rows, level),
         "positive": None
         if positive is None
-        else _reliability(rows_in_worth(one.evaluation, positive), level),
+        else _reliability(rows_in_worth(evaluation, positive), level),
         "risk": {
             "threshold": short(risk.threshold, 6),
             "accepted": risk.accepted.tolist(),
@@ -177,14 +191,18 @@ def _method(
             }
             for group in groups
         ],
-        "temperature": _temperature(one.calibrator, predictions, margin),
-        "classes": {
-            "count": table.count.tolist(),
-            "confidence": short(table.confidence),
-            "accuracy": short(table.accuracy),
-            "low": short(table.low),
-            "high": short(table.high),
-        },
+        "temperature": _temperature(one.by_margin),
+        "classes": None if scores is None else _classes(class_table(scores, labels, level)),
+    }
+
+
+def _classes(table: ClassTable) -> Document:
+    return {
+        "count": table.count.tolist(),
+        "confidence": short(table.confidence),
+        "accuracy": short(table.accuracy),
+        "low": short(table.low),
+        "high": short(table.high),
     }
 
 
@@ -214,12 +232,9 @@ def _points(points: Reliability) -> Document:
     return {name: short(values) for name, values in vars(points).items()}
 
 
-def _temperature(
-    calibrator: Calibrator | None, predictions: Predictions, margin: FloatArray | None
-) -> Document | None:
-    if margin is None or not isinstance(calibrator, RowTemperature):
+def _temperature(curve: MarginTemperature | None) -> Document | None:
+    if curve is None:
         return None
-    curve: MarginTemperature = margin_temperature(calibrator, predictions.logits, margin)
     return {
         "margin": short(curve.margin),
         "temperature": short(curve.temperature),
@@ -227,7 +242,7 @@ def _temperature(
     }
 
 
-def _margin_histogram(margin: FloatArray) -> Document:
+def _margin_histogram(margin: NDArray[Any]) -> Document:
     count, edges = np.histogram(margin, MARGIN_BINS)
     return {"count": count.tolist(), "low": short(edges)[0], "high": short(edges)[-1]}
 
@@ -236,3 +251,155 @@ def short(values: NDArray[Any], digits: int = 5) -> list[float | int | None]:
     """Return numbers with few digits, whole ones as int, and NaN as None."""
     rounded = [float(f"{value:.{digits}g}") for value in values.tolist()]
     return [None if v != v else int(v) if v.is_integer() else v for v in rounded]
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """Return what the page of a comparison holds."""
+    shown = [Shown(m.name, m.evaluation, m.by_margin) for m in comparison.methods]
+    if comparison.uncalibrated is None:
+        shown.append(Shown(UNCALIBRATED, comparison.before, ranked=False))
+    document = document_of(shown)
+    parts = {method.name: method for method in comparison.methods}
+    metrics: list[str] = list(document["metrics"])
+    for entry in document["methods"]:
+        if entry["name"] in parts:
+            _add_part(entry, parts[entry["name"]], comparison, metrics)
+    return document | {
+        "verb": "compare",
+        "before": UNCALIBRATED,
+        "after": _first_shown(comparison).name,
+        "rank_by": comparison.rank_by,
+        "best": comparison.best,
+        "tied_with_best": comparison.tied_with_best,
+        "recommended": comparison.recommended,
+        "why": typeset(comparison.verdict.why),
+        "may_be_best": comparison.may_be_best,
+        "words_by": {name: _words_by(comparison, name) for name in metrics},
+        "skipped_methods": comparison.skipped,
+        "groups": None,
+        "fit": {
+            "source": comparison.fit_source,
+            "rows": comparison.fit_rows,
+            "accuracy": comparison.network.fit_accuracy,
+            "confidence": comparison.network.fit_confidence,
+        },
+    }
+
+
+def comparison_words(comparison: Comparison, metric: str | None = None) -> tuple[str, str]:
+    """Return the headline of a comparison's page and the sentences below it.
+
+    The headline is of the recommended method, the sentences are of the best by a metric.
+
+    Args:
+        comparison: what was compared.
+        metric: the one that ranks if None.
+    """
+    metric = metric or comparison.rank_by
+    best = comparison[comparison.best_by(metric)]
+    result = best.evaluation[metric]
+    deck = comparison.ranking(metric)
+    if result.floor is not None:
+        deck += f" {honest_would_show(result, f'those of {best.name}')}"
+    name = comparison.recommended
+    better = None if name == UNCALIBRATED else name
+    after = comparison[name].evaluation
+    return change(comparison.before, after, better, metric, "the recommended method"), deck
+
+
+def _headline(part: ComparedMethod, comparison: Comparison, metric: str) -> str:
+    """Return the headline of the page while it shows one of the methods."""
+    before = comparison.before
+    if part.name == UNCALIBRATED:
+        return sentence(finding(before, metric))
+    which = "recommended" if part.name == comparison.recommended else "chosen"
+    return change(before, part.evaluation, part.name, metric, f"the {which} method")
+
+
+def _first_shown(comparison: Comparison) -> ComparedMethod:
+    """Return the recommended method, or if that is none at all the best other one."""
+    if comparison.recommended != UNCALIBRATED:
+        return comparison[comparison.recommended]
+    return comparison.best_calibrated or comparison.methods[0]
+
+
+def _words_by(comparison: Comparison, metric: str) -> Document:
+    headline, deck = comparison_words(comparison, metric)
+    return {"headline": typeset(headline), "deck": typeset(deck)}
+
+
+def _add_part(
+    entry: Document, part: ComparedMethod, comparison: Comparison, metrics: list[str]
+) -> None:
+    """Add to a method's entry what the comparison knows of it."""
+    found = {name: comparison.differences_by(name)[part.name] for name in metrics}
+    sets = comparison.may_be_best
+    for name, words in entry["words"].items():
+        best, may_be = part.name == comparison.best_by(name), part.name in sets.get(name, ())
+        words |= _rank_words(part.evaluation[name], found[name], best=best, may_be_best=may_be)
+    kind = type(part.calibrator)
+    entry |= {
+        "headlines": {name: typeset(_headline(part, comparison, name)) for name in metrics},
+        "stands_for": title_of(kind),
+        "method": part.calibrator.method,
+        "formula": formula_of(kind),
+        "fails": None if kind.facts is None else kind.facts.fails,
+        "fit_seconds": part.fit_seconds,
+        "apply_seconds": part.apply_seconds,
+        "parameters": part.calibrator.n_parameters,
+        "keeps_accuracy": part.keeps_accuracy,
+        "warnings": list(part.warnings),
+        "differences": {name: vars(difference) for name, difference in found.items()},
+        "may_be_best": [name for name in metrics if part.name in sets.get(name, ())],
+    }
+
+
+def _rank_words(
+    result: MetricResult, difference: DifferenceToBest, **standing: bool
+) -> dict[str, Any]:
+    """Return what the ranking says of a method by one metric."""
+    value, low, high = (
+        figure_of(result.metric, v) for v in (difference.value, difference.low, difference.high)
+    )
+    return {
+        "marks": marks(result, significant=difference.significant, **standing),
+        "difference": f"+{value}" if difference.value > 0 else value,
+        "difference_low": low,
+        "difference_high": high,
+    }
+
+
+def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:
+    """Return what the page shows of groups: what the printed table does, and the p-values."""
+    marked = set(groups.miscalibrated)
+    metric = groups[groups.worst][groups.metric].metric
+    return {
+        "by": HEADINGS.get(groups.by, groups.by),
+        "of_positive": metric.of_positive,
+        "metric": groups.metric,
+        "title": metric.title,
+        "percent": metric.percent,
+        "lower_is_better": metric.lower_is_better,
+        "marked": groups.miscalibrated,
+        "rows": [_group(name, groups[name], groups, name in marked) for name in groups.groups],
+        "skipped": groups.skipped,
+    }
+
+
+def _group(name: str, group: Evaluation, groups: GroupedEvaluation, marked: bool) -> dict[str, Any]:
+    result = group[groups.metric]
+    said, true = said_and_true(group, result.metric)
+    shown = {end: getattr(result, end) for end in ("value", "low", "high", "floor_95")}
+    return {
+        "name": name,
+        "n": group.n,
+        "confidence": said,
+        "accuracy": true,
+        **shown,
+        "p_adjusted": groups.p_adjusted.get(name),
+        "marked": marked,
+        "words": {
+            end: "" if value is None else typeset(show(result.metric, value))
+            for end, value in shown.items()
+        },
+    }

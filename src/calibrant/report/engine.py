@@ -1,7 +1,7 @@
 """What all pages are made of: templates, tables, and one file that loads nothing.
 
-A page is a template that extends ``base.html.jinja``. Templates see `grouped`, `typeset`, `percent`
-and `table`, and find the macros in ``macros.html.jinja``. Charts are in `calibrant.report.charts`.
+A page is a template that extends ``base.html.jinja``. Templates see `grouped` and
+`table`, and find the macros in ``macros.html.jinja``. Charts are in `calibrant.report.charts`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 from calibrant._version import __version__
 from calibrant.core.tables import Table
 from calibrant.core.text import strict_json
-from calibrant.evaluation.formatting import percent
 from calibrant.files import StrPath, replacing
 
 OWN_PACKAGE = "calibrant.report"
@@ -137,17 +136,25 @@ def render_page(template: str, package: str = OWN_PACKAGE, **content: Any) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {
+
+    def table(shown: PageTable) -> Markup:
+        return Markup(shown.html())
+
+    def text_of(name: str) -> Markup:
+        return Markup(load(name))
+
+    def embedded(document: Any) -> Markup:
+        return Markup(embedded_json(document))
+
+    names: dict[str, Any] = {
         "version": __version__,
         "css": Markup(resource("page.css")),
-        "resource": lambda name: Markup(load(name)),
-        "embedded": lambda document: Markup(embedded_json(document)),
-        "table": lambda table: Markup(table.html()),
+        "resource": text_of,
+        "embedded": embedded,
+        "table": table,
         "grouped": grouped,
-        "typeset": typeset,
-        "percent": lambda fraction: typeset(percent(fraction)),
     }
-    return environment.get_template(template).render(**content)
+    return environment.get_template(template, globals=names).render(**content)
 
 
 def write_page(path: StrPath, html: str) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.verdict import ComparedMethod
 from calibrant.evaluation.results import Evaluation
 from calibrant.files import StrPath, replacing
-from calibrant.posthoc.temperature.scaling import RowTemperature
-from calibrant.predictions.predictions import Predictions
 from calibrant.report.figures import (
     AFTER,
     BEFORE,
@@ -21,7 +20,7 @@ from calibrant.report.figures import (
     reliability_diagram,
     risk_coverage,
 )
-from calibrant.report.margins import DEFAULT_GROUPS
+from calibrant.report.series import DEFAULT_GROUPS
 
 # matplotlib passes most settings on as untyped keywords.
 # pyright: reportUnknownMemberType=false
@@ -38,7 +37,6 @@ Shown = list[tuple[Evaluation, dict[str, Any]]]
 def save_figures(
     directory: StrPath,
     result: Evaluation | Comparison,
-    predictions: Predictions,
     *,
     formats: Sequence[str] = FORMATS,
     dpi: float = 200,
@@ -50,7 +48,6 @@ def save_figures(
     Args:
         directory: is made if it isn't there.
         result: what `evaluate` or `compare` found.
-        predictions: the rows that it was measured on.
         formats: file extensions that matplotlib can write.
         dpi: resolution of pixel formats.
 
@@ -59,13 +56,13 @@ def save_figures(
         >>> from calibrant.report import save_figures
         >>> rows = cb.synthetic.top_label(1_000).predictions
         >>> found = cb.evaluate(rows, metrics=["ece"], resamples=100)
-        >>> [file.name for file in save_figures("figures", found, rows, formats=["svg"])]
+        >>> [file.name for file in save_figures("figures", found, formats=["svg"])]
         ['reliability.svg', 'confidence.svg', 'risk-coverage.svg']
     """
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for name, figure in _figures(result, predictions).items():
+    for name, figure in _figures(result).items():
         for extension in formats:
             path = folder / f"{name}.{extension}"
             # Files of equal content should be equal: no dates.
@@ -76,21 +73,19 @@ def save_figures(
     return written
 
 
-def _figures(result: Evaluation | Comparison, predictions: Predictions) -> dict[str, Figure]:
+def _figures(result: Evaluation | Comparison) -> dict[str, Figure]:
     shown = _shown(result)
     found = {
         "reliability": _side_by_side(shown, 3.5, reliability_diagram),
         "confidence": _side_by_side(shown, 2.6, _plain_histogram),
         "risk-coverage": _risk(shown),
     }
-    if predictions.kind == "toplabel":
-        return found
-    found["margin-groups"] = _margin_groups(shown, predictions)
+    if all(evaluation.sample.margins is not None for evaluation, _ in shown):
+        found["margin-groups"] = _margin_groups(shown)
     if isinstance(result, Comparison):
-        fitted = [(method.name, method.calibrator) for method in result.methods]
-        curves = [(name, each) for name, each in fitted if isinstance(each, RowTemperature)]
+        curves = [method for method in result.methods if method.by_margin is not None]
         if curves:
-            found["margin-temperature"] = _temperatures(curves, predictions)
+            found["margin-temperature"] = _temperatures(curves)
     return found
 
 
@@ -138,11 +133,11 @@ def _risk(shown: Shown) -> Figure:
     return figure
 
 
-def _margin_groups(shown: Shown, predictions: Predictions) -> Figure:
+def _margin_groups(shown: Shown) -> Figure:
     figure, axes = _blank(2.6 * DEFAULT_GROUPS, 2.9, DEFAULT_GROUPS)
     used = axes
     for evaluation, style in shown:
-        used = margin_groups(evaluation, predictions, axes, **style)
+        used = margin_groups(evaluation, axes, **style)
     for ax in axes[len(used) :]:
         ax.remove()
     figure.supxlabel("Confidence", fontsize="medium")
@@ -151,10 +146,10 @@ def _margin_groups(shown: Shown, predictions: Predictions) -> Figure:
     return figure
 
 
-def _temperatures(curves: list[tuple[str, RowTemperature]], predictions: Predictions) -> Figure:
+def _temperatures(methods: Sequence[ComparedMethod]) -> Figure:
     figure, [ax] = _blank(4.2, 3.2)
-    for i, (name, calibrator) in enumerate(curves):
-        look = {"color": PALETTE[i % len(PALETTE)], "linestyle": LINES[i % len(LINES)]}
-        margin_temperature(calibrator, predictions, ax, label=name, **look)
+    for i, method in enumerate(methods):
+        look: dict[str, Any] = {"color": PALETTE[i % len(PALETTE)], "linestyle": LINES[i % len(LINES)]}
+        margin_temperature(method, ax=ax, label=method.name, **look)
     ax.legend(frameon=False, fontsize="small")
     return figure

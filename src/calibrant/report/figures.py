@@ -11,31 +11,37 @@ settings. matplotlib is imported when a figure is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.verdict import ComparedMethod
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.evaluation.results import Evaluation
+from calibrant.evaluation.groups import GroupedEvaluation
+from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.bins import DEFAULT_BINS
 from calibrant.metrics.top_label import TopLabel
+from calibrant.posthoc.temperature.by_margin import MarginTemperature
+from calibrant.posthoc.temperature.by_margin import margin_temperature as by_margin
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.predictions import Predictions
-from calibrant.report import margins, series
+from calibrant.report import series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+# matplotlib passes most settings on as untyped keywords.
+# pyright: reportUnknownMemberType=false
 
 # Blue and vermilion of Okabe and Ito: told apart by everyone, and by their lightness in print.
 AFTER, BEFORE, QUIET = "#0072B2", "#D55E00", "#767676"
 Strategy = Literal["uniform", "quantile", "smooth"]
 PALETTE = (AFTER, BEFORE, "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-
-# matplotlib passes most settings on as untyped keywords.
-# pyright: reportUnknownMemberType=false
 
 
 def reliability_diagram(
@@ -75,6 +81,7 @@ def reliability_diagram(
     )
 
 
+# Parameters: those of `reliability_diagram`, and the coverage.
 def reliability_of_rows(
     rows: TopLabel,
     ax: Axes | None = None,
@@ -146,10 +153,9 @@ def confidence_histogram(
 
 def margin_groups(
     evaluation: Evaluation,
-    predictions: Predictions,
     axes: Sequence[Axes] | None = None,
     *,
-    groups: int = margins.DEFAULT_GROUPS,
+    groups: int = series.DEFAULT_GROUPS,
     color: str = AFTER,
     label: str | None = None,
     hollow: bool = False,
@@ -157,8 +163,8 @@ def margin_groups(
     """Draw a reliability diagram for each quantile group of the logit margin.
 
     Args:
-        evaluation: what to draw.
-        predictions: the logits before recalibration, of the same rows.
+        evaluation: what to draw; of a method in a comparison, its rows are grouped by the margin
+            that they had before recalibration.
         axes: one for each group; a second call with them adds a second method.
         groups: how many.
         color: of the points.
@@ -166,11 +172,12 @@ def margin_groups(
         hollow: draw empty points.
 
     Raises:
-        InputError: predictions in the top-label form, of other rows, or too few axes.
+        InputError: rows without margins (the top-label form, many files), or too few axes.
     """
-    found = margins.margin_groups(
-        evaluation.scores, predictions.counted.margins, groups, level=evaluation.level
-    )
+    margins = evaluation.sample.margins
+    if margins is None:
+        raise InputError(f"{evaluation.source}: rows of this form have no margin")
+    found = series.margin_groups(evaluation.scores, margins, groups, level=evaluation.level)
     if axes is None:
         import matplotlib.pyplot as plt
 
@@ -200,8 +207,8 @@ def margin_groups(
 
 
 def margin_temperature(
-    calibrator: RowTemperature,
-    predictions: Predictions,
+    method: ComparedMethod | RowTemperature,
+    predictions: Predictions | None = None,
     ax: Axes | None = None,
     *,
     color: str = AFTER,
@@ -211,25 +218,37 @@ def margin_temperature(
     """Draw the temperature of each row over its logit margin.
 
     Args:
-        calibrator: fitted, of a method that gives each row a temperature.
-        predictions: rows to draw, with a score for every class.
+        method: a method of a comparison, or a fitted one, that gives each row a temperature.
+        predictions: of a fitted one the rows to draw, with a score for every class.
         ax: where.
         color: of the curve, or of the points where the temperature isn't a function of the margin.
         label: for a legend.
         linestyle: of the curve.
 
     Raises:
-        InputError: predictions in the top-label form.
+        InputError: no such method, no rows, or rows in the top-label form.
     """
-    predictions, ax = predictions.counted, _axes(ax)
-    margin = predictions.margins
-    curve = margins.margin_temperature(calibrator, predictions.logits, margin)
+    curve = _by_margin(method, predictions)
+    ax = _axes(ax)
     cloud: dict[str, Any] = {"linestyle": "", "marker": "o", "ms": 2.5}
     style: dict[str, Any] = {"linestyle": linestyle} if curve.is_function else cloud
     ax.plot(curve.margin, curve.temperature, color=color, label=label, **style)
     ax.axhline(1.0, color=QUIET, linewidth=0.8, zorder=1)
     ax.set(xlabel="Margin between the two largest logits", ylabel="Temperature")
     return ax
+
+
+def _by_margin(
+    method: ComparedMethod | RowTemperature, predictions: Predictions | None
+) -> MarginTemperature:
+    if isinstance(method, ComparedMethod):
+        if method.by_margin is None:
+            raise InputError(f"'{method.name}' gives the rows no temperature of their own")
+        return method.by_margin
+    if predictions is None:
+        raise InputError("a fitted calibrator needs predictions, whose temperatures are drawn")
+    rows = predictions.counted
+    return by_margin(method, rows.logits, rows.margins)
 
 
 def risk_coverage(
@@ -288,3 +307,123 @@ def _axes(ax: Axes | None) -> Axes:
     import matplotlib.pyplot as plt
 
     return plt.subplots(layout="constrained")[1]
+
+
+# --- results, as their `plot` draws them
+
+# Inches for each row of names.
+ROW_HEIGHT, FEWEST_INCHES = 0.28, 1.6
+
+
+def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw an evaluation, groups or a comparison; see `calibrant.core.result.Result.plot`.
+
+    Raises:
+        InputError: another result, or a metric that wasn't measured.
+    """
+    if isinstance(result, Evaluation):
+        return reliability_diagram(result, ax, **options)
+    if isinstance(result, GroupedEvaluation):
+        name = options.pop("metric", result.metric)
+        groups = {group: one.results for group, one in result.groups.items()}
+        return _intervals(groups, name, ax, result.miscalibrated, **options)
+    if isinstance(result, Comparison):
+        name = options.pop("metric", result.rank_by)
+        methods = {one.name: one.evaluation.results for one in result.methods}
+        return _intervals(methods, name, ax, list(methods), **options)
+    raise InputError(f"there is no picture of a {type(result).__name__}")
+
+
+def _intervals(
+    results: Mapping[str, Mapping[str, MetricResult]],
+    metric: str,
+    ax: Axes | None,
+    marked: list[str],
+    *,
+    color: str = AFTER,
+) -> Axes:
+    """Draw a value with its interval and its floor for each name, the first on top.
+
+    Points of names that aren't `marked` are hollow.
+    """
+    import matplotlib.pyplot as plt
+
+    missing = [name for name, found in results.items() if metric not in found]
+    if missing:
+        measured = ", ".join(next(iter(results.values())))
+        raise InputError(f"'{metric}' was not measured; there are: {measured}")
+    if ax is None:
+        height = max(FEWEST_INCHES, 0.8 + ROW_HEIGHT * len(results))
+        ax = plt.subplots(figsize=(5.5, height), layout="constrained")[1]
+    one = next(iter(results.values()))[metric].metric
+    scale = 100 if one.percent else 1
+    for place, (name, found) in enumerate(results.items()):
+        value = found[metric]
+        ax.plot([scale * value.low, scale * value.high], [place, place], color=color, linewidth=1)
+        face = color if name in marked else "white"
+        ax.plot(scale * value.value, place, "o", color=color, mfc=face, ms=5)
+        if value.floor_95 is not None:
+            ax.plot(scale * value.floor_95, place, "|", color=QUIET, markersize=10)
+    ax.set_yticks(range(len(results)), list(results))
+    ax.set_ylim(len(results) - 0.5, -0.5)
+    ax.set_xlabel(f"{one.title}, %" if one.percent else one.title)
+    return ax
+
+
+# --- the gate of a training run
+
+PANELS = 4
+
+
+def gate_over_epochs(
+    history: Sequence[Mapping[str, float | None]], axes: Sequence[Axes] | None = None
+) -> list[Axes]:
+    """Draw share of each mode, flip rate, mean alpha and correlation with correctness by epoch.
+
+    Bahavan et al. 2026 (FeDLaS), figure 3, and the two quantities that it leaves out.
+
+    Args:
+        history: rows of history.json of a run of `calibrant train` with FeDLaS.
+        axes: four to draw in; a second call with them adds a second run.
+
+    Raises:
+        InputError: the history has no such columns, or there are too few axes.
+    """
+    if not history or "gate_positive" not in history[0]:
+        raise InputError(
+            "the history has no columns 'gate_...'; runs with FeDLaS and without mixing have them"
+        )
+    if axes is None:
+        import matplotlib.pyplot as plt
+
+        grid = plt.subplots(1, PANELS, figsize=(11, 2.6), layout="constrained")[1]
+        axes = list(grid)
+    if len(axes) < PANELS:
+        raise InputError(f"the figure needs {PANELS} axes, not {len(axes)}")
+    epoch = _column(history, "epoch")
+    shares, flips, alpha, correlation = axes[:PANELS]
+    for name, color, style in (("positive", AFTER, "-"), ("negative", BEFORE, "--")):
+        # Of several runs one entry in the legend is enough.
+        known = {text.get_label() for text in shares.get_lines()}
+        label = f"psi {'+' if name == 'positive' else '-'}1"
+        column = _column(history, f"gate_{name}")
+        shares.plot(
+            epoch, column, style, color=color, label=f"_{label}" if label in known else label
+        )
+    shares.set(ylim=(0, 1), ylabel="Share of the images")
+    shares.legend(frameon=False, fontsize="small")
+    for ax, name, words in (
+        (flips, "gate_flip_rate", "Flip rate"),
+        (alpha, "gate_alpha", "Mean alpha"),
+        (correlation, "gate_correlation", "Correlation of NCI\nwith correctness"),
+    ):
+        ax.plot(epoch, _column(history, name), color=AFTER)
+        ax.set_ylabel(words)
+    flips.set_ylim(bottom=0)
+    for ax in axes[:PANELS]:
+        ax.set_xlabel("Epoch")
+    return list(axes[:PANELS])
+
+
+def _column(history: Sequence[Mapping[str, float | None]], name: str) -> FloatArray:
+    return np.array([np.nan if row[name] is None else row[name] for row in history], np.float64)

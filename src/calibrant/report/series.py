@@ -1,8 +1,11 @@
 """The numbers behind the charts: what the page draws and what the static figures draw.
 
-Everything here is a function of scored rows (`Evaluation.rows`, `Evaluation.scores`) and returns
-small arrays: a chart of a million rows needs a few hundred points. What goes by the logits' margin
-is in `calibrant.report.margins`, what goes by class in `calibrant.report.classes`.
+Everything here is a function of scored rows (`Evaluation.top`, `Evaluation.scores`) and returns
+small arrays: a chart of a million rows needs a few hundred points. What goes by class is in
+`calibrant.report.classes`.
+
+References:
+    Margins: Sample Margin-Aware Recalibration of Temperature (2025), Figure 1.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
 from calibrant.core.weights import times
 from calibrant.evaluation.results import Evaluation
+from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges
 from calibrant.metrics.top_label import TopLabel
@@ -33,13 +37,17 @@ SMOOTHING_RESAMPLES = 300
 SMALLEST_KERNEL_MASS = 10.0
 
 
-def in_worth(evaluation: Evaluation) -> tuple[TopLabel, RowScores]:
+def in_worth(evaluation: Evaluation) -> tuple[TopLabel, RowScores | None]:
     """Return what was measured, sorted and not, with weights that sum to the rows' worth.
 
     Intervals of pictures take sums of weights for numbers of independent rows. Where rows have
-    weights or clusters, `Evaluation.effective_rows` says how many they are worth.
+    weights or clusters, `Evaluation.effective_rows` says how many they are worth. Of many files
+    only sorted cells are known.
     """
-    rows, scores = rows_in_worth(evaluation, evaluation.top), evaluation.scores
+    rows = rows_in_worth(evaluation, evaluation.top)
+    if not isinstance(evaluation.sample, RowSample):
+        return rows, None
+    scores = evaluation.scores
     if rows is evaluation.top:
         return rows, scores
     weights = np.empty(rows.n)
@@ -294,3 +302,87 @@ def _weighted_risk_coverage(rows: TopLabel, starts: IntArray, points: int) -> Ri
         wrong[rows.n - 1 - starts[kept]],
         float(above[-1]),
     )
+
+
+# --- groups of the margin
+
+DEFAULT_GROUPS = 4
+POINTS_PER_GROUP = 6
+
+
+@dataclass(frozen=True, eq=False)
+class MarginGroup:
+    """The rows of one quantile range of the margin.
+
+    Attributes:
+        margin: smallest and largest margin among them.
+        rows: how many there are.
+        confidence: mean confidence.
+        accuracy: share of right predictions.
+        low: lower end of Wilson's interval of the accuracy.
+        high: its upper end.
+        points: reliability within the group, in bins of equally many rows.
+    """
+
+    margin: tuple[float, float]
+    rows: int
+    confidence: float
+    accuracy: float
+    low: float
+    high: float
+    points: Reliability
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence minus accuracy."""
+        return self.confidence - self.accuracy
+
+
+def margin_groups(
+    scores: RowScores,
+    margin: NDArray[Any],
+    groups: int = DEFAULT_GROUPS,
+    n_bins: int = POINTS_PER_GROUP,
+    level: float = DEFAULT_LEVEL,
+) -> list[MarginGroup]:
+    """Return the reliability within quantile groups of the margin, smallest margins first.
+
+    Rows of equal margin stay together, so there may be fewer groups than asked for.
+
+    Args:
+        scores: N scored rows.
+        margin: (N,) margins of the same rows, from `Predictions.margins`.
+        groups: how many.
+        n_bins: points of each group's diagram.
+        level: coverage of the intervals.
+
+    Raises:
+        InputError: margins of other rows, or no group.
+    """
+    if len(margin) != len(scores.confidence):
+        raise InputError(f"{len(margin)} margins don't go with {len(scores.confidence)} rows")
+    if groups < 1:
+        raise InputError(f"groups must be at least 1, not {groups}")
+    inner = np.quantile(margin, np.arange(1, groups) / groups)
+    index = np.searchsorted(inner, margin, side="left")
+    found: list[MarginGroup] = []
+    for group in range(groups):
+        chosen = index == group
+        if not chosen.any():
+            continue
+        weights = None if scores.weights is None else scores.weights[chosen]
+        rows = TopLabel.sort(scores.confidence[chosen], scores.correct[chosen], weights)
+        right = times(rows.correct, rows.weight).sum(keepdims=True)
+        low, high = wilson_interval(right, np.array([rows.total]), level)
+        found.append(
+            MarginGroup(
+                (float(margin[chosen].min()), float(margin[chosen].max())),
+                rows.n,
+                rows.mean_confidence,
+                rows.accuracy,
+                float(low[0]),
+                float(high[0]),
+                binned_reliability(rows, n_bins, level, strategy="quantile"),
+            )
+        )
+    return found

@@ -315,7 +315,9 @@ function drawRanking() {
   for (const cell of table.querySelectorAll(".fold td")) cell.colSpan = 6;
   byId("metric-title").textContent = metric.title;
   byId("metric-definition").textContent = `${metric.title}: ${metric.definition}.`;
-  document.querySelector("h1").textContent = doc.words_by[name].headline;
+  // The headline is of the recommended method, or of another one that is looked at.
+  const own = state.after === doc.after ? undefined : byName[state.after].headlines;
+  document.querySelector("h1").textContent = (own ?? {})[name] ?? doc.words_by[name].headline;
   byId("deck").textContent = doc.words_by[name].deck;
 }
 

@@ -13,11 +13,12 @@ from calibrant.core.arrays import BoolArray, FloatArray, to_numpy
 from calibrant.core.errors import InputError
 from calibrant.metrics.smooth import max_lipschitz_correlation, smce_of_curves
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
+from calibrant.posthoc.temperature.by_margin import margin_temperature
 from calibrant.posthoc.temperature.scaling import RowTemperature, Uncalibrated
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary, softmax
 from calibrant.predictions.scoring import RowScores, score_rows
-from calibrant.report.margins import MarginGroup, margin_groups, margin_temperature
+from calibrant.report.series import MarginGroup, margin_groups
 from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.inputs import Inputs, StudyInput
 from calibrant_studies.kinds.base import RESAMPLED, Kind, Measure, Need

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant.report.figures import PALETTE, QUIET
-from calibrant.report.gate_figure import PANELS, gate_over_epochs
+from calibrant.report.figures import PALETTE, PANELS, QUIET, gate_over_epochs
 from calibrant_studies.losses.probes import gate_histories
 from calibrant_studies.losses.statistics import AFTER, Run, lines_of, mean, seeds_of
 from calibrant_studies.losses.tables import IN_WORDS

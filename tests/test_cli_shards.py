@@ -63,7 +63,7 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["measure", "shards", "--report", "r.html"], "a report page shows single rows"),
+        (["measure", "shards", "--by", "class", "--report", "r.html"], "a page shows no groups"),
         (["measure", "shards", "--by", "label", "--cluster", "c"], "either groups or clusters"),
         (["measure", "shards", "--engine", "spark"], "engine must be one of processes, dask"),
         (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),

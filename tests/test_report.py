@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -364,3 +365,30 @@ def test_page_works_in_a_browser(
     assert seen["classes"].count("\n") == 2 + 5
     assert min(seen["tables"]) > 4
     assert seen["theme"] in ("light", "dark")
+
+
+def test_many_files_have_a_page_of_what_their_cells_know(
+    sets: tuple[cb.Predictions, cb.Predictions], tmp_path: Path
+) -> None:
+    test = sets[1]
+    for i in range(2):
+        part = test.take(np.arange(1000) + 1000 * i)
+        np.savez(tmp_path / f"part-{i}.npz", logits=part.logits, labels=part.labels)
+    found = cb.evaluate(cb.Shards(tmp_path), resamples=20, engine=cb.Engine(workers=1))
+    found.to_html(tmp_path / "r.html")
+    whole = cb.evaluate(test, resamples=20)
+    whole.to_html(tmp_path / "whole.html")
+    one, other = (Page(tmp_path / name).document for name in ("r.html", "whole.html"))
+    assert one["n"] == other["n"] == 2000
+    for key in ("count", "accuracy", "low", "high"):
+        bins = [document["methods"][0]["bins"]["uniform"][key] for document in (one, other)]
+        np.testing.assert_allclose(*bins, rtol=1e-4)
+    assert one["methods"][0]["classes"] is None
+    assert not {"classes", "margins"} & set(Page(tmp_path / "r.html").ids)
+
+
+def test_a_comparison_that_was_pickled_makes_the_same_page(
+    comparison: cb.Comparison, page: Path, tmp_path: Path
+) -> None:
+    pickle.loads(pickle.dumps(comparison)).to_html(tmp_path / "again.html")
+    assert (tmp_path / "again.html").read_bytes() == page.read_bytes()

@@ -146,8 +146,8 @@ def _measured_shards(
     from calibrant.evaluation.groups import evaluate_by
 
     cluster = source.read.cluster
-    if output.report is not None:
-        raise InputError("a report page shows single rows; measure a sample as one file for it")
+    if output.report is not None and options.by is not None:
+        raise InputError("of many files a page shows no groups; leave out --by or --report")
     if options.by is not None and cluster is not None:
         raise InputError(
             "of many files take either groups or clusters; leave out --by or --cluster"
@@ -159,6 +159,8 @@ def _measured_shards(
             grouped = evaluate_by(shards, kind, **_drawn(draw), **how)
             return str(grouped), grouped.as_dict()
         result = evaluate(shards, clusters=cluster, **_drawn(draw), **how)
+    if output.report is not None:
+        result.to_html(output.report)
     return _with_rows_needed(result, options, draw)
 
 

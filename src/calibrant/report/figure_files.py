@@ -149,7 +149,10 @@ def _margin_groups(shown: Shown) -> Figure:
 def _temperatures(methods: Sequence[ComparedMethod]) -> Figure:
     figure, [ax] = _blank(4.2, 3.2)
     for i, method in enumerate(methods):
-        look: dict[str, Any] = {"color": PALETTE[i % len(PALETTE)], "linestyle": LINES[i % len(LINES)]}
+        look: dict[str, Any] = {
+            "color": PALETTE[i % len(PALETTE)],
+            "linestyle": LINES[i % len(LINES)],
+        }
         margin_temperature(method, ax=ax, label=method.name, **look)
     ax.legend(frameon=False, fontsize="small")
     return figure

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.evaluation.cells import CellSums
 from calibrant.metrics.binned import (
     BinSums,
     adaptive_calibration_error,
     bin_edges,
+    ece_of_curves,
     equal_mass_cuts,
     expected_calibration_error,
 )
@@ -210,28 +212,25 @@ def test_the_bias_of_the_ece_is_what_the_docstring_says():
 # --- bin sums
 
 
-@given(rows(), rows(), st.sampled_from(["uniform", "logit"]))
-def test_sums_of_shards_are_those_of_the_whole(first: Rows, second: Rows, strategy: str):
-    parts = [BinSums.of(TopLabel.sort(*part), 12, strategy) for part in (first, second)]
+@given(rows(), rows(), st.sampled_from([(12, 1), (1, 12), (3600, 5000)]))
+def test_sums_of_shards_are_those_of_the_whole(first: Rows, second: Rows, grid: tuple[int, int]):
+    parts = [CellSums.of(c, a.astype(bool), grid) for c, a in (first, second)]
     c, a = (np.concatenate(both) for both in zip(first, second, strict=True))
-    whole, merged = BinSums.of(TopLabel.sort(c, a), 12, strategy), parts[0] + parts[1]
-    for name in ("count", "confidence", "correct"):
-        assert getattr(merged, name) == pytest.approx(getattr(whole, name))
-    if strategy == "uniform":
-        assert merged.expected_calibration_error() == pytest.approx(
+    whole, merged = CellSums.of(c, a.astype(bool), grid), parts[0] + parts[1]
+    np.testing.assert_array_equal(merged.key, whole.key)
+    np.testing.assert_array_equal(merged.sums, whole.sums)
+    if grid[0] > 1:
+        assert ece_of_curves(merged.cells().curve(), 12)[0] == pytest.approx(
             expected_calibration_error(c, a, 12, kind="confidence"), abs=1e-12
         )
 
 
-def test_different_bins_can_not_be_added():
-    sorted_rows = TopLabel.sort(*simulated(50))
-    sums = BinSums.of(sorted_rows, 10)
-    for other in (BinSums.of(sorted_rows, 11), BinSums.of(sorted_rows, 10, "logit")):
-        with pytest.raises(InputError, match="add"):
-            _ = sums + other
-    by_rank = BinSums.of_quantiles(sorted_rows.curves(), 10)
-    with pytest.raises(InputError, match="quantile"):
-        _ = by_rank + by_rank
+def test_different_cells_can_not_be_added():
+    c, a = simulated(50)
+    sums = CellSums.of(c, a.astype(bool), (10, 1))
+    for grid in ((11, 1), (10, 10)):
+        with pytest.raises(InputError, match="added"):
+            _ = sums + CellSums.of(c, a.astype(bool), grid)
     with pytest.raises(InputError, match="edges"):
         cell_edges(10, "quantile")
 

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 import calibrant as cb
 from calibrant.core.errors import UnknownMethodError
 from calibrant.evaluation.cell_sample import merge
-from calibrant.evaluation.evaluate import evaluate, sample_of
+from calibrant.evaluation.cells import FINE, CellSums
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import show
 from calibrant.evaluation.results import Evaluation
+from calibrant.evaluation.sample_sources import sample_of
 from calibrant.metrics import gaps, kernel, mmce, sweep
-from calibrant.metrics.bins import GRID_CELLS, BinSums
+from calibrant.metrics.bins import BinSums
 from calibrant.metrics.cox import slopes_of_curves
 from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsMetric, metrics_named
 from calibrant.metrics.resampling import resampled
@@ -236,15 +238,15 @@ def test_value_and_floor_are_one_statistic(metric: CurveMetric, piled: bool):
 # --- streaming
 
 
-def streamed(strategy: str, cells: int) -> tuple[TopLabel, ResidualCurves]:
+def streamed(grid: tuple[int, int]) -> tuple[TopLabel, ResidualCurves]:
     """Return rows, and the curve of the sums of three shards of them."""
     rows = simulated(6000)
     order = np.random.default_rng(1).permutation(6000)
     parts = [
-        BinSums.of(TopLabel.sort(rows.confidence[i], rows.correct[i]), cells, strategy)
+        CellSums.of(rows.confidence[i], rows.correct[i].astype(bool), grid)
         for i in np.array_split(order, 3)
     ]
-    return rows, (parts[0] + parts[1] + parts[2]).curves()
+    return rows, (parts[0] + parts[1] + parts[2]).cells().curve()
 
 
 EXACT_ON_THE_GRID = (
@@ -254,13 +256,13 @@ EXACT_ON_THE_GRID = (
 
 @pytest.mark.parametrize("name", EXACT_ON_THE_GRID)
 def test_sums_over_aligned_cells_lose_nothing(name: str):
-    rows, curve = streamed("uniform", GRID_CELLS)
+    rows, curve = streamed((3600, 1))
     assert METRICS[name].of_curve(curve) == pytest.approx(METRICS[name].value(rows), abs=1e-10)
 
 
 @by_name
 def test_every_curve_metric_can_be_streamed(metric: CurveMetric):
-    rows, curve = streamed(metric.grid, 5000)
+    rows, curve = streamed(FINE)
     # The standard errors of slope and intercept are 0.05 and 0.09 here.
     tolerance = 2e-3 if metric.name in ("slope", "intercept") else 3e-4
     assert metric.of_curve(curve) == pytest.approx(metric.value(rows), abs=tolerance)
@@ -269,7 +271,7 @@ def test_every_curve_metric_can_be_streamed(metric: CurveMetric):
 
 def test_the_grid_is_off_by_less_than_promised():
     for cells in (30, 300):
-        rows, curve = streamed("uniform", cells)
+        rows, curve = streamed((cells, 1))
         width = 1 / cells
         off = {n: METRICS[n].of_curve(curve) - METRICS[n].value(rows) for n in ("smce", "ks")}
         assert abs(off["smce"]) <= width
@@ -317,9 +319,8 @@ def test_a_shard_of_confidences_takes_away_what_it_can_not_give():
 
 def test_one_row_streams_too():
     for c in (0.0, 0.5, 1.0):
-        for strategy in ("uniform", "logit"):
-            rows = TopLabel.sort(np.array([c]), np.array([True]))
-            curve = BinSums.of(rows, 100, strategy).curves()
+        for grid in ((100, 1), (1, 100)):
+            curve = CellSums.of(np.array([c]), np.array([True]), grid).cells().curve()
             assert METRICS["ece"].of_curve(curve) == pytest.approx(1 - c)
             assert METRICS["smce"].of_curve(curve) == pytest.approx(abs(1 - c))
 

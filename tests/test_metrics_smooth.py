@@ -16,8 +16,8 @@ from scipy.optimize import linprog, minimize
 from calibrant.core.errors import BoundaryWarning, InputError, NotIdentifiedWarning
 from calibrant.metrics.bins import logit
 from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_intercept
-from calibrant.metrics.cumulative import ks_error
 from calibrant.metrics.density import kde_ece
+from calibrant.metrics.gaps import ks_error
 from calibrant.metrics.kernel import RESAMPLING_CELLS, STEPS, smece_of_curves, smooth_ece
 from calibrant.metrics.mmce import mmce
 from calibrant.metrics.resampling import draw_rows, resampled

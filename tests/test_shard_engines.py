@@ -17,7 +17,7 @@ from test_shard_sums import assert_same
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.evaluation.cell_sample import CellSample, plan_of
-from calibrant.evaluation.shard_samples import summarised, summed
+from calibrant.evaluation.sample_sources import summarised, summed
 
 PLAN = plan_of(None)
 GUIDE = Path(__file__).parent.parent / "docs" / "scale.md"

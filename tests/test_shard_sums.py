@@ -17,7 +17,7 @@ from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.exact import as_float, exact_sum, halves, joined, mixed
 from calibrant.evaluation.cell_sample import CellSample, plan_of
 from calibrant.evaluation.cells import COARSE, FINE, CellSums, edges_of
-from calibrant.evaluation.shard_samples import summed
+from calibrant.evaluation.sample_sources import summed
 from calibrant.scale.map_reduce import Progress
 
 ONE = cb.Engine(workers=1)

@@ -12,7 +12,7 @@ from test_shard_sums import assert_same
 import calibrant as cb
 from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.evaluation.cell_sample import plan_of
-from calibrant.evaluation.shard_samples import summed
+from calibrant.evaluation.sample_sources import summed
 
 ONE = cb.Engine(workers=1)
 N = 3_000

@@ -21,18 +21,17 @@ from calibrant.core.fit_report import FitReport as FitReport
 from calibrant.evaluation.cell_sample import in_cells as in_cells
 from calibrant.evaluation.cell_sample import merge as merge
 from calibrant.evaluation.evaluate import evaluate as evaluate
-from calibrant.evaluation.evaluate import sample_of as sample_of
 from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by
-from calibrant.evaluation.many_labels import evaluate_labels as evaluate_labels
+from calibrant.evaluation.groups import evaluate_labels as evaluate_labels
 from calibrant.evaluation.power import SampleSize as SampleSize
 from calibrant.evaluation.power import rows_needed as rows_needed
 from calibrant.evaluation.results import Evaluation as Evaluation
 from calibrant.evaluation.results import MetricResult as MetricResult
+from calibrant.evaluation.sample_sources import sample_of as sample_of
 from calibrant.export.torch_module import CalibratedModule as CalibratedModule
 from calibrant.files import read_predictions as read_predictions
 from calibrant.files import write_predictions as write_predictions
-from calibrant.metrics.binned import BinSums as BinSums
 from calibrant.metrics.binned import adaptive_calibration_error as adaptive_calibration_error
 from calibrant.metrics.binned import expected_calibration_error as expected_calibration_error
 from calibrant.metrics.canonical import canonical_calibration_error as canonical_calibration_error
@@ -40,14 +39,11 @@ from calibrant.metrics.canonical import skce as skce
 from calibrant.metrics.classwise import (
     classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
 )
-from calibrant.metrics.classwise import classwise_bin_sums as classwise_bin_sums
-from calibrant.metrics.classwise import classwise_error as classwise_error
 from calibrant.metrics.classwise import (
     classwise_expected_calibration_error as classwise_expected_calibration_error,
 )
 from calibrant.metrics.cox import calibration_in_the_large as calibration_in_the_large
 from calibrant.metrics.cox import calibration_slope_intercept as calibration_slope_intercept
-from calibrant.metrics.cumulative import ks_error as ks_error
 from calibrant.metrics.debiased import (
     debiased_expected_calibration_error as debiased_expected_calibration_error,
 )
@@ -63,6 +59,7 @@ from calibrant.metrics.detection import auroc as auroc
 from calibrant.metrics.detection import fpr_at_tpr as fpr_at_tpr
 from calibrant.metrics.detection import ood_scores as ood_scores
 from calibrant.metrics.gaps import average_calibration_error as average_calibration_error
+from calibrant.metrics.gaps import ks_error as ks_error
 from calibrant.metrics.gaps import maximum_calibration_error as maximum_calibration_error
 from calibrant.metrics.gaps import overconfidence_error as overconfidence_error
 from calibrant.metrics.gaps import rms_calibration_error as rms_calibration_error

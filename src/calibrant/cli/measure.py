@@ -124,7 +124,7 @@ def _measured(
     result = evaluate(predictions, **_drawn(draw))
     each_label = None
     if predictions.label_names is not None:
-        from calibrant.evaluation.many_labels import evaluate_labels
+        from calibrant.evaluation.groups import evaluate_labels
 
         each_label = evaluate_labels(predictions, **_drawn(draw))
     if page is not None:
@@ -170,13 +170,7 @@ def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOpt
     if options.rows_for is not None:
         from calibrant.evaluation.power import rows_needed
 
-        size = rows_needed(
-            result.top.confidence,
-            options.rows_for,
-            seed=draw.seed,
-            weights=result.top.weight,
-            design_effect=result.n / result.effective_rows,
-        )
+        size = rows_needed(result.sample, options.rows_for, seed=draw.seed)
         text += f"\n\n{size}"
         document["rows_needed"] = vars(size)
     return text, document
@@ -184,7 +178,8 @@ def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOpt
 
 def _by_group(file: Path, by: str, predictions: Predictions, draw: DrawOptions) -> Any:
     """Return the rows measured within groups: those of a kind, or of a column of the file."""
-    from calibrant.evaluation.groups import GroupKind, evaluate_by
+    from calibrant.evaluation.grouping import GroupKind
+    from calibrant.evaluation.groups import evaluate_by
 
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
     groups: Any = kinds[by] if by in kinds else read_column(file, by)

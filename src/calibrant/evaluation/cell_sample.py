@@ -156,7 +156,7 @@ class CellSample(Sample):
     def __add__(self, other: CellSample) -> CellSample:
         """Return the rows of both; see `merge`."""
         both = (self, other)
-        classes = {one.n_classes for one in both} - {None}
+        classes = {one.n_classes for one in both if one.n_classes is not None}
         alike = self.plan == other.plan and self.binary == other.binary
         if not alike or len(classes) > 1 or self.weighted != other.weighted:
             raise InputError("samples can be merged only if they are of the same things")
@@ -221,9 +221,13 @@ class CellSample(Sample):
     def _cells(self) -> Cells:
         return self.cells.cells()
 
-    @cached_property
+    @property
     def rows(self) -> TopLabel:
         """Two rows for each cell, weighted: those that are wrong, and those that are right."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> TopLabel:
         cells = self._cells
         used = cells.count > 0
         correct, weight = np.nonzero(used)[0].astype(np.float64), cells.count[used]

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import drawn_once
-from calibrant.evaluation.cell_sample import CellSample, plan_of
+from calibrant.evaluation.cell_sample import CellSample
 from calibrant.evaluation.rare_outcomes import ENOUGH
 from calibrant.evaluation.results import Evaluation, MetricResult, result_of
-from calibrant.evaluation.sample import RowSample, Sample
-from calibrant.evaluation.shard_samples import summarised, summed
+from calibrant.evaluation.sample import Sample
+from calibrant.evaluation.sample_sources import sample_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.metrics.metric_types import Measured, Metric, RowsMetric
 from calibrant.metrics.registry import metrics_named
@@ -22,9 +21,9 @@ from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
 from calibrant.scale.map_reduce import Watcher
-from calibrant.scale.shards import Shard, Shards
+from calibrant.scale.shards import Shards
 
-__all__ = ["Evaluation", "MetricResult", "evaluate", "evaluate_sample", "sample_of"]
+__all__ = ["Evaluation", "MetricResult", "evaluate", "evaluate_sample"]
 
 # How intervals of cells are made, which their results say.
 CELLS = "Intervals: resamples drawn from counts of rows in fine cells of confidence."
@@ -113,85 +112,6 @@ def evaluate(
         watch=watch,
     )
     return evaluate_sample(sample, metrics, resamples, level, seed)
-
-
-# Parameters: those of `evaluate` that decide what is read, and who reads it.
-def sample_of(
-    predictions: Predictions | Shards | Shard | Sample | Array,
-    labels: Array | None = None,
-    *,
-    sample_weight: Array | None = None,
-    clusters: Array | str | None = None,
-    metrics: Sequence[str] | str | None = "all",
-    seed: int = 0,
-    engine: Engine | None = None,
-    skip_broken: bool = False,
-    watch: Watcher | None = None,
-) -> Sample:
-    """Return what `evaluate` measures: rows in memory, or cells of any number of them.
-
-    Samples of single shards, made anywhere, merge to that of all (`merge`), to the last bit.
-
-    Args:
-        predictions: what `evaluate` takes, or one shard of `Shards`.
-        labels, sample_weight, clusters: see `evaluate`.
-        metrics: those that the cells of files are to carry.
-        seed: of the blocks that rows are dealt into for metrics of whole rows.
-        engine, skip_broken, watch: see `evaluate`.
-
-    Examples:
-        >>> import functools
-        >>> import numpy as np
-        >>> import calibrant as cb
-        >>> for i in range(3):
-        ...     np.savez(f"part-{i}.npz", probs=[[0.8, 0.2]] * 10, labels=[0] * 8 + [1] * 2)
-        >>> sample = functools.reduce(cb.merge, map(cb.sample_of, cb.Shards("part-*.npz")))
-        >>> cb.evaluate(sample, metrics=["accuracy"])["accuracy"].value
-        0.8
-    """
-    if isinstance(predictions, Shards | Shard):
-        if labels is not None or sample_weight is not None:
-            raise InputError("files hold their labels and weights; give neither with Shards")
-        if clusters is not None and not isinstance(clusters, str):
-            raise InputError("clusters of Shards are a column of the files; give its name")
-        options: dict[str, Any] = {"column": clusters, "clustered": clusters is not None}
-        if isinstance(predictions, Shard):
-            plan = plan_of(metrics, seed=seed, **options)
-            return summarised(predictions, plan, skip_broken=skip_broken)
-        if metrics is None:
-            metrics = [m.name for m in metrics_named(None, binary=predictions.binary)]
-        plan, engine = plan_of(metrics, seed=seed, **options), engine or Engine()
-        return summed(predictions, plan, engine, skip_broken=skip_broken, watch=watch)
-    if engine is not None or skip_broken or watch is not None:
-        raise InputError("engine, skip_broken and watch go with Shards only")
-    if isinstance(predictions, Sample):
-        if (labels, sample_weight, clusters) != (None, None, None):
-            raise InputError("a sample holds its labels, weights and clusters")
-        return predictions
-    if isinstance(clusters, str):
-        raise InputError("clusters of rows in memory are an (N,) column, not its name")
-    return RowSample.of(checked(predictions, labels, sample_weight, clusters, "evaluate"))
-
-
-def checked(
-    predictions: Predictions | Array,
-    labels: Array | None,
-    sample_weight: Array | None,
-    clusters: Array | None,
-    asked: str,
-) -> Predictions:
-    """Return predictions as they are, or made of arrays; `asked` is the function that took them."""
-    if isinstance(predictions, Predictions):
-        if sample_weight is not None or clusters is not None:
-            raise InputError(
-                "weights and clusters go into the Predictions when it is made of arrays"
-            )
-        return predictions
-    if labels is None:
-        raise InputError(f"{asked} needs labels with an array of probabilities")
-    return Predictions.from_probs(
-        predictions, labels, sample_weight=sample_weight, clusters=clusters
-    )
 
 
 def evaluate_sample(

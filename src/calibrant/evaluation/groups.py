@@ -33,43 +33,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
+from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
-from calibrant.evaluation.cell_sample import By, CellSample, plan_of
-from calibrant.evaluation.evaluate import checked, evaluate_sample
+from calibrant.evaluation.evaluate import evaluate_sample
 from calibrant.evaluation.formatting import percent, show
+from calibrant.evaluation.grouping import GroupKind, groups_in_memory, groups_of_files
 from calibrant.evaluation.results import Evaluation, MetricResult
-from calibrant.evaluation.sample import RowSample, Sample
-from calibrant.evaluation.shard_samples import quantile_cuts, summed
+from calibrant.evaluation.sample import Sample
+from calibrant.evaluation.sample_sources import checked
 from calibrant.evaluation.uncertainty import (
     DEFAULT_LEVEL,
     FAMILY_LEVEL,
     check_drawing,
     less_rounding,
 )
-from calibrant.metrics.bins import equal_mass_cuts
 from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.predictions.predictions import Predictions
-from calibrant.predictions.scoring import score_rows
 from calibrant.scale.engines import Engine
-from calibrant.scale.file_discovery import by_number
 from calibrant.scale.map_reduce import Watcher, left_out, left_out_text
 from calibrant.scale.shards import Shards
 
-GroupKind = Literal["predicted", "label", "margin", "confidence"]
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.
 GROUP_METRICS = ("ece", "adaece", "nll", "brier", "accuracy")
 MIN_ROWS = 20
 QUANTILES = 5
+# What groups are said to be, and what is measured of each of many labels, if nobody says.
+MANY_LABELS = "many labels"
+LABEL_METRICS = ("ece_positive", "adaece_positive", "slope_positive", "brier_positive", "log_loss")
 # What groups are called in print, where that isn't what the argument is called.
 HEADINGS = {
     "many labels": "label",
@@ -252,13 +250,13 @@ def evaluate_by(
         if not whole or not isinstance(groups, str):
             raise InputError("files hold labels, weights and columns; name a column as the groups")
         options = (quantiles, metrics, seed, engine or Engine(), skip_broken, watch)
-        sample, parts = _of_files(predictions, groups, *options)
+        sample, parts = groups_of_files(predictions, groups, *options)
         files = {"shards": sample.shards, "broken": sample.broken}
     elif engine is not None or skip_broken or watch is not None:
         raise InputError("engine, skip_broken and watch go with Shards only")
     else:
         predictions = checked(predictions, labels, sample_weight, clusters, "evaluate_by")
-        parts = _in_memory(predictions, groups, quantiles)
+        parts = groups_in_memory(predictions, groups, quantiles)
     found: dict[str, Evaluation] = {}
     skipped: dict[str, str] = {}
     most = max((part.rows for part in parts), default=0)
@@ -294,117 +292,63 @@ def evaluate_by(
     )
 
 
-class Part(NamedTuple):
-    """A group that may be measured.
+def evaluate_labels(
+    predictions: Predictions,
+    *,
+    metrics: Sequence[str] | str | None = None,
+    min_rows: int = MIN_ROWS,
+    resamples: int | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> GroupedEvaluation:
+    """Measure each of many labels by itself; `evaluate` pools them, with rows for clusters.
 
-    Attributes:
-        name: of the group.
-        rows: how many there are.
-        make: returns its sample, or why it has none, as a clause.
+    Args:
+        predictions: from `Predictions.from_many_labels`.
+        metrics: as `evaluate` takes them, the first one leads; None for those of the probability
+            that a label is true (`LABEL_METRICS`).
+        min_rows: labels with fewer rows are left out.
+        resamples: see `evaluate`; level and seed too.
+        level: see there.
+        seed: see there.
+        progress: called with the name of each label before it is measured.
+
+    Raises:
+        PredictionsError: there are no many labels.
+        InputError: what `evaluate` refuses.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> rng = np.random.default_rng(0)
+        >>> true = rng.random((2_000, 2))
+        >>> labels = rng.random((2_000, 2)) < true * [1.0, 0.5]  # the second half as often
+        >>> rows = cb.Predictions.from_many_labels(true, labels, label_names=["honest", "not"])
+        >>> cb.evaluate_labels(rows, resamples=100).miscalibrated
+        ['not']
     """
-
-    name: str
-    rows: int
-    make: Callable[[], Sample | str]
-
-
-def _in_memory(predictions: Predictions, groups: str | Array, quantiles: int) -> list[Part]:
-    """Return the groups of rows in memory."""
-    names, member = grouping(predictions, groups, quantiles)
-    sizes = np.bincount(member, minlength=len(names))
-    order = np.argsort(member, kind="stable")
-
-    def make(own: IntArray) -> Sample | str:
-        rows = predictions.take(own)
-        if rows.clusters is not None and len(np.unique(rows.clusters)) < 2:
-            return "all its rows belong to one cluster"
-        if rows.weights is not None and not rows.weights.any():
-            return "all its rows have a weight of 0"
-        return RowSample.of(rows)
-
-    each = zip(names, np.split(order, np.cumsum(sizes)[:-1]), strict=True)
-    return [Part(name, len(own), partial(make, own)) for name, own in each]
-
-
-def _of_files(
-    shards: Shards,
-    groups: str,
-    quantiles: int,
-    metrics: Sequence[str] | str,
-    seed: int,
-    engine: Engine,
-    skip_broken: bool,
-    watch: Watcher | None,
-) -> tuple[CellSample, list[Part]]:
-    """Return what was read of many files, and the groups of their rows."""
-    kinds: dict[str, By] = {kind: kind for kind in get_args(GroupKind)}
-    kind: By = kinds.get(groups, "column")
-    cuts, names = (), list[str]()
-    if kind in ("margin", "confidence"):
-        cuts, names = quantile_cuts(shards, kind, quantiles, engine, watch)
-    column = groups if kind == "column" else None
-    plan = plan_of(metrics, by=kind, column=column, cuts=cuts, seed=seed)
-    sample = summed(shards, plan, engine, skip_broken=skip_broken, watch=watch)
-    parts = {names[int(i)] if names else i: part for i, part in sample.groups.items()}
-    # What was read, and what was left out, is said once, of all groups.
-    own = {"source": shards.source, "shards": sample.shards}
-    return sample, [
-        Part(name, parts[name].n, partial(replace, parts[name], **own))
-        for name in sorted(parts, key=by_number)
-    ]
-
-
-def grouping(
-    predictions: Predictions, groups: str | Array, quantiles: int
-) -> tuple[list[str], IntArray]:
-    """Return the groups' names and the (N,) index of each row's group."""
-    if not isinstance(groups, str):
-        column = to_numpy(as_array(groups))
-        if column.shape != (predictions.n,):
-            raise PredictionsError(
-                f"{predictions.source}: groups must have shape ({predictions.n},), "
-                f"not {column.shape}"
-            )
-        return _distinct(column)
-    if groups == "label":
-        return _classes(predictions.labels, predictions)
-    if groups == "predicted":
-        return _classes(score_rows(predictions).predicted, predictions)
-    if groups == "confidence":
-        return _quantiles(score_rows(predictions).confidence, quantiles)
-    if groups == "margin":
-        return _quantiles(predictions.margins, quantiles)
-    raise InputError(
-        "groups must be 'predicted', 'label', 'margin', 'confidence' or an (N,) column, "
-        f"not '{groups}'"
+    names, index = predictions.label_names, predictions.label_index
+    if names is None or index is None:
+        raise PredictionsError(
+            f"{predictions.source}: holds no many labels; make them with "
+            "Predictions.from_many_labels, or read them with kind='many-labels'"
+        )
+    clusters = predictions.clusters
+    if clusters is not None and len(np.unique(clusters * len(names) + index)) == len(index):
+        clusters = None  # there is one row of each cluster, so rows of one label are independent
+    found = evaluate_by(
+        replace(predictions, clusters=clusters, grid=None, label_names=None, label_index=None),
+        np.array(names)[index],
+        metrics=LABEL_METRICS if metrics is None else metrics,
+        min_rows=min_rows,
+        resamples=resamples,
+        level=level,
+        seed=seed,
+        progress=progress,
     )
-
-
-def _distinct(column: NDArray[Any]) -> tuple[list[str], IntArray]:
-    values, member = np.unique(column, return_inverse=True)
-    return [str(value) for value in values.tolist()], member
-
-
-def _classes(numbers: IntArray, predictions: Predictions) -> tuple[list[str], IntArray]:
-    """Return the classes among these, by name where they have names."""
-    found, member = np.unique(numbers, return_inverse=True)
-    names = predictions.class_names
-    return [str(number) if names is None else names[number] for number in found.tolist()], member
-
-
-def _quantiles(values: FloatArray, quantiles: int) -> tuple[list[str], IntArray]:
-    """Cut rows into groups of equal size, but for runs of equal values, which stay whole."""
-    ordered = np.sort(values)
-    cuts = equal_mass_cuts(len(values), quantiles)[1:-1]
-    starts = np.unique(ordered[np.minimum(cuts, len(values) - 1)])
-    starts = starts[starts > ordered[0]]
-    firsts = np.concatenate([[0], np.searchsorted(ordered, starts)])
-    lasts = np.append(firsts[1:], len(values)) - 1
-    names = [
-        f"{i + 1}: {low:.4g} to {high:.4g}"
-        for i, (low, high) in enumerate(zip(ordered[firsts], ordered[lasts], strict=True))
-    ]
-    return names, np.searchsorted(starts, values, side="right")
+    groups = {name: found.groups[name] for name in names if name in found.groups}
+    return replace(found, by=MANY_LABELS, groups=groups)
 
 
 def evidence(

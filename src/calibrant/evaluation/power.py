@@ -11,7 +11,11 @@ from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.checks import check_confidence
 from calibrant.core.errors import InputError
 from calibrant.core.weights import mean as mean_of
+from calibrant.evaluation.sample import Sample
+from calibrant.evaluation.sample_sources import sample_of
 from calibrant.metrics.bins import DEFAULT_BINS, bin_edges
+from calibrant.predictions.predictions import Predictions
+from calibrant.scale.shards import Shards
 
 # Data sets that are simulated for each number of rows: power is known to half a point.
 SIMULATIONS = 10_000
@@ -53,15 +57,16 @@ class SampleSize:
         )
 
 
+# Parameters: what is to be seen, how surely, and of which rows.
 def rows_needed(
-    confidence: Array,
+    rows: Predictions | Shards | Sample | Array,
     ece: float,
     *,
     power: float = 0.8,
     significance: float = 0.05,
     seed: int = 0,
     weights: FloatArray | None = None,
-    design_effect: float = 1.0,
+    design_effect: float | None = None,
 ) -> SampleSize:
     """Return how many rows it takes to tell a model of calibration error `ece` from an honest one.
 
@@ -77,15 +82,15 @@ def rows_needed(
     pass the recalibrated confidences.
 
     Args:
-        confidence: (N,) confidences typical of the model.
+        rows: (N,) confidences typical of the model; or such predictions, files or a sample of them.
         ece: calibration error to see, a fraction above 0 and below the mean confidence.
         power: chance to see it.
         significance: chance of a false alarm.
         seed: of the simulation.
         weights: (N,) how much each of the confidences counts.
         design_effect: how many rows with weights, or in clusters, are worth an independent one; the
-            answer is so many times that for independent rows. `evaluate` says it of rows that were
-            measured: n / effective_rows.
+            answer is so many times that for independent rows. None for what predictions show
+            (n / effective_rows), and for 1 of confidences.
 
     Raises:
         InputError: an argument out of range.
@@ -97,6 +102,17 @@ def rows_needed(
         >>> fine > 20 * coarse  # a fifth of the error takes far more than five times the rows
         True
     """
+    confidence: Array
+    if isinstance(rows, Predictions | Shards | Sample):
+        if weights is not None:
+            raise InputError("predictions hold their weights")
+        sample = sample_of(rows, metrics=["ece"])
+        confidence, weights = sample.rows.confidence, sample.rows.weight
+        if design_effect is None:
+            design_effect = sample.n / sample.effective_rows
+    else:
+        confidence = rows
+    design_effect = 1.0 if design_effect is None else design_effect
     if not 1 <= design_effect < math.inf:
         raise InputError(f"design_effect must be at least 1, not {design_effect:g}")
     confidence = check_confidence(confidence, "rows_needed")
@@ -112,9 +128,9 @@ def rows_needed(
         _BinLaw.of(confidence, s, weights) for s in (0.0, _shift_for_gap(confidence, ece, weights))
     )
 
-    def seen(rows: int) -> float:
-        threshold = _threshold(honest, rows, significance, seed)
-        return float(np.mean(dishonest.simulated_ece(rows, seed) > threshold))
+    def seen(number: int) -> float:
+        threshold = _threshold(honest, number, significance, seed)
+        return float(np.mean(dishonest.simulated_ece(number, seed) > threshold))
 
     high = FEWEST_ROWS
     while seen(high) < power:
@@ -131,8 +147,8 @@ def rows_needed(
     if above == 0:
         return SampleSize(math.ceil(int(tried[0]) * design_effect), ece, power, significance)
     pair = slice(above - 1, above + 1)
-    rows = math.exp(np.interp(power, rising[pair], np.log(tried[pair])))
-    return SampleSize(round(rows * design_effect), ece, power, significance)
+    needed = math.exp(np.interp(power, rising[pair], np.log(tried[pair])))
+    return SampleSize(round(needed * design_effect), ece, power, significance)
 
 
 def smallest_visible_error(

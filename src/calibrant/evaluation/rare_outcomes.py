@@ -51,7 +51,7 @@ class MeanResidual(NamedTuple):
         residual, blocks = rows.confidence - rows.correct, None
         if clusters is not None:
             each = (weights * residual, weights)
-            blocks = np.stack([np.bincount(clusters.codes, values) for values in each])
+            blocks = np.array([np.bincount(clusters.codes, values) for values in each], dtype=float)
         return cls.of_cells(residual, weights, weights * weights, blocks)
 
     @classmethod

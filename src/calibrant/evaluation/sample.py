@@ -273,9 +273,13 @@ class RowSample(Sample):
         """Rows whose true class has a probability of nearly 0."""
         return int(np.sum(self.scores.nll >= -np.log(SMALLEST_PROBABILITY) * (1 - 1e-12)))
 
-    @cached_property
+    @property
     def rows(self) -> TopLabel:
         """The rows sorted by confidence."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> TopLabel:
         return TopLabel.sort(self.scores.confidence, self.scores.correct, self.scores.weights)
 
     @property
@@ -337,9 +341,7 @@ class RowSample(Sample):
             margins = rows.margins.astype(np.float32)
         slim = replace(self, predictions=None, weights=None, margins=margins)
         # What is sorted and drawn already needn't be made anew.
-        for name in ("rows", "_draws"):
-            if name in self.__dict__:
-                slim.__dict__[name] = self.__dict__[name]
+        vars(slim).update({n: v for n, v in vars(self).items() if n in ("_rows", "_draws")})
         return slim
 
 

@@ -1,20 +1,4 @@
-"""Sums over bins of confidence: the one state from which every binned metric follows.
-
-Sums add up: those of shards, added, are those of the whole, while the mean of the ECEs of shards or
-minibatches is not the ECE. A few bins serve the binned metrics exactly. Some thousand of them, a
-*grid*, serve the others too: `BinSums.curves` treats the rows of a cell as tied at their mean
-confidence, so each row moves by less than the width of a cell. What that may change is known:
-
-- sums over bins whose edges are edges of the grid (3 600 even cells hold those of 10, 12, 15, 18,
-  20, 24, 25, 30, ... bins): nothing;
-- smCE: at most the width; MMCE squared: at most the width / 0.4;
-- KS error: never above the true value, nor below by more than the largest (1/N) sum of |c - a|
-  over one cell;
-- slope and intercept: about a hundredth of their standard errors with ``strategy="logit"``, 5 000
-  of whose cells are 0.011 wide;
-- what depends on the order of rows (AdaECE, ECE-sweep, AURC, isotonic fits): rows of a cell tie.
-  Where confidences crowd at 1, cells in logit c keep apart what even ones don't.
-"""
+"""Bins of confidence, their edges, and the sums over them from which binned metrics follow."""
 
 from __future__ import annotations
 
@@ -27,12 +11,9 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
-from calibrant.metrics.running_sums import accumulate
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
 
 DEFAULT_BINS = 15
-GRID_CELLS = 3600
-LOGIT_CELLS = 5000
 # Cells even in logit c end this far from 0 and 1; all that lies beyond is in the last.
 LOGIT_CELLS_END = 1e-12
 # Confidences beyond this are taken as it when logits are asked for.
@@ -119,22 +100,11 @@ class BinSums:
         count: (B,) rows in the bin, or the sum of their weights.
         confidence: (B,) sum of their confidences.
         correct: (B,) how many of them are right.
-        strategy: how the bins were made: of equal width in confidence (``"uniform"``) or in its
-            logit (``"logit"``), or of equal mass (``"quantile"``). The last kind depends on the
-            rows, so that such sums can't be added.
-
-    Examples:
-        >>> import calibrant as cb
-        >>> half = cb.classwise_bin_sums([[0.8, 0.2], [0.6, 0.4]], [0, 1], n_bins=2)
-        >>> (half + half).count  # of class 0 and of class 1, below and above 1/2
-        array([[0., 4.],
-               [4., 0.]])
     """
 
     count: FloatArray
     confidence: FloatArray
     correct: FloatArray
-    strategy: Strategy | Cells = "uniform"
 
     @classmethod
     def of(cls, rows: TopLabel, n_bins: int = DEFAULT_BINS, strategy: Cells = "uniform") -> BinSums:
@@ -144,7 +114,6 @@ class BinSums:
             np.bincount(index, rows.weight, n_bins).astype(np.float64),
             np.bincount(index, _weighing(rows.confidence, rows), n_bins).astype(np.float64),
             np.bincount(index, _weighing(rows.correct, rows), n_bins).astype(np.float64),
-            strategy,
         )
 
     @classmethod
@@ -154,7 +123,7 @@ class BinSums:
         count, confidence = (
             np.diff(sums[:, cuts], axis=1) for sums in (curves.weights, curves.confidence)
         )
-        return cls._broadcast(count, confidence, curves.between(cuts), strategy)
+        return cls._broadcast(count, confidence, curves.between(cuts))
 
     @classmethod
     def of_quantiles(cls, curves: ResidualCurves, n_bins: int) -> BinSums:
@@ -165,40 +134,15 @@ class BinSums:
             np.diff(crossing.of(sums), axis=1) for sums in (curves.confidence, curves.residual)
         )
         count = np.diff(ranks, axis=-1).astype(np.float64)
-        return cls._broadcast(count, confidence, gap, "quantile")
+        return cls._broadcast(count, confidence, gap)
 
     @classmethod
-    def _broadcast(
-        cls, count: FloatArray, confidence: FloatArray, gap: FloatArray, strategy: Strategy | Cells
-    ) -> BinSums:
+    def _broadcast(cls, count: FloatArray, confidence: FloatArray, gap: FloatArray) -> BinSums:
         shape = gap.shape
         return cls(
             np.broadcast_to(count, shape),
             np.broadcast_to(confidence, shape),
             confidence - gap,
-            strategy,
-        )
-
-    def __add__(self, other: BinSums) -> BinSums:
-        """Return the sums of both sets of rows together.
-
-        Raises:
-            InputError: the bins differ.
-        """
-        if (
-            self.n_bins != other.n_bins
-            or self.strategy != other.strategy
-            or self.strategy == "quantile"
-        ):
-            raise InputError(
-                f"can't add sums over {self.n_bins} bins ({self.strategy}) to sums over "
-                f"{other.n_bins} ({other.strategy})"
-            )
-        return BinSums(
-            self.count + other.count,
-            self.confidence + other.confidence,
-            self.correct + other.correct,
-            self.strategy,
         )
 
     @property
@@ -233,22 +177,6 @@ class BinSums:
     def expected_calibration_error(self) -> float:
         """Return sum_b |sum of c - a| / N."""
         return float(np.abs(self.residual).sum() / self.count.sum())
-
-    def curves(self) -> ResidualCurves:
-        """Return the residual curve of (B,) sums, with the rows of a bin tied at their mean.
-
-        Every metric of a residual curve can be had from it (`CurveMetric.of_curves`); the module's
-        text says how far it may be off.
-        """
-        used = self.count > 0
-        edges = cell_edges(self.n_bins, self.strategy)
-        lowest = np.nextafter(edges[:-1], 1.0)
-        lowest[0] = 0.0
-        # Rounding must not move the mean of a bin into the next.
-        position = np.clip(self.mean_confidence[used], lowest[used], edges[1:][used])
-        rows = TopLabel(position, self.accuracy[used], np.arange(len(position)))
-        residual, weight = (accumulate(sums[None, used]) for sums in (self.residual, self.count))
-        return ResidualCurves(rows, residual, weight)
 
 
 def _weighing(values: FloatArray, rows: TopLabel) -> FloatArray:

@@ -94,31 +94,16 @@ def classwise_expected_calibration_error(
         >>> round(cb.classwise_expected_calibration_error(probs, labels, reduction="sum"), 3)
         0.6
     """
-    sums = classwise_bin_sums(probs, labels, n_bins, threshold=threshold, convention=convention)
-    return classwise_error(sums, reduction)
+    sums = _bin_sums(probs, labels, n_bins, threshold, convention)
+    gap: FloatArray = np.abs(sums.residual).sum(axis=-1)
+    errors = np.divide(gap, sums.total, out=np.zeros(gap.shape), where=sums.total > 0)
+    return _reduced(errors, reduction)
 
 
-def classwise_bin_sums(
-    probs: Array,
-    labels: Array,
-    n_bins: int = DEFAULT_BINS,
-    *,
-    threshold: float | None = None,
-    convention: EdgeConvention = "right-closed",
+def _bin_sums(
+    probs: Array, labels: Array, n_bins: int, threshold: float | None, convention: EdgeConvention
 ) -> BinSums:
-    """Return the (K, B) bin sums of every class; those of shards add up to those of the whole.
-
-    `classwise_error` makes a number of them; see `classwise_expected_calibration_error`.
-
-    Examples:
-        >>> import calibrant as cb
-        >>> probs, labels = [[0.8, 0.2], [0.6, 0.4]], [0, 1]
-        >>> shards = [cb.classwise_bin_sums(probs[i : i + 1], labels[i : i + 1]) for i in range(2)]
-        >>> round(cb.classwise_error(shards[0] + shards[1]), 3)
-        0.4
-        >>> round(cb.classwise_expected_calibration_error(probs, labels), 3)
-        0.4
-    """
+    """Return the (K, B) bin sums of every class."""
     predictions = Predictions.from_probs(probs, labels)
     bounds = bin_edges(n_bins)
     classes = int(predictions.scores.shape[1])
@@ -141,20 +126,6 @@ def classwise_bin_sums(
         hits += np.bincount(index[truth][used[truth]], minlength=len(count))
     shape = (classes, width)
     return BinSums(count.reshape(shape), said.reshape(shape), hits.reshape(shape))
-
-
-def classwise_error(sums: BinSums, reduction: Reduction = "mean") -> float:
-    """Return the classwise ECE of (K, B) bin sums.
-
-    Examples:
-        >>> import calibrant as cb
-        >>> sums = cb.classwise_bin_sums([[0.8, 0.2], [0.8, 0.2]], [0, 1])
-        >>> round(cb.classwise_error(sums), 3)  # .8 and .2, where half are of either class
-        0.3
-    """
-    gap: FloatArray = np.abs(sums.residual).sum(axis=-1)
-    errors = np.divide(gap, sums.total, out=np.zeros(gap.shape), where=sums.total > 0)
-    return _reduced(errors, reduction)
 
 
 def _reduced(errors: FloatArray, reduction: Reduction) -> float:

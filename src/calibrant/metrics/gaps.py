@@ -41,7 +41,7 @@ def sums_of(
     sums = sums_of_curves(
         top_label(scores, labels, kind, sample_weight=sample_weight).curves(), n_bins, strategy
     )
-    return BinSums(sums.count[0], sums.confidence[0], sums.correct[0], sums.strategy)
+    return BinSums(sums.count[0], sums.confidence[0], sums.correct[0])
 
 
 def gaps_of(sums: BinSums) -> FloatArray:
@@ -50,6 +50,7 @@ def gaps_of(sums: BinSums) -> FloatArray:
     return np.divide(sums.residual, sums.count, out=none, where=sums.count > 0)
 
 
+# Parameters: the arguments of binned errors, and two conventions of this one.
 def maximum_calibration_error(
     scores: Array,
     labels: Array,
@@ -296,6 +297,47 @@ def under_gap(sums: BinSums) -> FloatArray:
     return np.maximum(-sums.residual, 0.0).sum(axis=-1) / sums.total
 
 
+def ks_error(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> float:
+    """Return max_t |(1/N) sum over c_i <= t of (c_i - a_i)|, a fraction.
+
+    There are no bins. Where all residuals have one sign the value is |mean confidence - accuracy|.
+    Rows of equal confidence are taken together.
+
+    Args:
+        scores: (N, K) probabilities, or (N,) confidences.
+        labels: (N,) true classes, or (N,) correctness.
+        kind: of (N,) scores, ``"confidence"``, or ``"prob"`` of the positive class, with labels 0
+            and 1 in place of correctness.
+        sample_weight: (N,) how much each row counts; by default all alike.
+
+    Raises:
+        PredictionsError: unusable arrays.
+
+    References:
+        Gupta et al.: Calibration of neural networks using splines. ICLR 2021.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.ks_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
+        >>> round(value, 3)  # up to .6 there are two rows, each said .4 too little: 2 * .4 / 4
+        0.2
+    """
+    return float(
+        ks_of_curves(top_label(scores, labels, kind, sample_weight=sample_weight).curves())[0]
+    )
+
+
+def ks_of_curves(curves: ResidualCurves) -> FloatArray:
+    """Return the (R,) KS errors of residual curves."""
+    return np.abs(curves.residual[:, curves.rows.tie_starts]).max(axis=1) / curves.total
+
+
 @dataclass(frozen=True)
 class OfBins:
     """A function of bins as one of curves, over 15 bins of equal width.
@@ -361,4 +403,14 @@ UNDERCONFIDENCE = CurveMetric(
     effort=BINS_COST,
     fails="small for a model that errs the other way",
     of_curves=OfBins(under_gap),
+)
+KS = CurveMetric(
+    name="ks",
+    title="KS error",
+    definition="top label, largest cumulative residual over sorted confidences",
+    function=ks_error,
+    effort="a sort; then one pass",
+    fails="errors that take turns in sign cancel",
+    omnibus=True,
+    of_curves=ks_of_curves,
 )

@@ -138,7 +138,7 @@ def binned_reliability(
     count = sums.count[0]
     # Differences of running sums may miss 0 and the count by rounding.
     correct = np.clip(sums.correct[0], 0.0, count)
-    return Reliability.of_sums(BinSums(count, sums.confidence[0], correct, "quantile"), level)
+    return Reliability.of_sums(BinSums(count, sums.confidence[0], correct), level)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray
 from calibrant.evaluation.cell_sample import in_cells
-from calibrant.evaluation.evaluate import evaluate, sample_of
+from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.groups import evidence, step_down
+from calibrant.evaluation.sample_sources import sample_of
 from calibrant.evaluation.uncertainty import holm
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.registry import CurveMetric, metrics_named

@@ -1,4 +1,4 @@
-"""From the files of a set to their sample: the map of one shard, the reduction of all; groups."""
+"""From predictions, in memory or in files, to their sample: the map of one shard, all merged."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import CalibrantError, InputError
-from calibrant.evaluation.cell_sample import MOST_BLOCKS, CellSample, Plan, some_scores
+from calibrant.evaluation.cell_sample import MOST_BLOCKS, CellSample, Plan, plan_of, some_scores
 from calibrant.evaluation.cells import COARSE, added
+from calibrant.evaluation.sample import RowSample, Sample
+from calibrant.metrics.registry import metrics_named
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
 from calibrant.scale.engines import Engine
@@ -27,6 +29,85 @@ MOST_GROUPS = 5000
 # Cells of a margin or a confidence, to a factor of two; groups begin at their edges.
 VALUES_TO_A_FACTOR_OF_TWO = 1024
 SMALLEST_VALUE = 2.0**-60
+
+
+# Parameters: those of `evaluate` that decide what is read, and who reads it.
+def sample_of(
+    predictions: Predictions | Shards | Shard | Sample | Array,
+    labels: Array | None = None,
+    *,
+    sample_weight: Array | None = None,
+    clusters: Array | str | None = None,
+    metrics: Sequence[str] | str | None = "all",
+    seed: int = 0,
+    engine: Engine | None = None,
+    skip_broken: bool = False,
+    watch: Watcher | None = None,
+) -> Sample:
+    """Return what `evaluate` measures: rows in memory, or cells of any number of them.
+
+    Samples of single shards, made anywhere, merge to that of all (`merge`), to the last bit.
+
+    Args:
+        predictions: what `evaluate` takes, or one shard of `Shards`.
+        labels, sample_weight, clusters: see `evaluate`.
+        metrics: those that the cells of files are to carry.
+        seed: of the blocks that rows are dealt into for metrics of whole rows.
+        engine, skip_broken, watch: see `evaluate`.
+
+    Examples:
+        >>> import functools
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> for i in range(3):
+        ...     np.savez(f"part-{i}.npz", probs=[[0.8, 0.2]] * 10, labels=[0] * 8 + [1] * 2)
+        >>> sample = functools.reduce(cb.merge, map(cb.sample_of, cb.Shards("part-*.npz")))
+        >>> cb.evaluate(sample, metrics=["accuracy"])["accuracy"].value
+        0.8
+    """
+    if isinstance(predictions, Shards | Shard):
+        if labels is not None or sample_weight is not None:
+            raise InputError("files hold their labels and weights; give neither with Shards")
+        if clusters is not None and not isinstance(clusters, str):
+            raise InputError("clusters of Shards are a column of the files; give its name")
+        options: dict[str, Any] = {"column": clusters, "clustered": clusters is not None}
+        if isinstance(predictions, Shard):
+            plan = plan_of(metrics, seed=seed, **options)
+            return summarised(predictions, plan, skip_broken=skip_broken)
+        if metrics is None:
+            metrics = [m.name for m in metrics_named(None, binary=predictions.binary)]
+        plan, engine = plan_of(metrics, seed=seed, **options), engine or Engine()
+        return summed(predictions, plan, engine, skip_broken=skip_broken, watch=watch)
+    if engine is not None or skip_broken or watch is not None:
+        raise InputError("engine, skip_broken and watch go with Shards only")
+    if isinstance(predictions, Sample):
+        if (labels, sample_weight, clusters) != (None, None, None):
+            raise InputError("a sample holds its labels, weights and clusters")
+        return predictions
+    if isinstance(clusters, str):
+        raise InputError("clusters of rows in memory are an (N,) column, not its name")
+    return RowSample.of(checked(predictions, labels, sample_weight, clusters, "evaluate"))
+
+
+def checked(
+    predictions: Predictions | Array,
+    labels: Array | None,
+    sample_weight: Array | None,
+    clusters: Array | None,
+    asked: str,
+) -> Predictions:
+    """Return predictions as they are, or made of arrays; `asked` is the function that took them."""
+    if isinstance(predictions, Predictions):
+        if sample_weight is not None or clusters is not None:
+            raise InputError(
+                "weights and clusters go into the Predictions when it is made of arrays"
+            )
+        return predictions
+    if labels is None:
+        raise InputError(f"{asked} needs labels with an array of probabilities")
+    return Predictions.from_probs(
+        predictions, labels, sample_weight=sample_weight, clusters=clusters
+    )
 
 
 def summarised(shard: Shard, plan: Plan, *, skip_broken: bool = False) -> CellSample:

@@ -207,3 +207,17 @@ def test_a_metric_goes_by_one_name(whole: cb.Predictions) -> None:
     registry.register_metric(REGRET)  # twice is once
     assert registry.described("regret").as_dict()["function"] is None
     assert "regret" in cb.evaluate(whole, metrics="all", resamples=2).results
+
+
+def test_rows_needed_are_those_of_the_confidences(whole: cb.Predictions, tmp_path: Path) -> None:
+    confidence = np.asarray(whole.probs).max(axis=1)
+    plain = cb.rows_needed(confidence, ece=0.03)
+    assert cb.rows_needed(whole, ece=0.03) == plain
+    of_files = cb.rows_needed(files(whole, tmp_path), ece=0.03)
+    assert of_files.rows == pytest.approx(plain.rows, rel=0.02)
+    weights = np.arange(N) % 4 + 1.0
+    weighted = cb.Predictions.from_logits(whole.scores, whole.labels, sample_weight=weights)
+    worth = N / cb.evaluate(weighted, metrics=["ece"], resamples=2).effective_rows
+    assert cb.rows_needed(weighted, ece=0.03).rows == pytest.approx(plain.rows * worth, rel=0.1)
+    with pytest.raises(InputError, match="hold their weights"):
+        cb.rows_needed(whole, ece=0.03, weights=weights)

@@ -343,7 +343,8 @@ def test_keyed_files(tmp_path: Path, extension: str):
 def test_kind_chooses_what_is_read(tmp_path: Path, extension: str):
     content = {"probs": PROBS, "logits": LOGITS, "labels": LABELS, **TOP_LABEL}
     path = save(tmp_path / f"p{extension}", content)
-    assert read_predictions(path).kind == "logits"
+    with refused(path, "logits and probabilities that these logits don't make; .* --are logits or"):
+        read_predictions(path)
     for kind in ("logits", "probs", "toplabel"):
         assert read_predictions(path, are=ARE[kind]).kind == kind
     assert np.array_equal(read_predictions(path, are="probs").labels, LABELS)
@@ -565,7 +566,9 @@ def test_folder_of_npy(tmp_path: Path):
     assert (p.kind, p.source) == ("probs", str(tmp_path))
     assert isinstance(p.scores, np.memmap)
     np.save(tmp_path / "logits.npy", LOGITS)
-    assert read_predictions(tmp_path).kind == "logits"
+    with refused(tmp_path, "logits and probabilities that these logits don't make"):
+        read_predictions(tmp_path)
+    assert read_predictions(tmp_path, are="logits").kind == "logits"
     assert read_predictions(tmp_path, are="probs").kind == "probs"
     assert read_predictions(tmp_path / "probs.npy").kind == "probs"
 
@@ -720,7 +723,9 @@ def test_kind_chooses_the_columns(tmp_path: Path):
         tmp_path,
         "label,logit_0,logit_1,prob_0,prob_1,confidence,predicted\n1,3,4,0.5,0.5,0.75,0\n",
     )
-    assert read_predictions(path).scores.tolist() == [[3, 4]]
+    with refused(path, "logits and probabilities that these logits don't make"):
+        read_predictions(path)
+    assert read_predictions(path, are="logits").scores.tolist() == [[3, 4]]
     assert read_predictions(path, are="probs").scores.tolist() == [[0.5, 0.5]]
     assert read_predictions(path, are="confidence").scores.tolist() == [0.75]
 
@@ -758,7 +763,10 @@ BAD_ROWS = [
     (LOGITS_CSV + '1,1,"1,1\n1,1,1,1\n', "line 5 has 3 cells"),
     (LOGITS_CSV + '1,1,1,"1\n1,1,1,1\n', "line 5 ends a quoted cell that goes over several lines"),
     (LOGITS_CSV.replace("label", "feature_0,label"), "line 2 has 4 cells, but the header has 5"),
-    (PROBS_CSV + "0,1,2\n", r"line 4: the columns prob_0, .* must sum to 1, but sum to 3; .*logit"),
+    (
+        PROBS_CSV + "0,1,2\n",
+        r"line 4: the columns prob_0, .* must sum to 1, but sum to 3; .*--are log",
+    ),
     (PROBS_CSV + "0,-1,2\n", "line 4, column 'prob_0': expected .*at least 0, found '-1'"),
     (TOP_LABEL_CSV + "0,0,1.5\n", "line 4, column 'confidence': .*from 0 to 1, found '1.5'"),
     (TOP_LABEL_CSV + "0,-1,0.5\n", "line 4, column 'pred_label': .*whole number from 0, .*'-1'"),

@@ -137,8 +137,14 @@ def test_a_bad_row_is_named_across_chunks():
 @pytest.mark.parametrize(
     ("probs", "message"),
     [
-        (np.abs(LOGITS), "must sum to 1, but row 0 sums to 3.5; name the array 'logits'"),
-        (LOGITS, "must not be negative, but row 0, column 1 holds -1.0; name the array 'logits'"),
+        (
+            np.abs(LOGITS),
+            "must sum to 1, but row 0 sums to 3.5; if these are logits, name ",
+        ),
+        (
+            LOGITS,
+            "must not be negative, but row 0, column 1 holds -1.0; if these are log",
+        ),
         (with_value(PROBS, 2, 0, 0.26), "must sum to 1, but row 2 sums to 1.01"),
         (with_value(PROBS, 2, 0, np.nan), "must be finite, but row 2, column 0 holds nan"),
         (torch.tensor(with_value(PROBS, 2, 0, 0.26)), "but row 2 sums to 1.01"),

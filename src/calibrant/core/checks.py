@@ -193,7 +193,8 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
         at = row_number(offset + row)
         raise PredictionsError(
             f"{source}: 'probs' must not be negative, but row {at}, column {column} "
-            f"holds {float(chunk[row, column])}; name the array 'logits' if these are logits"
+            f"holds {float(chunk[row, column])}; if these are logits, name the array 'logits', or "
+            "say --are logits (are=)"
         )
     wide = xp.astype(chunk, xp.float64)
     off = xp.abs(xp.sum(wide, axis=1) - 1) > _tolerance(chunk)
@@ -201,9 +202,22 @@ def _check_simplex(chunk: Array, source: str, offset: int) -> None:
         row = int(to_numpy(off).argmax())
         raise PredictionsError(
             f"{source}: every row of 'probs' must sum to 1, but row {row_number(offset + row)} "
-            f"sums to {float(xp.sum(wide[row, :])):.6g}; name the array 'logits' if these are "
-            "logits, or say that several labels may be true (from_many_labels, --kind many-labels)"
+            f"sums to {float(xp.sum(wide[row, :])):.6g}{what_sums_say(to_numpy(wide[row, :]))}"
         )
+
+
+def what_sums_say(row: FloatArray) -> str:
+    """Return what a row of probabilities looks like that doesn't sum to 1, and how to say so."""
+    total = float(row.sum())
+    if row.max() <= 1:
+        # They can't be logits: what these make of them is wrong, and looks right.
+        return (
+            "; if several labels may be true of a row, say so (from_many_labels, --kind "
+            "many-labels); if classes are left out, add what they lack"
+        )
+    if abs(total - 100) < 1:
+        return "; these look like percent: divide by 100, or say --are percent (are=)"
+    return "; if these are logits, name the array 'logits', or say --are logits (are=)"
 
 
 def as_numbers(values: NDArray[Any], key: str, source: str) -> NDArray[Any]:
@@ -247,9 +261,12 @@ def _many_labels(labels: NDArray[Any]) -> str:
     """Return what labels of two dimensions look like, and how to say so."""
     if labels.ndim != 2 or labels.size == 0 or not np.isin(labels, (0, 1)).all():
         return ""
+    one_hot = ""
+    if (labels.sum(axis=1) == 1).all():
+        one_hot = "; if they are one-hot, give the number of the class, labels.argmax(axis=1)"
     return (
-        "; 0 and 1 for each of several labels are many labels: Predictions.from_many_labels, for "
-        "files --kind many-labels"
+        f"{one_hot}; 0 and 1 for each of several labels are many labels: "
+        "Predictions.from_many_labels, for files --kind many-labels"
     )
 
 

@@ -43,7 +43,7 @@ class PredictionsError(InputError):
         Traceback (most recent call last):
             ...
         calibrant.core.errors.PredictionsError: probs: every row of 'probs' must sum to 1, but
-        row 0 sums to 0.9; name the array 'logits' if these are logits, ...
+        row 0 sums to 0.9; if several labels may be true of a row, ...
     """
 
 
@@ -121,6 +121,10 @@ class TrainingWarning(CalibrationWarning):
 
 class LooksLikeProbabilitiesWarning(CalibrationWarning):
     """What was called logits are rows in [0, 1] that sum to 1."""
+
+
+class RoundedProbabilitiesWarning(CalibrationWarning):
+    """Rows of rounded probabilities didn't sum to 1 and were divided by their sums."""
 
 
 class NoCommonNamesWarning(CalibrationWarning):

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, namespace
-from calibrant.core.checks import row_number
-from calibrant.core.errors import PredictionsError
+from calibrant.core.arrays import Array, FloatArray, namespace, row_sums
+from calibrant.core.checks import ROW_SUM_TOLERANCE, row_number
+from calibrant.core.errors import PredictionsError, RoundedProbabilitiesWarning, warn_caller
 from calibrant.core.weights import check_each_weight
 from calibrant.files.formats.base import (
     CLASS_NAMES,
     HEAD,
     LABEL_NAMES,
     REFERENCE,
+    CellRule,
     Columns,
     native,
 )
@@ -56,10 +57,18 @@ class Assembler:
         map: what is read.
         options: how.
         where: the file, which begins all messages.
+        first: returns the raw scores of the first rows, which say how far scores are rounded.
+
+    Attributes:
+        tolerance: how far off 1 the sum of a row of probabilities may be.
     """
 
-    def __init__(self, map: ColumnMap, options: ReadOptions, where: str) -> None:
-        self.map, self.options, self.where = map, options, where
+    def __init__(
+        self, map: ColumnMap, options: ReadOptions, where: str, first: Callable[[], Any]
+    ) -> None:
+        self.map, self.options, self.where, self._first = map, options, where, first
+        self.tolerance = ROW_SUM_TOLERANCE["float64"]
+        self._rounded: bool | None = None
         self._seen: dict[str, dict[str, str]] = {}
 
     def build(
@@ -80,7 +89,7 @@ class Assembler:
         def get(role: str) -> Any:
             return array_of(map, role, columns)
 
-        scores, weight = self._undone(get("scores")), get("weight")
+        scores, weight = self._summing(self._undone(get("scores"))), get("weight")
         network = network or {}
         names: Any = map.class_names
         if "names" in network:
@@ -194,6 +203,38 @@ class Assembler:
                 )
         return scores
 
+    def _summing(self, scores: Any) -> Any:
+        """Return probabilities of which rows that rounding made not sum to 1 are divided by it.
+
+        Rounding moves each of K numbers by half a unit of its last decimal at most, and a sum by K
+        halves. A row that is off by more is left for the checks to name.
+        """
+        plain = self.map.form == "probs" and not self.map.grid
+        if not plain or scores.ndim != 2 or scores.dtype.kind != "f" or scores.dtype.itemsize < 4:
+            return scores
+        sums = row_sums(scores)
+        off = np.abs(sums - 1)
+        if not (off > ROW_SUM_TOLERANCE["float64"]).any():
+            return scores
+        if self._rounded is None:
+            decimals = decimals_of(self._undone(self._first()))
+            self._rounded = decimals is not None
+            if decimals is not None:
+                allowed = 1.0001 * scores.shape[1] * 0.5 * 10.0**-decimals
+                self.tolerance = max(self.tolerance, allowed)
+        moved = (off > ROW_SUM_TOLERANCE["float64"]) & (off <= self.tolerance)
+        if moved.any():
+            scores = np.array(scores)
+            scores[moved] /= sums[moved, None]
+        if moved.any() and off.max() <= self.tolerance:
+            warn_caller(
+                RoundedProbabilitiesWarning(
+                    f"{self.where}: probabilities are rounded, so that rows sum to up to "
+                    f"{off[moved].max():.3g} more or less than 1; each row was divided by its sum"
+                )
+            )
+        return scores
+
     # --- labels
 
     def _labels(self, role: str, values: Any, names: tuple[str, ...] | None) -> Any:
@@ -254,42 +295,41 @@ class Assembler:
             )
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What the cells of one column must hold."""
-
-    column: str
-    expected: str
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
-    summed: bool = False
-
-    def accepts(self, value: float) -> bool:
-        """Return whether a cell may hold this number."""
-        inside = math.isfinite(value) and self.low <= value <= self.high
-        return inside and (not self.whole or value.is_integer())
+def decimals_of(scores: FloatArray) -> int | None:
+    """Return how many decimals all numbers have; None for more than six."""
+    for decimals in range(1, 7):
+        scaled = scores * 10.0**decimals
+        close = max(1e-6, 4 * 10.0**decimals * float(np.finfo(scores.dtype).eps))
+        if np.abs(scaled - np.rint(scaled)).max() <= close:
+            return decimals
+    return None
 
 
-def rules_of(map: ColumnMap, words: Collection[str]) -> list[Rule]:
-    """Return what the cells of all columns that hold numbers must hold."""
+def rules_of(map: ColumnMap, words: Collection[str], tolerance: float) -> list[CellRule]:
+    """Return what the cells of all columns that hold numbers must hold.
+
+    Args:
+        map: what is read.
+        words: columns that may hold anything.
+        tolerance: how far off 1 the sum of a row of probabilities may be.
+    """
     classes = len(map.fields["scores"])
     top: float = math.inf if map.form == "toplabel" else classes - 1
     scale = 100 if map.are == "percent" else 1
     shares = ("a number from 0 to 1" if scale == 1 else "a number from 0 to 100", 0, scale)
-    found: list[Rule] = []
+    found: list[CellRule] = []
 
     def add(role: str, expected: str, *rest: Any, **more: Any) -> None:
         for column in map.fields.get(role, ()):
             if column not in words:
-                found.append(Rule(column, expected, *rest, **more))
+                found.append(CellRule(column, expected, *rest, **more))
 
     if map.form in ("logits", "logit"):
         add("scores", "a finite number")
     elif map.form in ("toplabel", "prob") or map.grid or scale > 1:
         add("scores", *shares)
     else:
-        add("scores", "a finite number of at least 0", 0, summed=True)
+        add("scores", "a finite number of at least 0", 0, tolerance=tolerance)
     if map.binary or map.grid:
         add("labels", "0 or 1 (or names, of which --positive NAME says one)", 0, 1, whole=True)
     else:

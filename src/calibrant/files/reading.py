@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.checks import check_shape, rows_from
-from calibrant.core.errors import CalibrationWarning, PredictionsError, heard_warnings, warn_caller
+from calibrant.core.errors import (
+    CalibrationWarning,
+    LooksLikeProbabilitiesWarning,
+    NoCommonNamesWarning,
+    PredictionsError,
+    heard_warnings,
+    warn_caller,
+)
 from calibrant.core.weights import check_each_weight
 from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
@@ -26,7 +33,14 @@ from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.schema import ONE_SCORE, FileKind, choose
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.rows import softmax
 
+# Warnings about what all rows of a file look like.
+LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
+# Probabilities are written with few digits.
+SAME_PROBABILITY = 0.02
+# Rows that are looked at before all others.
+FIRST_ROWS = 4096
 # Roles that hold an entry for each row, of those that make predictions.
 OF_ROWS = ("scores", "labels", "predicted", "correct", "features", "weight")
 OF_THE_NETWORK = (*HEAD, REFERENCE, "names")
@@ -59,10 +73,31 @@ class PredictionFile:
                     if self.map.worded and self.file.type_of(field) in ("text", "bool")
                 }
                 self._words = words | {*self.map.named(("cluster", "id"))}
+                self._check_rival()
         except BaseException:
             self.file.held.close()
             raise
-        self._assembler = Assembler(self.map, options, where)
+        self._assembler = Assembler(self.map, options, where, lambda: self._first("scores"))
+
+    def _check_rival(self) -> None:
+        """Raise `PredictionsError` if the file holds probabilities that its logits don't make."""
+        if "rival" not in self.map.fields or not self.rows:
+            return
+        logits = self._first("scores")
+        try:
+            probs = self._first("rival")
+        except ValueError:
+            return  # whatever it is, it is no probabilities
+        if not np.isfinite(logits.sum()):
+            return  # the row is named when it is read
+        same = logits.shape == probs.shape and np.allclose(
+            softmax(logits.astype(np.float64)), probs, atol=SAME_PROBABILITY
+        )
+        if not same:
+            raise PredictionsError(
+                f"{self.where}: holds logits and probabilities that these logits don't make; say "
+                "which of them to read by --are logits or --are probs (are=)"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -169,11 +204,21 @@ class PredictionFile:
                 with rows_from(span.start):
                     rows = self._part(columns, network, checked=checked)
             # A few rows may look like what the file isn't, so that all of them have to.
-            own = [warning for warning in heard if isinstance(warning, CalibrationWarning)]
-            said = own if said is None else [w for w in said if type(w) in map(type, own)]
+            looks: list[CalibrationWarning] = [w for w in heard if isinstance(w, LOOKS)]
+            here = {type(warning) for warning in looks}
+            said = looks if said is None else [w for w in said if type(w) in here]
+            for warning in heard:
+                if isinstance(warning, CalibrationWarning) and warning not in looks:
+                    warn_caller(warning)
             yield rows, None if column is None else columns[column]
         for warning in said or ():
             warn_caller(warning)
+
+    def _first(self, role: str) -> Any:
+        """Return the raw array of a role for the first rows."""
+        fields = self.map.fields[role]
+        span = slice(0, min(self.rows, FIRST_ROWS))
+        return array_of(self.map, role, next(iter(self.file.read(fields, [span]))))
 
     def _network(self, roles: Sequence[str]) -> Columns:
         """Return what isn't of rows, by role."""
@@ -206,7 +251,9 @@ class PredictionFile:
         # From a cell that is no number, or (a `PredictionsError`) one that isn't usable.
         except ValueError as error:
             with readable(self.file.noun, self.where):
-                fault = self.file.bad_cell(rules_of(self.map, self._words))
+                fault = self.file.bad_cell(
+                    rules_of(self.map, self._words, self._assembler.tolerance)
+                )
             if fault is None:
                 if not isinstance(error, PredictionsError):
                     raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -80,6 +81,8 @@ class ColumnMap:
         class_names: of the classes or of many labels, in their order, where they are known.
         numbered: whether numbers as labels count these classes; False for names of columns, whose
             order nobody said to be that of numbers.
+
+    The role `rival` is of probabilities that stand beside logits, where nobody said which to read.
     """
 
     form: Form
@@ -203,6 +206,11 @@ class _Choice:
             fields[role], own = self._columns(key, wide, role)
             if own is not None and self.many and names is not None and options.scores is None:
                 fields[role] = self._same_order(own, names, fields[role], key)
+        both = scores == "logits" and "probs" in self.known
+        if both and (options.are, options.scores, options.kind) == (None, None, None):
+            # What can't be read isn't meant.
+            with suppress(PredictionsError):
+                fields["rival"], _ = self._columns("probs", wide, "rival")
         numbered = True
         if options.classes:
             names = tuple(options.classes)

@@ -7,11 +7,13 @@ a whole file is one span. It knows nothing of classes, labels or kinds of predic
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, Protocol, Self
 
 import numpy as np
@@ -110,27 +112,29 @@ class RowReader(ABC):
         return None
 
 
-class CellRule(Protocol):
-    """What the cells of a column must hold."""
+@dataclass(frozen=True)
+class CellRule:
+    """What the cells of a column must hold.
 
-    @property
-    def column(self) -> str:
-        """Name of the column."""
-        ...
+    Attributes:
+        column: name of the column.
+        expected: what messages say that a cell must hold.
+        low, high: the least and the greatest number.
+        whole: whether numbers must be whole.
+        tolerance: of columns that must sum to 1, how far off a sum may be; None for others.
+    """
 
-    @property
-    def expected(self) -> str:
-        """What messages say that a cell must hold."""
-        ...
-
-    @property
-    def summed(self) -> bool:
-        """Whether the columns with such cells must sum to 1."""
-        ...
+    column: str
+    expected: str
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+    tolerance: float | None = None
 
     def accepts(self, value: float) -> bool:
         """Return whether a cell may hold this number."""
-        ...
+        inside = math.isfinite(value) and self.low <= value <= self.high
+        return inside and (not self.whole or value.is_integer())
 
 
 class RowArray(Protocol):

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.checks import ROW_SUM_TOLERANCE, check_scores
+from calibrant.core.checks import check_scores, what_sums_say
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import (
     CLASS_NAMES,
@@ -211,18 +211,19 @@ class CsvReader(TextReader):
     def _fault(self, cells: list[str], placed: list[tuple[int, CellRule]]) -> str | None:
         if any("\n" in cell for cell in cells):
             return " ends a quoted cell that goes over several lines; is a quote missing?"
-        total, summed = 0.0, [rule.column for _, rule in placed if rule.summed]
+        shares: list[float] = []
         for place, rule in placed:
             value = _number(cells[place], self._separator)
             if value is None or not rule.accepts(value):
                 text = cells[place]
                 shown = repr(text[:SHOWN_CHARACTERS]) if text.strip() else "a blank cell"
                 return f", column '{rule.column}': expected {rule.expected}, found {shown}"
-            total += value if rule.summed else 0
-        if summed and abs(total - 1) > ROW_SUM_TOLERANCE["float64"]:
+            shares += [] if rule.tolerance is None else [value]
+        summed = [rule for _, rule in placed if rule.tolerance is not None]
+        if summed and abs(sum(shares) - 1) > (summed[0].tolerance or 0):
             return (
-                f": the columns {', '.join(summed[:2])}, ... must sum to 1, but sum to "
-                f"{total:.6g}; name them logit_0, logit_1, ... if these are logits"
+                f": the columns {', '.join(rule.column for rule in summed[:2])}, ... must sum to 1,"
+                f" but sum to {sum(shares):.6g}{what_sums_say(np.array(shares))}"
             )
         return None
 

@@ -1,0 +1,275 @@
+"""The same predictions under other names, in other units and forms: read right, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant as cb
+from calibrant.core.errors import InputError, PredictionsError, RoundedProbabilitiesWarning
+from calibrant.files import ReadOptions, read_predictions
+from calibrant.files.reading import PredictionFile
+from calibrant.scale.sampling import sample
+
+ROWS = 40
+RNG = np.random.default_rng(3)
+LOGITS = RNG.normal(scale=2, size=(ROWS, 4))
+PROBS = np.asarray(cb.softmax(LOGITS))
+LABELS = RNG.integers(4, size=ROWS)
+NAMES = ["ant", "bee", "cat", "dog"]
+
+
+def table(path: Path, **columns: object) -> Path:
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def by_class(
+    stem: str, scores: np.ndarray, names: list[str] | None = None
+) -> dict[str, np.ndarray]:
+    names = names or [str(k) for k in range(scores.shape[1])]
+    return {f"{stem}{name}": scores[:, k] for k, name in enumerate(names)}
+
+
+def same(found: cb.Predictions, scores: np.ndarray = PROBS, atol: float = 1e-12) -> None:
+    np.testing.assert_allclose(np.asarray(found.probs), scores, atol=atol)
+    np.testing.assert_array_equal(found.labels, LABELS)
+
+
+# --- names
+
+
+@pytest.mark.parametrize("extension", ["csv", "jsonl"])
+def test_a_pattern_finds_numbered_columns_in_the_order_of_their_numbers(
+    extension: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a.{extension}"
+    scores = np.tile(PROBS / 3, 3)
+    columns = {"truth": LABELS, **by_class("score_", scores)}
+    columns = dict(sorted(columns.items()))  # score_10 before score_2
+    if extension == "csv":
+        table(path, **columns)
+    else:
+        rows = zip(*(np.asarray(column).tolist() for column in columns.values()), strict=True)
+        path.write_text(
+            "".join(json.dumps(dict(zip(columns, r, strict=True))) + "\n" for r in rows)
+        )
+    same(read_predictions(path, scores="score_*", are="probs", labels="truth"), scores)
+    listed = ",".join(f"score_{k}" for k in range(12))
+    same(read_predictions(path, scores=listed, are="probs", labels="truth"), scores)
+    with pytest.raises(PredictionsError, match=r"what 'score_\*' holds has to be said: --are log"):
+        read_predictions(path, scores="score_*", labels="truth")
+    with pytest.raises(PredictionsError, match=r"no column goes by the pattern 'out_"):
+        read_predictions(path, scores="out_*", are="probs", labels="truth")
+
+
+def test_a_column_of_any_name_is_the_probability_of_the_positive_class(tmp_path: Path) -> None:
+    events = (LABELS == 2) * 1
+    path = table(tmp_path / "a.csv", bad=events, p_default=PROBS[:, 2])
+    found = read_predictions(path, scores="p_default", are="prob", labels="bad")
+    np.testing.assert_array_equal(np.asarray(found.positive_probs), PROBS[:, 2])
+    assert found.form == "prob"
+    odds = table(tmp_path / "b.csv", bad=events, margin=LOGITS[:, 2])
+    assert read_predictions(odds, scores="margin", are="logit", labels="bad").form == "logit"
+
+
+def test_confidences_of_any_name_go_with_predictions_or_what_is_correct(
+    tmp_path: Path,
+) -> None:
+    top, best = PROBS.max(axis=1), PROBS.argmax(axis=1)
+    plain = cb.Predictions.from_confidence(top, best, LABELS)
+    path = table(tmp_path / "a.csv", said=best, sure=top, truth=LABELS)
+    told = ReadOptions("sure", "confidence", labels="truth", predicted="said")
+    found = read_predictions(path, told)
+    np.testing.assert_array_equal(found.predicted, plain.predicted)
+    right = best == LABELS
+    for words in (right * 1, right, np.where(right, "true", "false")):
+        path = table(tmp_path / "b.csv", confidence=top, correct=words)
+        found = read_predictions(path)
+        assert found.form == "toplabel"
+        np.testing.assert_array_equal(found.predicted == found.labels, right)
+        now, then = (cb.evaluate(rows, resamples=20)["ece"].value for rows in (found, plain))
+        assert now == then
+    path = table(tmp_path / "c.csv", sure=top, hit=np.where(right, "yes", "no"))
+    with pytest.raises(PredictionsError, match=r"'hit' must be 0 or 1, or true or false, but"):
+        read_predictions(path, scores="sure", are="confidence", correct="hit")
+    with pytest.raises(PredictionsError, match=r"there is no 'hits' to hold the outcomes"):
+        read_predictions(path, scores="sure", are="confidence", correct="hits")
+
+
+def test_many_labels_and_tokens_stand_under_any_key(tmp_path: Path) -> None:
+    truth = RNG.integers(2, size=(ROWS, 4))
+    np.savez(tmp_path / "a.npz", out=PROBS, y=truth)
+    found = read_predictions(
+        tmp_path / "a.npz", scores="out", are="probs", labels="y", kind="many-labels"
+    )
+    np.testing.assert_array_equal(np.asarray(found.one_score).reshape(ROWS, 4), PROBS)
+    np.savez(tmp_path / "b.npz", out=LOGITS.reshape(8, 5, 4), y=LABELS.reshape(8, 5))
+    found = read_predictions(
+        tmp_path / "b.npz", scores="out", are="logits", labels="y", kind="tokens"
+    )
+    np.testing.assert_array_equal(np.asarray(found.scores), LOGITS)
+
+
+def test_a_trainers_predictions_without_its_labels_name_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"predictions": [0.5, 0.5], "labels": 1}\n')
+    assert read_predictions(path, scores="predictions", are="probs").n == 1
+    path.write_text('{"predictions": [0.5, 0.5]}\n')
+    with pytest.raises(PredictionsError, match=r"there is no 'labels' or"):
+        read_predictions(path, scores="predictions", are="probs")
+
+
+def test_a_format_may_be_said(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.txt", label=LABELS, **by_class("prob_", PROBS))
+    with pytest.raises(PredictionsError, match=r"the extension '.txt' is unknown"):
+        read_predictions(path)
+    same(read_predictions(path, format="csv"))
+    with pytest.raises(InputError, match=r"format must be one of npz, .*, hdf5, not 'txt'"):
+        read_predictions(path, format="txt")
+
+
+# --- units
+
+
+def test_percent_and_logarithms_are_undone(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.csv", label=LABELS, **by_class("prob_", 100 * PROBS))
+    with pytest.raises(PredictionsError, match=r"sum to 100; these look like percent: .*--are p"):
+        read_predictions(path)
+    same(read_predictions(path, are="percent"))
+    path = table(tmp_path / "b.csv", label=LABELS, **by_class("lp_", np.log(PROBS)))
+    same(read_predictions(path, scores="lp_*", are="log-probs"))
+    path = table(tmp_path / "c.csv", label=LABELS, **by_class("lp_", LOGITS))
+    with pytest.raises(PredictionsError, match=r"sum to .*, not 1; if these are logits, say --"):
+        read_predictions(path, scores="lp_*", are="log-probs")
+    right = (PROBS.argmax(axis=1) == LABELS) * 1
+    path = table(tmp_path / "d.csv", confidence=100 * PROBS.max(axis=1), correct=right)
+    found = read_predictions(path, are="percent")
+    np.testing.assert_allclose(np.asarray(found.scores), PROBS.max(axis=1))
+
+
+@pytest.mark.parametrize(("decimals", "unit"), [(2, 1), (3, 1), (4, 1), (1, 100), (2, 100)])
+def test_rounded_probabilities_are_divided_by_their_sums_with_a_word(
+    decimals: int, unit: int, tmp_path: Path
+) -> None:
+    rounded = np.round(PROBS * unit, decimals)
+    path = table(tmp_path / "a.csv", label=LABELS, **by_class("prob_", rounded))
+    options = ReadOptions(are="probs" if unit == 1 else "percent")
+    with pytest.warns(RoundedProbabilitiesWarning, match=r"each row was divided by its sum"):
+        found = read_predictions(path, options)
+    same(found, rounded / rounded.sum(axis=1, keepdims=True), 2e-4)
+    same(found, PROBS, 4 / unit * 10.0**-decimals)
+    for step in (1, 7):
+        spans = [slice(a, min(a + step, ROWS)) for a in range(0, ROWS, step)]
+        with PredictionFile(str(path), options) as file:
+            batches = file.batches(spans)
+            with pytest.warns(RoundedProbabilitiesWarning):
+                parts = [rows for rows, _ in batches]
+        np.testing.assert_array_equal(cb.Predictions.concatenate(parts).scores, found.scores)
+
+
+def test_rows_that_rounding_can_not_explain_are_refused_without_bad_advice(tmp_path: Path) -> None:
+    odd = np.round(PROBS, 2)
+    odd[7, 0] += 0.2
+    path = table(tmp_path / "a.csv", label=LABELS, **by_class("prob_", odd))
+    with pytest.raises(PredictionsError, match=r"line 9: the columns .* must sum to 1") as refusal:
+        read_predictions(path)
+    assert "logits" not in str(refusal.value)  # numbers within 0 and 1 are none
+    np.savez(tmp_path / "a.npz", probs=odd, labels=LABELS)
+    with pytest.raises(PredictionsError, match=r"row 7 sums to") as refusal:
+        read_predictions(tmp_path / "a.npz")
+    assert "logits" not in str(refusal.value)
+
+
+# --- what could be read in two ways
+
+
+def test_numbers_as_labels_need_the_order_of_columns_named_after_classes(tmp_path: Path) -> None:
+    turned = [3, 1, 0, 2]
+    columns = by_class("prob_", PROBS[:, turned], [NAMES[k] for k in turned])
+    path = table(tmp_path / "a.csv", label=LABELS, **columns)
+    with pytest.raises(PredictionsError, match=r"the labels are numbers, .* --classes"):
+        read_predictions(path)
+    with pytest.raises(PredictionsError, match=r"the labels are numbers, .* --classes"):
+        sample(cb.Shards(path), ROWS, 0, cb.Engine(workers=1))
+    found = read_predictions(path, classes=",".join(NAMES))
+    same(found)
+    assert found.class_names == tuple(NAMES)
+    lines = [
+        {
+            "label": int(y),
+            "probs": dict(sorted(zip(NAMES, p, strict=True), key=lambda item: -item[1])),
+        }
+        for y, p in zip(LABELS, PROBS.tolist(), strict=True)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(PredictionsError, match=r"the labels are numbers, .* --classes"):
+        read_predictions(path)
+    same(read_predictions(path, classes=NAMES))
+
+
+@pytest.mark.parametrize("stem", ["logit", "prob"])
+def test_a_column_that_is_no_class_is_refused(stem: str, tmp_path: Path) -> None:
+    scores = LOGITS if stem == "logit" else PROBS
+    columns = by_class(f"{stem}_", scores) | {f"{stem}_max": scores.max(axis=1)}
+    path = table(tmp_path / "a.csv", label=LABELS, **columns)
+    with pytest.raises(PredictionsError, match=rf"could be '{stem}_0', .* such as 'max'"):
+        read_predictions(path)
+    with pytest.raises(PredictionsError, match=f"numbered columns such as '{stem}_0', and .*_max'"):
+        read_predictions(path, scores=f"{stem}_*")
+    listed = [f"{stem}_{k}" for k in range(4)]
+    same(read_predictions(path, scores=listed, are=f"{stem}s"))
+
+
+def test_both_kinds_of_scores_are_read_where_they_agree_and_refused_otherwise(
+    tmp_path: Path,
+) -> None:
+    both = by_class("logit_", LOGITS) | by_class("prob_", np.round(PROBS, 3))
+    path = table(tmp_path / "a.csv", label=LABELS, **both)
+    assert read_predictions(path).kind == "logits"
+    both |= by_class("prob_", np.asarray(cb.softmax(LOGITS / 3)))
+    path = table(tmp_path / "a.csv", label=LABELS, **both)
+    for read in (read_predictions, cb.Shards):
+        with pytest.raises(PredictionsError, match=r"say which of them to read by --are logits or"):
+            read(path)
+    assert read_predictions(path, are="logits").kind == "logits"
+    assert read_predictions(path, are="probs").kind == "probs"
+
+
+@pytest.mark.parametrize("word", ["None", "."])
+@pytest.mark.parametrize("place", [0, 5])
+def test_a_missing_prediction_is_no_class(word: str, place: int, tmp_path: Path) -> None:
+    said = PROBS.argmax(axis=1).astype(str).astype(object)
+    said[place] = word
+    path = table(
+        tmp_path / "a.csv", true_label=LABELS, pred_label=said, confidence=PROBS.max(axis=1)
+    )
+    expected = r"names of classes such as|column 'pred_label': expected a whole number from 0"
+    with pytest.raises(PredictionsError, match=expected) as whole:
+        read_predictions(path)
+    with pytest.raises(PredictionsError) as parts:
+        sample(cb.Shards(path), ROWS, 0, cb.Engine(workers=1))
+    assert str(parts.value) == str(whole.value)
+
+
+def test_a_folder_of_named_top_labels_is_read_as_one_file_is(tmp_path: Path) -> None:
+    said, truth = (np.array(NAMES)[each] for each in (PROBS.argmax(axis=1), LABELS))
+    for part in range(2):
+        index = slice(part * 20, part * 20 + 20)
+        table(
+            tmp_path / f"{part}.csv",
+            true_label=truth[index],
+            pred_label=said[index],
+            confidence=PROBS.max(axis=1)[index],
+        )
+    found = sample(cb.Shards(tmp_path), ROWS, 0, cb.Engine(workers=1))
+    whole = cb.Predictions.from_confidence(PROBS.max(axis=1), said, truth)
+    assert found.class_names == whole.class_names
+    np.testing.assert_array_equal(found.predicted, whole.predicted)
+    np.testing.assert_array_equal(found.labels, whole.labels)

@@ -284,7 +284,7 @@ def test_a_method_that_another_seed_would_favour_may_be_the_best() -> None:
         ("| 1.5 +- 0.2 ", "| about 1.5 ", "row 1: 'about 1.5' is no number"),
         ("two   |", "three |", "row 2: 'three' is no value of the axis input"),
         ("none / ece", "none / ace", "names none of the metrics ece, nll"),
-        ("[axes]", "[axes", "is no valid TOML"),
+        ("[axes]", "[axes", "is no TOML"),
         ('label = "TS"', 'label = "none"', "'none' is there twice"),
         ("two   | 99*               | 2", "one | 9 | 9", "row 2: ece of this cell is there twice"),
         ("[axes]", 'skip = [{ inptu = "one" }]\n[axes]', "skip: no axis is called 'inptu'"),

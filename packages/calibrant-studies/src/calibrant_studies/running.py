@@ -38,11 +38,6 @@ class Progress:
     seconds: float
     last: str = ""
 
-    @property
-    def seconds_left(self) -> float | None:
-        """What the rest takes if its cells are like those that are done; None before the first."""
-        return self.seconds / self.done * (self.of - self.done) if self.done else None
-
 
 @dataclass(frozen=True)
 class Job:
@@ -194,6 +189,7 @@ def compute(job: Job, inputs: Inputs, store: Store, life: str, *, alone: bool = 
 Data = str | Path | Sequence[str | Path] | Mapping[str, str | Path | Sequence[str | Path]]
 
 
+# Parameters: all that one may ask of a study; the command has the same as options.
 def run(
     study: str | Study,
     *,

@@ -239,6 +239,7 @@ class TrainingPath:
         return self.gradient[-max(2, len(self.gradient) // 4) :]
 
 
+# Parameters: the paper's settings of one training.
 def train_by_adam(
     fit: Predictions,
     test: Predictions,

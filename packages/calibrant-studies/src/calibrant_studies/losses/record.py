@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Question = tuple[Side, Side, str]  # first, second, metric
 COMMON = ("net", "protocol", "epochs", "batch_size", "rate", "precision")
+# What is found in a network besides its metrics.
+PROBES = ("feature_norm", "gate_on_test_images", "gate_by_epoch")
 OWN = ("loss", "loss_arguments", "loss_settings_for", "mixing", "mixing_arguments")
 
 
@@ -120,21 +122,15 @@ def as_document(runs: Sequence[Run]) -> dict[str, Any]:
             for first, second, metric in questions(runs)
             if (found := difference(runs, first, second, metric)) is not None
         ],
-        "feature_norm": [
-            {"line": run.line, "seed": run.seed, **run.more["feature_norm"]}
-            for run in runs
-            if run.more.get("feature_norm")
-        ],
-        "gate_on_test_images": [
-            {"line": run.line, "seed": run.seed, **run.more["gate_on_test_images"]}
-            for run in runs
-            if run.more.get("gate_on_test_images")
-        ],
-        "gate_by_epoch": [
-            {"line": run.line, "seed": run.seed, "epochs": run.more["gate_by_epoch"]}
-            for run in runs
-            if run.more.get("gate_by_epoch")
-        ],
+        **{
+            name: [
+                {"line": run.line, "seed": run.seed}
+                | ({"epochs": found} if name == "gate_by_epoch" else found)
+                for run in runs
+                if (found := run.more.get(name))
+            ]
+            for name in PROBES
+        },
     }
 
 
@@ -167,7 +163,7 @@ def kept_of(document: Mapping[str, Any], line: str, seed: int) -> dict[str, Any]
             if line in (told["first"][0], told["second"][0]) and str(seed) in told["by_seed"]
         ]
     }
-    for name in ("feature_norm", "gate_on_test_images", "gate_by_epoch"):
+    for name in PROBES:
         for entry in document[name]:
             if (entry["line"], entry["seed"]) == (line, seed):
                 rest = {key: of for key, of in entry.items() if key not in ("line", "seed")}

@@ -33,6 +33,8 @@ TITLES = {
     "underconfidence": "U-ECE",
     "nll": "NLL",
 }
+# Of differences to cross-entropy.
+COMPARED = ("accuracy", "ece", "adaece", "nll")
 IN_WORDS = {
     "none": "as trained",
     "temperature": "after temperature scaling",
@@ -89,27 +91,24 @@ def _other_fits(runs: Sequence[Run]) -> str:
 
 def differences(runs: Sequence[Run], after: str) -> Table:
     """Return each line less cross-entropy, both after the same method."""
-    metrics = ("accuracy", "ece", "adaece", "nll")
-    rows = [
-        [line, *(difference_cell(runs, (line, after), (REFERENCE, after), m) for m in metrics)]
-        for line in lines_of(runs)
-        if line != REFERENCE
-    ]
-    head = [f"minus {REFERENCE}", *(TITLES[metric] for metric in metrics)]
-    return Table(head, rows)
+    return _less(runs, f"minus {REFERENCE}", after, (REFERENCE, after), COMPARED)
 
 
 def against_scaled(runs: Sequence[Run]) -> Table:
     """Return each line as trained less cross-entropy after temperature scaling."""
-    metrics = ("ece", "adaece", "nll")
-    scaled = (REFERENCE, "temperature")
+    head = "as trained, minus cross-entropy + TS"
+    return _less(runs, head, "none", (REFERENCE, "temperature"), COMPARED[1:])
+
+
+def _less(
+    runs: Sequence[Run], head: str, after: str, second: Side, metrics: Sequence[str]
+) -> Table:
     rows = [
-        [line, *(difference_cell(runs, (line, "none"), scaled, metric) for metric in metrics)]
+        [line, *(difference_cell(runs, (line, after), second, metric) for metric in metrics)]
         for line in lines_of(runs)
         if line != REFERENCE
     ]
-    head = ["as trained, minus cross-entropy + TS", *(TITLES[metric] for metric in metrics)]
-    return Table(head, rows)
+    return Table([head, *(TITLES[metric] for metric in metrics)], rows)
 
 
 def _name(runs: Sequence[Run], line: str) -> str:
@@ -159,7 +158,7 @@ PAIRS: tuple[tuple[Side, Side], ...] = (
 
 def control(runs: Sequence[Run]) -> Table:
     """Return FeDLaS-LS less label smoothing with less of it, and less itself without its parts."""
-    metrics = ("accuracy", "ece", "adaece", "nll")
+    metrics = COMPARED
     rows = [
         [f"{line} ({mean(runs, (line, 'none'), 'ece').seeds})", *cells]
         for line in CONTROLS

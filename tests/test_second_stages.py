@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -473,9 +474,9 @@ def test_no_header_reserves_memory_for_more_than_the_file_holds(monkeypatch, row
     from calibrant.training.second_stages import heads
 
     made = []
-    for name, maker in heads.MAKERS.items():
-        recorded = lambda *sizes, maker=maker: made.append(sizes) or maker(*sizes)  # noqa: E731
-        monkeypatch.setitem(heads.MAKERS, name, recorded)
+    for name, kind in list(heads.KINDS.items()):
+        recorded = lambda *sizes, kind=kind: made.append(sizes) or kind.make(*sizes)  # noqa: E731
+        monkeypatch.setitem(heads.KINDS, name, replace(kind, make=recorded))
     for layers in ([["linear", 100, 100]] * 2, [["relu"]] * 17, [["variational", 100, 20, 3, 10]]):
         with pytest.raises(ValueError, match=r"sizes of the layers|17 layers"):
             heads.build(layers, 10_100)

@@ -163,7 +163,8 @@ class BalCAL(SecondStage):
     @property
     def balance_(self) -> float:
         """Share of the linear head in the logits, lam."""
-        return float(_balanced_part(self.head_).balance)
+        parts = (part for part in self.head_.modules() if isinstance(part, BalancedHead))
+        return float(next(parts).balance)
 
     def _fit(
         self,
@@ -224,7 +225,3 @@ class BalCAL(SecondStage):
             head = BalancedHead(channels, n_classes, kernel_size, self.seed, self.norm_momentum)
         initialise(head, self.seed)
         return head
-
-
-def _balanced_part(head: nn.Module) -> BalancedHead:
-    return next(part for part in head.modules() if isinstance(part, BalancedHead))

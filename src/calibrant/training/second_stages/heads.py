@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os import fspath
 from typing import Any, cast
 
@@ -202,11 +203,15 @@ def load_head(path: StrPath) -> nn.Module:
     try:
         description = json.loads(header["architecture"])
         with random_state_kept():
-            head = build(description, _elements(state))
+            head = build(description, sum(value.numel() for value in state.values()))
         head.to({"float32": torch.float32, "float64": torch.float64}[header["dtype"]])
         head.load_state_dict(state)
         head.eval()
-        _try_out(head, description[0][1])
+        # Layers may each fit their parameters and not one another, numbers may be finite in the
+        # file and not in the head's dtype, and a variance may be negative.
+        logits = head_logits(head, torch.zeros(1, description[0][1]))
+        if logits.ndim != 2 or not bool(torch.isfinite(logits).all()):
+            raise ValueError("it gives a row of zeros no finite logits")
     # A header that was tampered with may fail in any way.
     except Exception as error:
         reason = str(error).partition("\n")[0]
@@ -216,42 +221,20 @@ def load_head(path: StrPath) -> nn.Module:
     return head
 
 
-def _try_out(head: nn.Module, width: int) -> None:
-    """Raise `ValueError` unless a head makes finite logits of a row of zeros.
-
-    Layers may each fit their parameters and not one another, numbers may be finite in the file and
-    not in the head's dtype, and a variance may be negative.
-    """
-    logits = head_logits(head, torch.zeros(1, width))
-    if logits.ndim != 2 or not bool(torch.isfinite(logits).all()):
-        raise ValueError("it gives a row of zeros no finite logits")
-
-
 def describe(head: nn.Module) -> list[Description]:
     """Return the layers of a head as JSON takes them: names and sizes, no code.
 
     Raises:
         InputError: a layer of a kind that files don't hold.
     """
-    layers = list(head) if isinstance(head, nn.Sequential) else [head]
-    return [_describe_layer(layer) for layer in layers]
-
-
-def _describe_layer(layer: nn.Module) -> Description:
-    if isinstance(layer, nn.Linear):
-        return ["linear", layer.in_features, layer.out_features]
-    if isinstance(layer, nn.ReLU):
-        return ["relu"]
-    if isinstance(layer, Rescale):
-        return ["rescale", len(layer.mean)]
-    if isinstance(layer, VariationalHead):
-        samples, latent = layer.noise.shape
-        first = cast(nn.Linear, layer.mean[0])
-        return ["variational", first.in_features, latent, layer.classifier.out_features, samples]
-    if isinstance(layer, BalancedHead):
-        kernel = cast(nn.Conv2d, layer.adaptor[2]).kernel_size[0]
-        return ["balanced", layer.linear.in_features, layer.linear.out_features, kernel]
-    raise InputError(f"a head with a layer of type {type(layer).__name__} can't be saved")
+    described: list[Description] = []
+    for layer in head if isinstance(head, nn.Sequential) else [head]:
+        known = (name for name, kind in KINDS.items() if isinstance(layer, kind.layer))
+        name = next(known, None)
+        if name is None:
+            raise InputError(f"a head with a layer of type {type(layer).__name__} can't be saved")
+        described.append([name, *KINDS[name].sizes(layer)])
+    return described
 
 
 def build(description: list[Description], elements: int) -> nn.Module:
@@ -271,55 +254,82 @@ def build(description: list[Description], elements: int) -> nn.Module:
     for name, *sizes in description:
         if not all(type(size) is int and 0 < size <= elements for size in sizes):
             raise ValueError(f"sizes {sizes} of layer '{name}'")
-        needed += SIZES[name](*sizes)
+        needed += KINDS[name].numbers(*sizes)
     if needed > elements:
         raise ValueError(f"sizes of the layers ask for {needed} numbers, there are {elements}")
-    layers: list[nn.Module] = [MAKERS[name](*sizes) for name, *sizes in description]
+    layers: list[nn.Module] = [KINDS[name].make(*sizes) for name, *sizes in description]
     single = len(layers) == 1 and isinstance(layers[0], (VariationalHead, BalancedHead))
     return layers[0] if single else nn.Sequential(*layers)
-
-
-def _elements(state: dict[str, Tensor]) -> int:
-    return sum(value.numel() for value in state.values())
 
 
 def _rescale(width: int) -> Rescale:
     return Rescale(torch.zeros(width), 1.0)
 
 
-def _numbers_of_rescale(width: int) -> int:
-    return width + 1
-
-
-def _numbers_of_linear(inputs: int, outputs: int) -> int:
+def _of_linear(inputs: int, outputs: int) -> int:
     return (inputs + 1) * outputs
 
 
-def _numbers_of_variational(features: int, latent: int, n_classes: int, samples: int) -> int:
+def _of_variational(features: int, latent: int, n_classes: int, samples: int) -> int:
     wide = 3 * latent
-    code = _numbers_of_linear(features, wide) + _numbers_of_linear(wide, latent)
-    return 2 * code + _numbers_of_linear(latent, n_classes) + samples * latent
+    code = _of_linear(features, wide) + _of_linear(wide, latent)
+    return 2 * code + _of_linear(latent, n_classes) + samples * latent
 
 
-def _numbers_of_balanced(channels: int, n_classes: int, kernel: int) -> int:
+def _of_balanced(channels: int, n_classes: int, kernel: int) -> int:
     narrow = max(1, channels // 2)
     convolutions = 2 * channels * narrow * kernel**2
     norms = 4 * (2 * channels + narrow) + 3  # each also counts its batches
-    return _numbers_of_linear(channels, n_classes) + convolutions + norms + channels * n_classes + 1
+    return _of_linear(channels, n_classes) + convolutions + norms + channels * n_classes + 1
 
 
-MAKERS: dict[str, Callable[..., nn.Module]] = {
-    "linear": nn.Linear,
-    "relu": nn.ReLU,
-    "rescale": _rescale,
-    "variational": VariationalHead,
-    "balanced": BalancedHead,
-}
-# How many numbers a layer of these sizes holds, buffers too.
-SIZES: dict[str, Callable[..., int]] = {
-    "linear": _numbers_of_linear,
-    "relu": lambda: 0,
-    "rescale": _numbers_of_rescale,
-    "variational": _numbers_of_variational,
-    "balanced": _numbers_of_balanced,
+@dataclass(frozen=True)
+class LayerKind:
+    """A kind of layer that files of heads hold.
+
+    Attributes:
+        layer: its class.
+        sizes: of a layer, which a file says.
+        make: an untrained layer of such sizes.
+        numbers: how many of them it holds, buffers too.
+    """
+
+    layer: type[nn.Module]
+    sizes: Callable[[Any], Sequence[int]]
+    make: Callable[..., nn.Module]
+    numbers: Callable[..., int]
+
+
+KINDS = {
+    "linear": LayerKind(
+        nn.Linear, lambda layer: (layer.in_features, layer.out_features), nn.Linear, _of_linear
+    ),
+    "relu": LayerKind(nn.ReLU, lambda _: (), nn.ReLU, lambda: 0),
+    "rescale": LayerKind(
+        Rescale,
+        lambda layer: (len(layer.mean),),
+        _rescale,
+        lambda *sizes: sizes[0] + 1,
+    ),
+    "variational": LayerKind(
+        VariationalHead,
+        lambda layer: (
+            layer.mean[0].in_features,
+            layer.noise.shape[1],
+            layer.classifier.out_features,
+            layer.noise.shape[0],
+        ),
+        VariationalHead,
+        _of_variational,
+    ),
+    "balanced": LayerKind(
+        BalancedHead,
+        lambda layer: (
+            layer.linear.in_features,
+            layer.linear.out_features,
+            layer.adaptor[2].kernel_size[0],
+        ),
+        BalancedHead,
+        _of_balanced,
+    ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -331,7 +331,7 @@ class MaCCal(HeadRetraining):
     kappa: float | None = None
     kappas: tuple[float, ...] | None = None
     tolerance: float = argument(0.005, at_least=0, at_most=1)
-    hidden: int | None = None
+    hidden: int | None = argument(None, whole=True, at_least=1)
     bottleneck: bool = False
     restrict_gradient: bool = True
     adaptation: Adaptation = argument("decaying", choices=get_args(Adaptation))
@@ -404,8 +404,6 @@ class MaCCal(HeadRetraining):
             raise InputError("kappas must hold at least one number")
         if self.smallest_step > self.largest_step:
             raise InputError(f"smallest_step {self.smallest_step:g} must not exceed largest_step")
-        if self.hidden is not None and not (isinstance(self.hidden, Integral) and self.hidden > 0):
-            raise InputError(f"hidden must be a whole number of at least 1, not {self.hidden!r}")
         return tuple(float(kappa) for kappa in given), relative
 
     def _hold_out(self, source: FeatureSource) -> tuple[FeatureRows, FeatureRows]:

@@ -230,7 +230,8 @@ def watched() -> cb.Monitor:
 TELEPHONE = """<body><pre id="check"></pre>
 <iframe width="390" height="800" src="inner.html"></iframe>
 <script>const out = document.getElementById("check");
-addEventListener("message", (e) => { out.textContent = JSON.stringify(e.data); });</script></body>"""
+addEventListener("message", (e) => { out.textContent = JSON.stringify(e.data); });
+</script></body>"""
 INNER = """<script type="module">
 await new Promise((done) => setTimeout(done, 100));
 const root = document.documentElement;

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import calibrant as cb
+from calibrant.cli.app import app
 from calibrant.core.errors import InputError, PredictionsError, RoundedProbabilitiesWarning
 from calibrant.files import ReadOptions, read_predictions
 from calibrant.files.reading import PredictionFile
@@ -273,3 +276,71 @@ def test_a_folder_of_named_top_labels_is_read_as_one_file_is(tmp_path: Path) -> 
     assert found.class_names == whole.class_names
     np.testing.assert_array_equal(found.predicted, whole.predicted)
     np.testing.assert_array_equal(found.labels, whole.labels)
+
+
+# --- a line to paste
+
+RIGHT = (PROBS.argmax(axis=1) == LABELS) * 1
+EVENTS = (LABELS == 2) * 1
+OWN: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "scores of one stem": (
+        {"y": LABELS, **by_class("score_", PROBS)},
+        "--scores 'score_*' --are probs --labels y",
+    ),
+    "logits in percent clothes": (
+        {"target": LABELS, **by_class("out", LOGITS)},
+        "--scores 'out*' --are logits --labels target",
+    ),
+    "percent": ({"label": LABELS, **by_class("p", 100 * PROBS)}, "--scores 'p*' --are percent"),
+    "logarithms": (
+        {"label": LABELS, **by_class("lp_", np.log(PROBS))},
+        "--scores 'lp_*' --are log-probs",
+    ),
+    "one column": (
+        {"p_default": PROBS[:, 2], "default": EVENTS},
+        "--scores p_default --are prob --labels default",
+    ),
+    "a margin": ({"z": LOGITS[:, 2], "spam": EVENTS}, "--scores z --are logit --labels spam"),
+    "confidence": (
+        {"conf": PROBS.max(axis=1), "is_correct": RIGHT},
+        "--scores conf --are confidence --correct is_correct",
+    ),
+    "top label": (
+        {"conf": PROBS.max(axis=1), "pred": PROBS.argmax(axis=1), "true": LABELS},
+        "--scores conf --are confidence --labels true --predicted pred",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("extension", ["csv", "npz"])
+def test_a_refusal_ends_with_the_line_that_reads_the_file(
+    name: str, extension: str, tmp_path: Path
+) -> None:
+    columns, expected = OWN[name]
+    path = tmp_path / f"my rows.{extension}"
+    if extension == "csv":
+        table(path, **columns)
+    else:
+        wide = {k: v for k, v in columns.items() if k[-1:].isdigit()}
+        if wide:
+            stem = next(iter(wide)).rstrip("0123456789").rstrip("_")
+            rest = {k: v for k, v in columns.items() if k not in wide}
+            columns = rest | {stem: np.stack(list(wide.values()), axis=1)}
+            expected = expected.replace(f"'{stem}_*'", stem).replace(f"'{stem}*'", stem)
+        np.savez(path, **columns)
+    with pytest.raises(PredictionsError) as refusal:
+        read_predictions(path)
+    line = str(refusal.value).partition("; to read it so: ")[2]
+    assert line == f"calibrant measure '{path}' {expected}"
+    outcome = CliRunner().invoke(app, [*shlex.split(line)[1:], "--resamples", "20"])
+    assert outcome.exit_code == 0, outcome.output
+
+
+def test_no_line_is_offered_where_fields_leave_doubts(tmp_path: Path) -> None:
+    two = {"label": LABELS, **by_class("a", PROBS), **by_class("b", PROBS[:, ::-1])}
+    for columns in (two, {"x": LOGITS[:, 0], "y": LOGITS[:, 1], "label": LABELS}):
+        path = table(tmp_path / "a.csv", **columns)
+        with pytest.raises(PredictionsError) as refusal:
+            read_predictions(path)
+        assert "to read it so" not in str(refusal.value)

@@ -16,6 +16,7 @@ from calibrant.files.formats import open_rows
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
+from calibrant.files.proposing import command, propose
 from calibrant.files.reading import read_predictions
 from calibrant.predictions.predictions import Predictions
 
@@ -49,6 +50,7 @@ class Inspection:
         entries: what is in it.
         predictions: as they would be read, or None.
         refusal: why they can't be read, or None.
+        command: a command that reads the file; None where nothing is sure to.
 
     Examples:
         >>> import numpy as np
@@ -66,6 +68,7 @@ class Inspection:
     entries: list[Entry]
     predictions: Predictions | None
     refusal: str | None
+    command: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it."""
@@ -76,6 +79,7 @@ class Inspection:
             "entries": [vars(entry) for entry in self.entries],
             "readable": rows is not None,
             "refusal": self.refusal,
+            "command": self.command,
             "reading": None
             if rows is None
             else {
@@ -127,6 +131,8 @@ class Inspection:
         parts = [f"{self.source} ({self.format})", wrap(self.reading())]
         if table:
             parts.insert(1, format_table(["holds", "shape", "type"], table))
+        if self.command is not None:
+            parts.append(f"to measure it:\n  {self.command}")
         return "\n\n".join(parts)
 
 
@@ -154,12 +160,14 @@ def inspect_file(
     try:
         predictions = read_predictions(path, options, labelled=False)
     except CalibrantError as error:
-        refusal = str(error).removeprefix(f"{source}: ")
+        refusal = str(error).removeprefix(f"{source}: ").partition("; to read it so: ")[0]
     try:
         entries = _entries(source, options)
     except CalibrantError:
         entries = []
-    return Inspection(source, form, entries, predictions, refusal)
+    known = predictions is not None and predictions.known_labels is not None
+    line = command(source, options) if known else propose(source, options)
+    return Inspection(source, form, entries, predictions, refusal, line)
 
 
 def _entries(source: str, options: ReadOptions) -> list[Entry]:

@@ -30,6 +30,7 @@ from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
+from calibrant.files.proposing import propose
 from calibrant.files.schema import ONE_SCORE, FileKind, choose
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.predictions import Predictions
@@ -293,9 +294,24 @@ def read_predictions(
     options = (options or ReadOptions()).but(**fields)
     where = fspath(path)
     check_place(where, options)
-    with PredictionFile(where, options) as file:
+    with opened(where, options) as file:
         rows = file.whole()
     return rows if name is None else replace(rows, source=name)
+
+
+def opened(where: str, options: ReadOptions) -> PredictionFile:
+    """Return an open file; a refusal ends with the command that reads it, where one does.
+
+    Raises:
+        PredictionsError: as `PredictionFile`.
+    """
+    try:
+        return PredictionFile(where, options)
+    except PredictionsError as error:
+        line = propose(where, options)
+        if line is None:
+            raise
+        raise PredictionsError(f"{error}; to read it so: {line}") from error
 
 
 def check_place(where: str, options: ReadOptions) -> None:

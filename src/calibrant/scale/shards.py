@@ -16,7 +16,7 @@ from calibrant.core.errors import CalibrantError, MissingDependencyError, Predic
 from calibrant.core.text import counted
 from calibrant.files.gate import readable
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.reading import PredictionFile
+from calibrant.files.reading import PredictionFile, opened
 from calibrant.files.schema import FileKind
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.file_discovery import Where, located
@@ -232,7 +232,7 @@ class Shards:
 
 def _header(where: str, options: ReadOptions) -> Shard:
     """Return what the header of a file says, checked as far as it goes."""
-    with PredictionFile(where, options) as file, readable("the header", where):
+    with opened(where, options) as file, readable("the header", where):
         if file.map.grid:
             raise PredictionsError(
                 f"{where}: many labels and tokens aren't read in parts yet; take one file, or put "

@@ -104,7 +104,7 @@ def test_numbers_stand_beside_published_ones_with_a_difference_and_its_interval(
         "1.15 +- 0.07+",
         "0.75 .. 1.55",
         "0.30",
-        "1.00 +- 0.1",
+        "1.00 +- 0.10",
         "+0.15 (-0.63 to +0.93)",
         "undecided",
     ]

@@ -226,7 +226,7 @@ def test_the_table_of_unknown_images_has_paired_differences(tmp_path: Path) -> N
 def test_no_images_is_no_number_of_images() -> None:
     from calibrant.training.run import RunSettings
 
-    with pytest.raises(InputError, match="training_rows must be a finite number above 0, not -1"):
+    with pytest.raises(InputError, match="training_rows must be a whole number above 0, not -1"):
         RunSettings("x", training_rows=-1)
     with pytest.raises(InputError, match="training_rows must be a whole number"):
         RunSettings("x", training_rows=0.5)  # type: ignore[arg-type]

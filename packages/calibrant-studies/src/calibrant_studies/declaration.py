@@ -92,10 +92,19 @@ class Published:
     doubtful: bool
 
     @property
+    def _decimals(self) -> int:
+        return max(0, round(-math.log10(2 * self.half_digit)))
+
+    @property
     def text(self) -> str:
         """The number as the paper prints it, with its star."""
-        decimals = max(0, round(-math.log10(2 * self.half_digit)))
-        return f"{self.value:.{decimals}f}" + "*" * self.doubtful
+        return f"{self.value:.{self._decimals}f}" + "*" * self.doubtful
+
+    @property
+    def with_spread(self) -> str:
+        """The same with what the paper prints behind +-."""
+        spread = "" if self.spread is None else f" +- {self.spread:.{self._decimals}f}"
+        return f"{self.text}{spread}"
 
     def matches(self, at: Mapping[str, str]) -> bool:
         """Return whether it is the number of a cell."""

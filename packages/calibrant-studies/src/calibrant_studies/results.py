@@ -328,9 +328,7 @@ def _beside(estimate: Estimate) -> list[str]:
     if estimate.difference_ends is not None:
         low, high = estimate.difference_ends
         text += f" ({low:+.{digits}f} to {high:+.{digits}f})"
-    spread = estimate.published.spread
-    printed = "" if spread is None else f" +- {spread:g}"
-    return [f"{estimate.published.text}{printed}", text, estimate.verdict]
+    return [estimate.published.with_spread, text, estimate.verdict]
 
 
 def tables(result: StudyResult) -> list[tuple[str, Table]]:

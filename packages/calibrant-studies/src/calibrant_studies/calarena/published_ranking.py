@@ -167,7 +167,7 @@ def _number(text: str | None, where: str) -> float:
 RANKED_BY = {"logloss": "log loss", "brier": "Brier score"}
 
 
-def _measures() -> Mapping[str, Measure]:
+def _measures() -> tuple[Measure, ...]:
     found: list[Measure] = []
     for metric, title in RANKED_BY.items():
         found += [
@@ -203,7 +203,7 @@ def _measures() -> Mapping[str, Measure]:
         Measure("experiments", "experiments", 1, 0, "neither", "number of experiments"),
         Measure("failures", "failures", 1, 0, "low", "experiments on which it gave no result"),
     ]
-    return {measure.name: measure for measure in found}
+    return tuple(found)
 
 
 MEASURES = _measures()

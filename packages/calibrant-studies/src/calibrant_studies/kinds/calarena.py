@@ -60,9 +60,7 @@ class CalArena(Kind):
         "failures": "lose",
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        return MEASURES
+    own_measures: ClassVar[tuple[Measure, ...]] = MEASURES
 
     def check(self, study: Study) -> None:
         """Refuse, besides, arguments of methods that aren't there, which would be ignored."""

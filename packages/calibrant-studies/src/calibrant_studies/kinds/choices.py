@@ -193,23 +193,20 @@ class Verdicts(Kind):
         "again": False,
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        found = [
-            Measure("may-be-best", "may be best", 1.0, 1, "neither"),
-            Measure("by-holm", "left by Holm", 1.0, 1, "neither"),
-            Measure("missed", "best missed", 100.0, 1, "neither"),
-            Measure("scatter", "scatter over true", 1.0, 2, "neither"),
-            Measure("held", "intervals hold", 100.0, 1, "neither"),
-            *(Measure(f"{way}-nll", f"{title}: NLL lost", 1.0, 4) for way, title in WAYS.items()),
-            *(Measure(f"{way}-ece", f"{title}: ECE lost", 100.0, 2) for way, title in WAYS.items()),
-            Measure("again-resampled", "same with other resamples", 100.0, 1, "neither"),
-            Measure("again-set", "NLL set by resamples the same", 100.0, 1, "neither"),
-            Measure("again-drawn", "same with other rows", 100.0, 1, "neither"),
-            Measure("again-nll", "NLL between them, where not", 1.0, 4, "neither"),
-            Measure("again-ece", "ECE between them, where not", 100.0, 2, "neither"),
-        ]
-        return {measure.name: measure for measure in found}
+    own_measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("may-be-best", "may be best", 1.0, 1, "neither"),
+        Measure("by-holm", "left by Holm", 1.0, 1, "neither"),
+        Measure("missed", "best missed", 100.0, 1, "neither"),
+        Measure("scatter", "scatter over true", 1.0, 2, "neither"),
+        Measure("held", "intervals hold", 100.0, 1, "neither"),
+        *(Measure(f"{way}-nll", f"{title}: NLL lost", 1.0, 4) for way, title in WAYS.items()),
+        *(Measure(f"{way}-ece", f"{title}: ECE lost", 100.0, 2) for way, title in WAYS.items()),
+        Measure("again-resampled", "same with other resamples", 100.0, 1, "neither"),
+        Measure("again-set", "NLL set by resamples the same", 100.0, 1, "neither"),
+        Measure("again-drawn", "same with other rows", 100.0, 1, "neither"),
+        Measure("again-nll", "NLL between them, where not", 1.0, 4, "neither"),
+        Measure("again-ece", "ECE between them, where not", 100.0, 2, "neither"),
+    )
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         return (Need(cell.input, PREDICTIONS),)

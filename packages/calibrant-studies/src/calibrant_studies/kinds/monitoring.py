@@ -227,15 +227,15 @@ def _watched(stream: str, tolerance: float, seeds: range) -> list[Monitor]:
 # A network on images whose corruption gets worse: when does the monitor notice?
 
 SEVERITIES = (1, 2, 3, 4, 5)
-_GAPS = {
-    f"gap-{s}": Measure(f"gap-{s}", f"gap {s}", 100, 1, "neither", "confidence less accuracy")
-    for s in SEVERITIES
-}
-_ROWS = {
-    "level": Measure("level", "level alarm", 1, 0, "neither", "row of the alarm"),
-    "change": Measure("change", "change alarm", 1, 0, "neither", "row of the alarm"),
-    "since": Measure("since", "off since", 1, 0, "neither", "row; the monitor's own interval"),
-}
+_IMAGE_MEASURES = (
+    *(
+        Measure(f"gap-{s}", f"gap {s}", 100, 1, "neither", "confidence less accuracy")
+        for s in SEVERITIES
+    ),
+    Measure("level", "level alarm", 1, 0, "neither", "row of the alarm"),
+    Measure("change", "change alarm", 1, 0, "neither", "row of the alarm"),
+    Measure("since", "off since", 1, 0, "neither", "row; the monitor's own interval"),
+)
 
 
 class AlarmsOnImages(NetworkKind):
@@ -251,9 +251,7 @@ class AlarmsOnImages(NetworkKind):
         "order": 0,  # seed of the order of the images
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        return {**_GAPS, **_ROWS}
+    own_measures: ClassVar[tuple[Measure, ...]] = _IMAGE_MEASURES
 
     def measuring(self, cell: Cell) -> dict[str, Any]:
         sizes = self.settings(cell, "clean", "each", "order")

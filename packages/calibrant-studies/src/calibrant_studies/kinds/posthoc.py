@@ -80,7 +80,7 @@ class PostHoc(Kind):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        return {**super().measures, **OTHERS}
+        return super().measures if self.own_measures else {**super().measures, **OTHERS}
 
     def check(self, study: Study) -> None:
         """Refuse, besides, arguments of methods that aren't there, which would be ignored."""
@@ -371,12 +371,10 @@ class Runtime(PostHoc):
     unread: ClassVar[tuple[str, ...]] = RESAMPLED
     defaults: ClassVar[Mapping[str, Any]] = {**PostHoc.defaults, "repeats": 5}
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        return {
-            "seconds": Measure("seconds", "processor seconds", digits=4),
-            "ratio": Measure("ratio", "times TS", digits=1),
-        }
+    own_measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("seconds", "processor seconds", digits=4),
+        Measure("ratio", "times TS", digits=1),
+    )
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         machine = [platform.machine(), os.cpu_count()]

@@ -98,15 +98,12 @@ class MarginTemperature(PostHoc):
     version: ClassVar[str] = "1"
     unread: ClassVar[tuple[str, ...]] = RESAMPLED
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        found = [
-            Measure("pearson", "Pearson's r", 1.0, 2, "neither"),
-            Measure("spearman", "Spearman's rho", 1.0, 2, "neither"),
-            Measure("lowest", "lowest T", 1.0, 2, "neither"),
-            Measure("highest", "highest T", 1.0, 2, "neither"),
-        ]
-        return {each.name: each for each in found}
+    own_measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("pearson", "Pearson's r", 1.0, 2, "neither"),
+        Measure("spearman", "Spearman's rho", 1.0, 2, "neither"),
+        Measure("lowest", "lowest T", 1.0, 2, "neither"),
+        Measure("highest", "highest T", 1.0, 2, "neither"),
+    )
 
     def configuration(self, cell: Cell, inputs: Inputs) -> dict[str, Any]:
         return super().configuration(cell, inputs) | {"resamples": None, "metrics": []}
@@ -306,13 +303,11 @@ class Mismatch(PostHoc):
         "resamples": 200,
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        return {
-            "nll_change": Measure("nll_change", "NLL, 1/1000 nats", 1000.0, 3, "neither"),
-            "smce_change": Measure("smce_change", "smCE, points", 100.0, 3, "neither"),
-            "mismatch": Measure("mismatch", "mismatch", 1.0, 0, "neither"),
-        }
+    own_measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("nll_change", "NLL, 1/1000 nats", 1000.0, 3, "neither"),
+        Measure("smce_change", "smCE, points", 100.0, 3, "neither"),
+        Measure("mismatch", "mismatch", 1.0, 0, "neither"),
+    )
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         return () if "population" in cell.at else super().needs(cell)

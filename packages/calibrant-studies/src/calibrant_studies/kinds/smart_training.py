@@ -324,18 +324,15 @@ class TrainingPaths(Kind):
         "fit_size": 0.5,
     }
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        found = [
-            Measure("ece", "ECE at the end", 100.0, 2),
-            Measure("nll", "NLL at the end", 1.0, 4),
-            Measure("settled", "epochs until settled", 1.0, 0),
-            Measure("late_gradient", "late gradient, 1/1000", 1000.0, 1),
-            Measure("unrest", "its step an epoch, 1/1000", 1000.0, 1),
-            Measure("nll_change", "NLL between the epochs", 100.0, 1, "neither"),
-            Measure("ece_change", "ECE between the epochs", 100.0, 1, "neither"),
-        ]
-        return {each.name: each for each in found}
+    own_measures: ClassVar[tuple[Measure, ...]] = (
+        Measure("ece", "ECE at the end", 100.0, 2),
+        Measure("nll", "NLL at the end", 1.0, 4),
+        Measure("settled", "epochs until settled", 1.0, 0),
+        Measure("late_gradient", "late gradient, 1/1000", 1000.0, 1),
+        Measure("unrest", "its step an epoch, 1/1000", 1000.0, 1),
+        Measure("nll_change", "NLL between the epochs", 100.0, 1, "neither"),
+        Measure("ece_change", "ECE between the epochs", 100.0, 1, "neither"),
+    )
 
     def needs(self, cell: Cell) -> tuple[Need, ...]:
         return (Need(cell.input, PREDICTIONS),)

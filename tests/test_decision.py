@@ -14,8 +14,8 @@ from calibrant.comparison.compare import compare
 from calibrant.comparison.verdict import decide
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.evaluate import evaluate
-from calibrant.evaluation.results import Evaluation, MetricResult
-from calibrant.evaluation.sample import RowSample
+from calibrant.evaluation.results import MetricResult
+from calibrant.evaluation.sample import RowSample, losses_of
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 from calibrant.sample import load_sample
@@ -79,15 +79,15 @@ def test_the_set_of_means_is_that_of_very_many_resamples():
     assert found.tolist() == [True, False, True]
 
 
-def drawn_rows(rows: int, *, weights: Any = None, clusters: Any = None) -> list[Evaluation]:
-    """Return two sets of probabilities of the same rows, measured."""
+def drawn_rows(rows: int, *, weights: Any = None, clusters: Any = None) -> list[RowSample]:
+    """Return two sets of probabilities of the same rows, scored."""
     rng = np.random.default_rng(6)
     labels = rng.integers(3, size=rows)
     found = []
     for _ in range(2):
         probs = rng.dirichlet([2, 2, 2], size=rows)
         given = Predictions.from_probs(probs, labels, sample_weight=weights, clusters=clusters)
-        found.append(evaluate(given, metrics=["nll", "accuracy"], resamples=4000))
+        found.append(RowSample.of(given))
     return found
 
 
@@ -95,10 +95,12 @@ def drawn_rows(rows: int, *, weights: Any = None, clusters: Any = None) -> list[
 def test_means_vary_together_as_on_very_many_resamples(kind: str):
     weights = np.linspace(0.1, 3, 300) if kind == "weighted" else None
     clusters = np.arange(300) // 10 if kind == "clustered" else None
-    measured = drawn_rows(300, weights=weights, clusters=clusters)
-    for name in ("nll", "accuracy"):
+    names, samples = ["nll", "accuracy"], drawn_rows(300, weights=weights, clusters=clusters)
+    measured = [evaluate(each, metrics=names, resamples=4000) for each in samples]
+    losses = [losses_of(each, [METRICS[name] for name in names]) for each in samples]
+    for name in names:
         results = [each[name] for each in measured]
-        covariance = covariance_of_means(measured, results[0].metric)
+        covariance = covariance_of_means([each[name] for each in losses], samples[0])
         difference = covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
         drawn = (results[0].replicates - results[1].replicates).std()
         assert np.sqrt(difference) == pytest.approx(drawn, rel=0.06)
@@ -122,13 +124,16 @@ def of(name: str, *, kept: bool = True, parameters: int = 1, **values: float) ->
         name=name,
         keeps_accuracy=kept,
         calibrator=SimpleNamespace(n_parameters=parameters),
-        evaluation=_Results(results, SimpleNamespace(nll=losses, weights=None)),
+        evaluation=_Results(results, SimpleNamespace(weights=None)),
+        losses={"nll": losses},
     )
 
 
 class _Results(SimpleNamespace):
     def __init__(self, results: dict[str, MetricResult], scores: Any) -> None:
-        super().__init__(results=results, n=500, sample=RowSample("test", "logits", 10, scores))
+        super().__init__(
+            results=results, level=LEVEL, sample=RowSample("test", "logits", 10, scores)
+        )
 
     def __getitem__(self, name: str) -> MetricResult:
         return self.results[name]

@@ -27,7 +27,7 @@ from calibrant.core.weights import mean
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.results import Evaluation
-from calibrant.evaluation.sample import RowSample
+from calibrant.evaluation.sample import RowSample, losses_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.metric_types import Facts
 from calibrant.metrics.registry import metrics_named
@@ -155,6 +155,7 @@ def compare(
             top_only or _keeps_classes(evaluation, test_rows.scores),
             tuple(str(warning) for warning in heard),
             by_margin,
+            losses_of(sample, [each.metric for each in evaluation.results.values()]),
         )
 
     names = _names(calibrators)

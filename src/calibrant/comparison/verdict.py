@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.text import counted, listed
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.results import Evaluation, MetricResult
+from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 from calibrant.metrics.metric_types import MeanMetric
 from calibrant.posthoc.base import Calibrator
@@ -56,6 +57,7 @@ class ComparedMethod:
         keeps_accuracy: whether every test row kept its predicted class.
         warnings: what the fit warned of.
         by_margin: of a method that gives each row a temperature, that over the margin.
+        losses: of each mean metric its (N,) numbers of the test rows.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ComparedMethod:
     keeps_accuracy: bool
     warnings: tuple[str, ...]
     by_margin: MarginTemperature | None = None
+    losses: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it."""
@@ -181,8 +184,12 @@ def best_sets(methods: Sequence[ComparedMethod], level: float) -> dict[str, list
 def _best_set(methods: Sequence[ComparedMethod], metric: str, level: float) -> list[str]:
     results = [method.evaluation[metric] for method in methods]
     costs = np.array([result.cost for result in results])
-    if isinstance(of := results[0].metric, MeanMetric):
-        covariance = covariance_of_means([method.evaluation for method in methods], of)
+    of = results[0].metric
+    if isinstance(of, MeanMetric):
+        first = methods[0].evaluation
+        assert isinstance(first.sample, RowSample)
+        losses = [method.losses[metric] for method in methods]
+        covariance = covariance_of_means(losses, first.sample, first.level)
         may = may_have_best_mean(costs, covariance, level)
     else:
         may = may_be_best(costs, np.stack([of.costs(r.replicates) for r in results]), level)

@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
-from calibrant.evaluation.results import Evaluation
-from calibrant.evaluation.sample import RowSample, losses_of
-from calibrant.metrics.metric_types import MeanMetric
+from calibrant.evaluation.sample import RowSample
+from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.resampling import cluster_stretch
 
 # Normal draws behind a quantile of means, and their seed. The chance of a draw beyond the 95 %
@@ -135,7 +134,9 @@ def may_have_best_mean(
     return found & ~same.any(axis=1)
 
 
-def covariance_of_means(evaluations: Sequence[Evaluation], metric: MeanMetric) -> FloatArray:
+def covariance_of_means(
+    rows: Sequence[FloatArray], sample: RowSample, level: float = DEFAULT_LEVEL
+) -> FloatArray:
     """Return (M, M) the covariance of a mean metric of M calibrators, less what all have in common.
 
     It is the one that resamples have in the limit of many: row i, or cluster i, adds w_i (x_i -
@@ -144,24 +145,22 @@ def covariance_of_means(evaluations: Sequence[Evaluation], metric: MeanMetric) -
     changes no difference and keeps the digits of small ones.
 
     Args:
-        evaluations: of the same rows, in the same order, with the scores of each.
-        metric: a mean over rows.
+        rows: (N,) numbers that the metric averages, of each calibrator.
+        sample: these rows as any of the calibrators scores them: their weights and clusters.
+        level: nominal coverage of what is made of it.
     """
-    first = evaluations[0]
-    samples = [e.sample for e in evaluations if isinstance(e.sample, RowSample)]
-    rows = [losses_of(sample, metric) for sample in samples]
-    weights = samples[0].scores.weights
-    share = np.full(first.n, 1 / first.n) if weights is None else weights / weights.sum()
+    n, weights = len(rows[0]), sample.scores.weights
+    share = np.full(n, 1 / n) if weights is None else weights / weights.sum()
     means = np.array([float(share @ (x - rows[0])) for x in rows])
-    clusters = samples[0].groups
+    clusters = sample.groups
     if clusters is not None:
         added = [share * (x - rows[0] - m) for x, m in zip(rows, means.tolist(), strict=True)]
         summed = np.stack([np.bincount(clusters.codes, a, clusters.number) for a in added])
-        together = summed @ summed.T * cluster_stretch(clusters.number, first.level) ** 2
+        together = summed @ summed.T * cluster_stretch(clusters.number, level) ** 2
         return np.asarray(together, dtype=np.float64)
     found = np.zeros((len(rows), len(rows)))
     size = max(1, NUMBERS_AT_ONCE // len(rows))
-    for start in range(0, first.n, size):
+    for start in range(0, n, size):
         part = slice(start, start + size)
         added = np.stack([x[part] - rows[0][part] for x in rows]) - means[:, None]
         added *= share[part]

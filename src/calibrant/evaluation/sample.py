@@ -335,16 +335,21 @@ class RowSample(Sample):
         return stretched(metrics, self.predictions, self.scores, level, seed)
 
     def for_pictures(self) -> Self:
-        """Return what a result keeps: everything but scores of N x K."""
+        """Return what a result keeps: confidences, predicted labels, which are right, margins."""
         rows, margins = self.predictions, self.margins
         if margins is None and rows is not None and rows.kind != "toplabel":
             margins = rows.margins.astype(np.float32)
-        slim = replace(self, predictions=None, weights=None, margins=margins)
+        scores, none = self.scores, np.zeros(1)[:0]
+        few = scores.predicted.astype(np.min_scalar_type(-1 - int(scores.predicted.max())))
+        scores = replace(scores, predicted=few, nll=none, brier=none)
+        slim = replace(self, scores=scores, predictions=None, weights=None, margins=margins)
         # What is sorted and drawn already needn't be made anew.
         vars(slim).update({n: v for n, v in vars(self).items() if n in ("_rows", "_draws")})
         return slim
 
 
-def losses_of(sample: RowSample, metric: MeanMetric) -> FloatArray:
-    """Return (N,) what a mean metric averages, in the caller's order."""
-    return metric.per_row((sample.of_positive() if metric.of_positive else sample).scores)
+def losses_of(sample: RowSample, metrics: Sequence[Metric]) -> dict[str, FloatArray]:
+    """Return of each mean metric what it averages, (N,) in the caller's order."""
+    means = [metric for metric in metrics if isinstance(metric, MeanMetric)]
+    positive = sample.of_positive() if any(metric.of_positive for metric in means) else sample
+    return {m.name: m.per_row((positive if m.of_positive else sample).scores) for m in means}

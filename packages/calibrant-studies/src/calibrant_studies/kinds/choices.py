@@ -20,6 +20,7 @@ import numpy as np
 from calibrant._version import __version__
 from calibrant.comparison.verdict import ComparedMethod, decide
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
+from calibrant.evaluation import sample as samples
 from calibrant.evaluation.best_set import may_be_best
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.evaluate import evaluate
@@ -105,14 +106,20 @@ class Population:
         drawn = np.random.default_rng([7, seed]).integers(len(self.labels), size=rows)
         again = {"resamples": resamples, "seed": seed if drawn_by is None else drawn_by}
         with drawn_once():
-            found = {
-                name: evaluate(p[drawn], self.labels[drawn], metrics=METRICS, **again)
+            return [
+                self._compared(name, p[drawn], self.labels[drawn], again)
                 for name, p in self.probs.items()
-            }
-        return [
-            ComparedMethod(name, self.calibrators[name], each, 0.0, 0.0, self.keeps[name], ())
-            for name, each in found.items()
-        ]
+            ]
+
+    def _compared(
+        self, name: str, probs: FloatArray, labels: IntArray, options: Mapping[str, Any]
+    ) -> ComparedMethod:
+        sample = samples.RowSample.of(Predictions.from_probs(probs, labels))
+        found = evaluate(sample, metrics=METRICS, **options)
+        losses = samples.losses_of(sample, [result.metric for result in found.results.values()])
+        return ComparedMethod(
+            name, self.calibrators[name], found, 0.0, 0.0, self.keeps[name], (), losses=losses
+        )
 
 
 @dataclass(frozen=True)

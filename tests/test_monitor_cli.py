@@ -535,3 +535,50 @@ def test_tokens_come_with_their_labels(run, tmp_path):
     np.savez(tmp_path / "bare.npz", logits=logits)
     found = json.loads(run("bare.npz", "--kind", "tokens", "--json", "-", "--details").out)
     assert found["details"]["unlabelled"]["rows"] == 200 * 20
+
+
+def spelled(logits: Any, labels: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the same rows of three classes, and of two, as servers may write them."""
+    names = ["cat", "dog", "owl"]
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    odds, second = logits[:, 1] - logits[:, 0], (labels > 0).astype(int).tolist()
+    one = 1 / (1 + np.exp(-odds))
+    labels, rows = labels.tolist(), range(len(labels))
+    wide = {"probs": probs.tolist(), "logits": logits.tolist()}
+    return {
+        "probs": [{"probs": wide["probs"][i], "label": labels[i]} for i in rows],
+        "logits": [{"logits": wide["logits"][i], "true_label": labels[i]} for i in rows],
+        "columns": [
+            {f"prob_{k}": p for k, p in enumerate(wide["probs"][i])} | {"label": labels[i]}
+            for i in rows
+        ],
+        "named": [
+            {"probs": dict(zip(names, wide["probs"][i], strict=True)), "label": names[labels[i]]}
+            for i in rows
+        ],
+        "prob": [{"prob": float(one[i]), "label": second[i]} for i in rows],
+        "logit": [{"logit": float(odds[i]), "labels": second[i]} for i in rows],
+    }
+
+
+def test_lines_and_files_are_read_by_the_same_rules(run, tmp_path):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(400, 3)) * 2, rng.integers(0, 3, 400)
+    for name, rows in spelled(logits, labels).items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found = json.loads(run(f"{name}.jsonl", "--json", "-").out)["windows"][0]
+        whole = cb.evaluate(cb.read_predictions(f"{name}.jsonl"), metrics=["ece"], resamples=5)
+        if name in ("prob", "logit"):  # a monitor watches the positive class
+            assert found["confidence"] == pytest.approx(whole.mean_probability, abs=1e-7), name
+            assert found["accuracy"] == pytest.approx(whole.positive_share), name
+        else:
+            assert found["confidence"] == pytest.approx(whole.mean_confidence, abs=1e-7), name
+            assert found["accuracy"] == pytest.approx(whole.accuracy), name
+
+
+def test_numbers_are_not_matched_to_names_of_classes(run, tmp_path):
+    row = {"probs": {"cat": 0.9, "dog": 0.1}, "label": 0}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    ended = run("rows.jsonl")
+    assert ended.code == 2
+    assert "line 1: 'label' must be one of the classes that the scores name, not 0" in ended.err

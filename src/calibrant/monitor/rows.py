@@ -3,20 +3,22 @@
 =============================================  =================================================
 ``"confidence"`` with ``"correct"``            probability of the predicted class, and whether right
 ``"confidence", "predicted", "label"``         the same with both classes
-``"probs"`` or ``"logits"`` with ``"label"``   a list with a number for each class, the true class
-``"prob"`` with ``"label"``                    probability of class 1, the true class (0 or 1)
+``"probs"`` or ``"logits"`` with ``"label"``   a number for each class, the true class
+``"prob"`` or ``"logit"`` with ``"label"``     of class 1, the true class (0 or 1)
 ``"id"`` beside any of them                    the row counts once, however often it comes
 ``"id"`` with ``"label"`` or ``"correct"``     the outcome of a prediction that comes apart
 =============================================  =================================================
 
-`predicted` and `pred_label` mean the same, and so do `label`, `labels` and `true_label`; other keys
-are ignored. A prediction without its outcome counts as a row without outcome.
+Scores of classes are read by the rules of files: lists, objects by class name, ``prob_0`` and so on
+(`calibrant.files.schema`). `predicted` and `pred_label` mean the same, and so do `label`, `labels`
+and `true_label`; other keys are ignored. A prediction without its outcome counts as a row without
+outcome.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,7 +28,11 @@ import numpy as np
 from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.text import counted
-from calibrant.files.schema import LABELS, PREDICTED
+from calibrant.files.assembly import Assembler, array_of
+from calibrant.files.formats.text import JsonLinesReader, flat_row
+from calibrant.files.gate import readable
+from calibrant.files.options import ReadOptions
+from calibrant.files.schema import CORRECT, LABELS, PREDICTED, choose
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
@@ -34,6 +40,11 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import said_of_top
 
 FORMS = ("confidence", "prob", "probs", "logits")
+# How scores of classes are called, whole and column by column; lists where they are whole.
+SCORES, STEMS = {"prob", "probs", "logit", "logits"}, {"prob", "logit"}
+LISTS = ("probs", "logits")
+# By the usual names, and without labels: those may come later.
+AS_TOLD = ReadOptions(labelled=False)
 # As much of a bad line as a message shows.
 SHOWN_CHARACTERS = 60
 # Numbers of classes that an array holds; far more than there are.
@@ -189,11 +200,26 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
     """
     n = len(rows)
     confidence, predicted = np.full(n, np.nan), np.full(n, -1, dtype=np.int64)
-    forms = [next((form for form in FORMS if form in row), None) for row in rows]
-    outcomes = [_outcome(row, numbers[i], source) for i, row in enumerate(rows)]
-    for form in dict.fromkeys(form for form in forms if form is not None):
-        at = [i for i, own in enumerate(forms) if own == form]
-        _score_form(form, rows, at, reading, numbers, source, confidence, predicted)
+    # Of rows that hold scores of classes: the classes by name, or how many there are.
+    classes: list[Sequence[str] | int | None] = [None] * n
+    forms = [_form(row) for row in rows]
+    for i, form in enumerate(forms):
+        if form == "confidence":
+            where = f"{source}: line {numbers[i]}"
+            _outcome(rows[i], None, where)
+            confidence[i], predicted[i] = _confidence(rows[i], reading, where)
+    for at in _alike(rows, forms):
+        where = f"{source}: line {numbers[at[0]]}"
+        if len(at) > 1:
+            where = f"{source}: lines {numbers[at[0]]} to {numbers[at[-1]]}"
+        some = _predictions([rows[i] for i in at], [numbers[i] for i in at], source, where)
+        of = 1 if reading.of is None and some.binary else reading.of
+        confidence[at], predicted[at] = score(some, of)
+        for i in at:
+            classes[i] = some.class_names or some.n_classes
+    outcomes = [
+        _outcome(row, classes[i], f"{source}: line {numbers[i]}") for i, row in enumerate(rows)
+    ]
     for i, (row, form, outcome) in enumerate(zip(rows, forms, outcomes, strict=True)):
         where = f"{source}: line {numbers[i]}"
         if form is None and (outcome is None or reading.key not in row):
@@ -201,12 +227,7 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
                 f"{where}: expected {', '.join(FORMS)}, or '{reading.key}' with 'label' or "
                 f"'correct'; found {', '.join(map(repr, row)) or 'nothing'}"
             )
-        if form is None or outcome is None or not outcome.is_label:
-            continue
-        classes = 2 if form == "prob" else len(row[form]) if form != "confidence" else np.inf
-        if outcome.value >= classes:
-            raise PredictionsError(f"{where}: there is no class {outcome.value} among {classes}")
-        if predicted[i] < 0:
+        if form == "confidence" and outcome and outcome.is_label and predicted[i] < 0:
             raise PredictionsError(
                 f"{where}: a 'label' needs the 'predicted' class beside the 'confidence'"
             )
@@ -219,88 +240,112 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
     )
 
 
-def _outcome(row: Row, number: int, source: str) -> Outcome | None:
+def _form(row: Row) -> str | None:
+    """Return whether a row holds a confidence, or scores of classes under any of their names."""
+    if "confidence" in row:
+        return "confidence"
+    names = {key for key, value in row.items() if not isinstance(value, str)}
+    stems = {name.partition("_")[0] for name in names if "_" in name}
+    return "scores" if names & SCORES or stems & STEMS else None
+
+
+def _alike(rows: Sequence[Row], forms: Sequence[str | None]) -> list[list[int]]:
+    """Return the places of rows with scores of classes, those of the same keys together."""
+    found: dict[Any, list[int]] = {}
+    for i, row in enumerate(rows):
+        if forms[i] == "scores":
+            sizes = [
+                (key, len(cast(Any, value)) if isinstance(value, (list, dict)) else -1)
+                for key, value in row.items()
+            ]
+            keys = [tuple(cast(Any, value)) for value in row.values() if isinstance(value, dict)]
+            found.setdefault((*sorted(sizes), *keys), []).append(i)
+    return list(found.values())
+
+
+class _HeldRows(JsonLinesReader):
+    """Rows that were parsed already, behind the door through which files are read."""
+
+    def __init__(self, rows: Sequence[Row], numbers: Sequence[int], where: str) -> None:
+        self._held = list(zip(numbers, rows, strict=True))
+        super().__init__(where, AS_TOLD)
+
+    def lines(self) -> Iterator[Any]:
+        """Yield the rows, numbered."""
+        return iter(self._held)
+
+    def flat(self, line: int, content: Any) -> Row:
+        """Return a row with the keys of objects within it behind their own."""
+        return flat_row(content)
+
+
+def _predictions(
+    rows: Sequence[Row], numbers: Sequence[int], source: str, where: str
+) -> Predictions:
+    """Return the scores of rows with the same keys, read as those of a file are, without labels."""
+    beside = {*LABELS, *PREDICTED, CORRECT}
+    scores = [{key: value for key, value in row.items() if key not in beside} for row in rows]
+    for key in LISTS:
+        for row, number in zip(scores, numbers, strict=True):
+            if key in row and not isinstance(row[key], (list, dict)):
+                raise PredictionsError(
+                    f"{source}: line {number}: '{key}' must be a list of numbers"
+                )
+    with readable("the JSON lines", where):
+        reader = _HeldRows(scores, numbers, source)
+        chosen = choose(reader, AS_TOLD)
+        fields = list(dict.fromkeys(chosen.named(("scores",))))
+        columns = reader.everything(fields)
+        first = array_of(chosen, "scores", columns)
+        return Assembler(chosen, AS_TOLD, where, lambda: first).build(columns)
+
+
+def _confidence(row: Row, reading: Reading, where: str) -> tuple[float, int]:
+    """Return the confidence of a row, and the class that it is of, -1 where that isn't known."""
+    value: Any = row["confidence"]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= 1:
+        raise PredictionsError(f"{where}: 'confidence' must be a number from 0 to 1, not {value!r}")
+    if reading.of is not None:
+        raise PredictionsError(
+            f"{where}: holds the confidence of the predicted class only, not that of class "
+            f"{reading.of}; give 'probs' or 'logits', or leave out --of"
+        )
+    key = next((key for key in PREDICTED if key in row), None)
+    return float(value), -1 if key is None else _whole(row[key], key, where)
+
+
+def _outcome(row: Row, classes: Sequence[str] | int | None, where: str) -> Outcome | None:
     """Return whether a row says it is right, or else its true label."""
-    if "correct" in row:
-        value = row["correct"]
+    if CORRECT in row:
+        value = row[CORRECT]
         if value not in (0, 1):  # True and False are among them
-            raise PredictionsError(
-                f"{source}: line {number}: 'correct' must be true or false, not {value!r}"
-            )
+            raise PredictionsError(f"{where}: 'correct' must be true or false, not {value!r}")
         return Outcome(int(value), is_label=False)
     key = next((key for key in LABELS if key in row), None)
     if key is None or row[key] is None:
         return None
-    return Outcome(_whole(row[key], key, number, source), is_label=True)
+    value: Any = row[key]
+    if isinstance(classes, Sequence):
+        if value not in classes:
+            raise PredictionsError(
+                f"{where}: '{key}' must be one of the classes that the scores name, not {value!r}"
+            )
+        return Outcome(classes.index(value), is_label=True)
+    label = _whole(value, key, where)
+    if classes is not None and label >= classes:
+        raise PredictionsError(f"{where}: there is no class {label} among {classes}")
+    return Outcome(label, is_label=True)
 
 
-def _whole(value: Any, key: str, number: int, source: str) -> int:
+def _whole(value: Any, key: str, where: str) -> int:
     whole = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not whole or value % 1 or not 0 <= value <= MOST_CLASSES:
         raise PredictionsError(
-            f"{source}: line {number}: '{key}' must be a whole number from 0, not {value!r}; "
-            "give the class by its place among the classes, or 'correct' as true or false"
+            f"{where}: '{key}' must be a whole number from 0, not {value!r}; give the class by its "
+            "place among the classes, or 'correct' as true or false"
         )
     return int(value)
-
-
-def _score_form(
-    form: str,
-    rows: Sequence[Row],
-    at: list[int],
-    reading: Reading,
-    numbers: Sequence[int],
-    source: str,
-    confidence: Any,
-    predicted: Any,
-) -> None:
-    """Fill in confidence and class of the rows `at`, which all have one form of score."""
-    if form in ("confidence", "prob"):
-        for i in at:
-            value = rows[i][form]
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                or not 0 <= value <= 1
-            ):
-                raise PredictionsError(
-                    f"{source}: line {numbers[i]}: '{form}' must be a number from 0 to 1, not "
-                    f"{value!r}"
-                )
-            confidence[i] = value
-            key = next((key for key in PREDICTED if key in rows[i]), None)
-            if reading.of is not None and form == "confidence":
-                raise PredictionsError(
-                    f"{source}: line {numbers[i]}: holds the confidence of the predicted class "
-                    f"only, not that of class {reading.of}; give 'probs' or 'logits', or leave out "
-                    "--of"
-                )
-            if form == "prob":
-                predicted[i] = 1 if reading.of is None else reading.of
-                if predicted[i] > 1 or predicted[i] < 0:
-                    raise PredictionsError(
-                        f"{source}: line {numbers[i]}: there is no class {reading.of} among 2"
-                    )
-                confidence[i] = value if predicted[i] == 1 else 1 - value
-            elif key is not None:
-                predicted[i] = _whole(rows[i][key], key, numbers[i], source)
-        return
-    widths: dict[int, list[int]] = {}
-    for i in at:
-        values = rows[i][form]
-        if not isinstance(values, list):
-            raise PredictionsError(
-                f"{source}: line {numbers[i]}: '{form}' must be a list of numbers"
-            )
-        widths.setdefault(len(cast(list[Any], values)), []).append(i)
-    build = Predictions.from_probs if form == "probs" else Predictions.from_logits
-    for same in widths.values():
-        where = f"{source}: lines {numbers[same[0]]} to {numbers[same[-1]]}"
-        try:
-            matrix = np.array([rows[i][form] for i in same], dtype=np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise PredictionsError(f"{where}: '{form}' must be lists of numbers") from error
-        confidence[same], predicted[same] = score(build(matrix, None, source=where), reading.of)
 
 
 def _groups(

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -245,6 +245,18 @@ def _number(text: str, separator: str) -> float | None:
         return None
 
 
+def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the keys of objects within it behind their own: ``prob_cat``."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            stem = {"logits": "logit", "probs": "prob"}.get(key, key)
+            flat |= {f"{stem}_{name}": one for name, one in cast(dict[str, Any], value).items()}
+        else:
+            flat[key] = value
+    return flat
+
+
 class JsonLinesReader(TextReader):
     """An object a line, all with the same keys.
 
@@ -260,7 +272,7 @@ class JsonLinesReader(TextReader):
             first = next(self.lines(), None)
         if first is None:
             raise PredictionsError(f"{self.where}: is empty; expected a JSON object in each line")
-        self._first = self._flat(*first)
+        self._first = self.flat(*first)
         self._keys = self._first.keys()
 
     def lines(self) -> Iterator[tuple[int, str]]:
@@ -296,7 +308,7 @@ class JsonLinesReader(TextReader):
         return {name: self._column(name, [row[name] for row in rows], numbers) for name in names}
 
     def _row(self, line: int, content: str) -> dict[str, Any]:
-        row = self._flat(line, content)
+        row = self.flat(line, content)
         if row.keys() != self._keys:
             odd = sorted(row.keys() ^ self._keys)[0]
             raise PredictionsError(
@@ -304,7 +316,8 @@ class JsonLinesReader(TextReader):
             )
         return row
 
-    def _flat(self, line: int, content: str) -> dict[str, Any]:
+    def flat(self, line: int, content: str) -> dict[str, Any]:
+        """Return the row that a line holds."""
         try:
             row: Any = json.loads(content)
         except (ValueError, RecursionError):
@@ -312,14 +325,7 @@ class JsonLinesReader(TextReader):
         if not isinstance(row, dict):
             shown = content.strip()[:SHOWN_CHARACTERS]
             raise PredictionsError(f"{self.where}: line {line} is no JSON object: {shown!r}")
-        flat: dict[str, Any] = {}
-        for key, value in cast(dict[str, Any], row).items():
-            if isinstance(value, dict):
-                stem = {"logits": "logit", "probs": "prob"}.get(key, key)
-                flat |= {f"{stem}_{name}": one for name, one in cast(dict[str, Any], value).items()}
-            else:
-                flat[key] = value
-        return flat
+        return flat_row(cast(dict[str, Any], row))
 
     def _column(self, name: str, cells: list[Any], numbers: list[int]) -> NDArray[Any]:
         wide = isinstance(self._first[name], list)

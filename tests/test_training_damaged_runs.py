@@ -65,7 +65,7 @@ def widen(content: dict[str, Any]) -> None:
         state["momentum_buffer"] = torch.zeros(2, 2)
 
 
-PARTS = ("format", "progress", "objective", "optimizer", "precision", "normalisation")
+PARTS = ("format", "progress", "objective", "optimizer", "precision", "normalisation", "data")
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     **{f"without {name}": lambda content, name=name: content.pop(name) for name in PARTS},
     **{f"{name} a list": lambda content, name=name: content.update({name: [1]}) for name in PARTS},

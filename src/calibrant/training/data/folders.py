@@ -58,14 +58,11 @@ def read_class_folders(
     for name in present:
         if name not in numbers:
             raise InputError(f"{folder / name}: no class of the training set is called '{name}'")
-        found = sorted(_images_below(folder / name))
+        below = (folder / name).rglob("*")
+        found = sorted(item for item in below if item.suffix.lower() in EXTENSIONS)
         paths += found
         labels += [numbers[name]] * len(found)
     return _files(paths, labels, size, folder), names
-
-
-def _images_below(folder: Path) -> list[Path]:
-    return [item for item in folder.rglob("*") if item.suffix.lower() in EXTENSIONS]
 
 
 def read_list(list_file: Path, root: Path, size: Size = None) -> ImageFiles:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError
 from calibrant.core.text import strict_json
 from calibrant.files.atomic import replacing
@@ -23,7 +24,7 @@ from calibrant.training.run.settings import RunSettings
 
 FORMAT = 1
 LAST, BEST = "last.ckpt", "best.ckpt"
-_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation")
+_PARTS = ("progress", "objective", "optimizer", "precision", "normalisation", "data")
 
 
 @dataclass
@@ -40,12 +41,12 @@ class Progress:
         history: a row for every finished epoch.
     """
 
-    epoch: int = 0
-    step: int = 0
+    epoch: int = argument(0, at_least=0)
+    step: int = argument(0, at_least=0)
     loss_sum: float = 0.0
-    right: int = 0
-    rows: int = 0
-    best_accuracy: float = -1.0
+    right: int = argument(0, at_least=0)
+    rows: int = argument(0, at_least=0)
+    best_accuracy: float = argument(-1.0)
     history: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
 
 
@@ -100,29 +101,31 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise InputError(f"{path}: can't be read as a checkpoint ({reason})") from error
-    if not isinstance(content, dict) or not _is_format(cast(Any, content).get("format")):
+    kept = cast(dict[str, Any], content if isinstance(content, dict) else {})
+    if type(kept.get("format")) is not int or kept["format"] != FORMAT:
         raise InputError(f"{path}: is no checkpoint of a run, or of another version")
-    parts = cast(dict[str, Any], content)
     for name in _PARTS:
-        if name not in parts:
+        if name not in kept:
             raise InputError(f"{path}: is a checkpoint without '{name}'")
-    progress = _progress(parts["progress"])
-    if progress is None:
-        raise InputError(f"{path}: doesn't say how far the run is ('progress' is damaged)")
+    try:
+        progress = _progress(kept["progress"])
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path}: doesn't say how far the run is ('progress' is damaged)"
+        ) from error
     for name in ("objective", "optimizer", "precision"):
-        if not isinstance(parts[name], dict):
-            raise InputError(f"{path}: '{name}' must be a dict, not {type(parts[name]).__name__}")
-    # Runs from before it was written are read, too.
-    if not isinstance(parts.setdefault("data", ""), str):
+        if not isinstance(kept[name], dict):
+            raise InputError(f"{path}: '{name}' must be a dict, not {type(kept[name]).__name__}")
+    if not isinstance(kept["data"], str):
         raise InputError(f"{path}: 'data' must say what rows the run is on")
-    for name, values in parts["objective"].items():
+    for name, values in kept["objective"].items():
         if not isinstance(values, Tensor):
             raise InputError(f"{path}: '{name}' of the objective is no tensor")
         if values.is_floating_point() and not values.isfinite().all():
             raise InputError(f"{path}: '{name}' holds values that are no finite numbers")
-    if not _is_normalisation(parts["normalisation"]):
+    if not _is_normalisation(kept["normalisation"]):
         raise InputError(f"{path}: 'normalisation' must be means and deviations of three colours")
-    return parts | {"progress": progress}
+    return kept | {"progress": progress}
 
 
 @contextmanager
@@ -137,30 +140,16 @@ def loading(path: Path) -> Generator[None]:
         raise InputError(f"{path}: doesn't fit this network and loss ({reason})") from error
 
 
-def _is_format(value: Any) -> bool:
-    return isinstance(value, int) and value == FORMAT
-
-
-def _progress(content: Any) -> Progress | None:
-    """Return the progress that a checkpoint holds; None if it holds something else."""
-    defaults = asdict(Progress())
-    if not isinstance(content, dict) or cast(Any, content).keys() != defaults.keys():
-        return None
-    values = cast(dict[str, Any], content)
-    for name in ("epoch", "step", "right", "rows"):
-        if not isinstance(values[name], int) or values[name] < 0:
-            return None
-    if not all(isinstance(values[name], (int, float)) for name in ("loss_sum", "best_accuracy")):
-        return None
-    history: Any = values["history"]
-    if not isinstance(history, list) or len(cast(Any, history)) != values["epoch"]:
-        return None
-    for row in cast(list[Any], history):
-        if not isinstance(row, dict):
-            return None
-        if not all(isinstance(cell, (int, float)) for cell in cast(dict[str, Any], row).values()):
-            return None
-    return Progress(**values)
+def _progress(content: Any) -> Progress:
+    """Return the progress of a checkpoint; any of three errors if it holds something else."""
+    progress = Progress(**content)
+    check_arguments(progress)
+    rows: list[Any] = progress.history
+    numbers = [progress.loss_sum, *(cell for row in rows for cell in row.values())]
+    whole = content.keys() == asdict(progress).keys() and len(rows) == progress.epoch
+    if not whole or not all(isinstance(number, (int, float)) for number in numbers):
+        raise ValueError("damaged")
+    return progress
 
 
 def _is_normalisation(value: Any) -> bool:

@@ -88,7 +88,7 @@ class Loop:
             return
         content = read_checkpoint(file)
         # The settings name the data; that they are others shows in their labels at least.
-        if content["data"] not in ("", told_apart(self.batches.images.labels)):
+        if content["data"] != told_apart(self.batches.images.labels):
             raise InputError(
                 f"{file}: is of a run on other training rows, {content['data']}; it can only go "
                 "on as it began"

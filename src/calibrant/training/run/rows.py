@@ -203,7 +203,10 @@ def random_crop(
     left = _offsets(framed.shape[3] - width, count, generator)
     rows = (top + torch.arange(height)).to(images.device)
     columns = (left + torch.arange(width)).to(images.device)
-    return _gather(framed, rows, columns)
+    # One gather for the whole batch: a loop over images would cost more than a small network.
+    image = torch.arange(count, device=images.device)[:, None, None]
+    chosen = framed.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]
+    return chosen.permute(0, 3, 1, 2)
 
 
 def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -214,16 +217,6 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def _offsets(room: int, count: int, generator: torch.Generator) -> Tensor:
     return torch.randint(0, room + 1, (count, 1), generator=generator)
-
-
-def _gather(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the pixels at (B, h) rows and (B, w) columns of (B, C, H, W) images.
-
-    One gather for the whole batch: a loop over the images would cost more than a small network.
-    """
-    image = torch.arange(len(images), device=images.device)[:, None, None]
-    chosen = images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]
-    return chosen.permute(0, 3, 1, 2)
 
 
 SHARE = 0.1

@@ -173,7 +173,10 @@ def _objective(
         else:
             network = TappedNetwork(own, layer, n_classes=n_classes)
             closing.callback(network.close)
-            _check_can_learn(own)
+            if not any(parameter.requires_grad for parameter in own.parameters()):
+                raise InputError(
+                    "no parameter of the network can learn: requires_grad is False for all"
+                )
         loss = _loss(settings, n_classes, samples)
         arguments = settings.mixing_arguments
         objective = Objective(network, loss, settings.mixing, arguments, samples=samples)
@@ -187,11 +190,6 @@ def _loss(settings: RunSettings, n_classes: int, samples: int) -> CalibrationLos
     if "samples" in known:
         arguments.setdefault("samples", samples)
     return make_loss(settings.loss, n_classes, dataset=settings.loss_settings_for, **arguments)
-
-
-def _check_can_learn(own: nn.Module) -> None:
-    if not any(parameter.requires_grad for parameter in own.parameters()):
-        raise InputError("no parameter of the network can learn: requires_grad is False for all")
 
 
 def _batches(settings: RunSettings, training: Images, devices: int) -> TrainingBatches:
@@ -233,18 +231,15 @@ def _finish(
         predictions[name] = Predictions.from_logits(
             output.logits.numpy(), output.labels.numpy(), output.features.numpy(), source=str(file)
         )
+    found = network.cpu().eval()
     return Trained(
         folder,
         progress.history,
-        _given(network.cpu().eval()),
+        found if isinstance(found, ImageClassifier) else found.network,
         normalise,
         predictions["val"],
         predictions["test"],
     )
-
-
-def _given(network: ImageClassifier | TappedNetwork) -> nn.Module:
-    return network if isinstance(network, ImageClassifier) else network.network
 
 
 @contextmanager

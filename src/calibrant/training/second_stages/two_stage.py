@@ -25,7 +25,6 @@ from calibrant.training.second_stages.sources import (
     INITIAL_WEIGHTS,
     NOISE,
     FeatureRows,
-    FeatureScaling,
     FeatureSource,
     generator_for,
     random_state_kept,
@@ -107,15 +106,12 @@ class TwoStageTraining(SecondStage):
         )
         train(source, [learner], self.epochs, self.batch_size, progress)
         self.head_ = learner.finish()
-        self._fold(scaling)
+        for layer in self._first_layers(self.head_):
+            scaling.fold_into(layer)
         check_finite(self.head_)
         self.history_ = learner.history
         if learner.best_epoch is not None:
             self.notes_.append(f"kept epoch {learner.best_epoch}, the best held-out likelihood")
-
-    def _fold(self, scaling: FeatureScaling) -> None:
-        for layer in self._first_layers(self.head_):
-            scaling.fold_into(layer)
 
 
 @dataclass(eq=False)

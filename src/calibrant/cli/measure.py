@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import typer
-
 from calibrant.cli.completion import all_metrics, complete_group
 from calibrant.cli.help import ends_with
 from calibrant.cli.options import (
@@ -200,4 +198,4 @@ def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:
     found = inspect_file(file, read)
     emit(str(found), found.as_dict(), output.json)
     if found.predictions is None:
-        raise typer.Exit(2)
+        raise InputError(f"{file}: can't be read as it is, for the reason above")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,11 @@ def quietly() -> Generator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+def seven_digits(replicates: Iterable[float]) -> list[float]:
+    """Return replicates with seven digits, which tell resamples apart and take half the room."""
+    return [float(f"{value:.7g}") for value in replicates]
 
 
 LEVEL = 0.95  # of intervals, where nothing else is asked for

@@ -42,7 +42,7 @@ from calibrant_studies.calarena.published_ranking import (
 from calibrant_studies.cells import Cell
 from calibrant_studies.declaration import Study
 from calibrant_studies.inputs import Inputs
-from calibrant_studies.kinds.base import Kind, Measure, Need
+from calibrant_studies.kinds.base import Kind, Measure, Need, seven_digits
 from calibrant_studies.kinds.posthoc import check_arguments, method_code
 
 PUBLISHED = "published"
@@ -159,7 +159,7 @@ class CalArena(Kind):
             values[f"improvement-{metric}"] = entry(found, 0)
             drawn = weights @ np.where(np.isnan(scores), 0.0, of_base - scores)
             drawn /= weights.sum(axis=1)
-            replicates[f"improvement-{metric}"] = [float(f"{v:.7g}") for v in drawn]
+            replicates[f"improvement-{metric}"] = seven_digits(drawn)
             if published is not None:
                 values |= ranked(
                     metric, scores, published, keys, weights, name, self.setting(cell, "failures")

@@ -104,7 +104,10 @@ class Population:
             drawn_by: seed of the resamples, if it isn't that of the test set.
         """
         drawn = np.random.default_rng([7, seed]).integers(len(self.labels), size=rows)
-        again = {"resamples": resamples, "seed": seed if drawn_by is None else drawn_by}
+        again: dict[str, Any] = {
+            "resamples": resamples,
+            "seed": seed if drawn_by is None else drawn_by,
+        }
         with drawn_once():
             return [
                 self._compared(name, p[drawn], self.labels[drawn], again)

@@ -19,7 +19,7 @@ from calibrant.predictions.predictions import Predictions
 from calibrant_studies.cells import Cell, cells_of
 from calibrant_studies.declaration import METHOD, Study
 from calibrant_studies.inputs import Inputs
-from calibrant_studies.kinds.base import Kind, Measure, Need
+from calibrant_studies.kinds.base import Kind, Measure, Need, seven_digits
 from calibrant_studies.kinds.posthoc import measured
 from calibrant_studies.networks.images import TILES, corrupted, unknown_images
 from calibrant_studies.networks.plans import DEFAULTS, Plan, plan_of
@@ -224,7 +224,7 @@ class CorruptedImages(NetworkKind):
             values[name] = {"value": value, "low": ends[0], "high": ends[1]}
             if floors:
                 values[name]["floor"] = float(np.mean(floors))
-            replicates[name] = [float(f"{value:.7g}") for value in drawn]
+            replicates[name] = seven_digits(drawn)
         return {
             "values": values,
             "replicates": replicates,

@@ -39,6 +39,7 @@ from calibrant_studies.kinds.base import (
     Measure,
     Need,
     quietly,
+    seven_digits,
 )
 
 if TYPE_CHECKING:
@@ -194,17 +195,15 @@ def add_distance(result: dict[str, Any], draw: Draw, after: Predictions, seed: i
     replicates = away[rows].mean(axis=1)
     low, high = np.quantile(replicates, [0.025, 0.975]).tolist()
     result["values"]["off-truth"] = {"value": float(away.mean()), "low": low, "high": high}
-    result["replicates"]["off-truth"] = [float(f"{value:.7g}") for value in replicates]
+    result["replicates"]["off-truth"] = seven_digits(replicates)
 
 
 def measured(found: Evaluation) -> dict[str, Any]:
     """Return the values and the replicates of an evaluation, as results of cells have them."""
     return {
         "values": {name: result.as_dict() for name, result in found.results.items()},
-        # Seven digits tell resamples apart, and take half the room.
         "replicates": {
-            name: [float(f"{value:.7g}") for value in result.replicates]
-            for name, result in found.results.items()
+            name: seven_digits(result.replicates) for name, result in found.results.items()
         },
         "skipped": found.skipped,
     }
@@ -343,7 +342,7 @@ class Reduction(PostHoc):
             drawn = before[name].replicates, now[name].replicates
             taken = paired_difference(*drawn, (before[name].value, now[name].value), level)
             values[name + TAKEN] = {"value": taken.value, "low": taken.low, "high": taken.high}
-            replicates[name + TAKEN] = [float(f"{each:.7g}") for each in drawn[0] - drawn[1]]
+            replicates[name + TAKEN] = seven_digits(drawn[0] - drawn[1])
         split = f" split {cell.seed}" if inputs[cell.input].is_split else ""
         pairing = f"{inputs[cell.input].digest}{split}"
         return {"values": values, "replicates": replicates, "pairing": pairing}

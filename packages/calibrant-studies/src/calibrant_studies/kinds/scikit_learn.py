@@ -19,7 +19,7 @@ from calibrant.core.tables import Table
 from calibrant_studies.cells import Cell, CellResults
 from calibrant_studies.estimates import all_pairs
 from calibrant_studies.inputs import Inputs
-from calibrant_studies.kinds.base import Measure, Simulated, quietly
+from calibrant_studies.kinds.base import Measure, Simulated, quietly, seven_digits
 
 MOST_TEST_ROWS = 1000
 
@@ -164,7 +164,7 @@ class Wrappers(Simulated):
             low, high = np.quantile(replicates, [0.025, 0.975]).tolist()
             value = {"value": float(loss.mean()), "low": low, "high": high}
             found["values"][measure.name] = value
-            found["replicates"][measure.name] = [float(f"{value:.7g}") for value in replicates]
+            found["replicates"][measure.name] = seven_digits(replicates)
         return found | {"pairing": f"{data} {cell.seed} {n}"}
 
     def tables(self, result: CellResults) -> list[tuple[str, Table]]:

@@ -1,4 +1,4 @@
-"""Images to train on and to measure on: readers, splits, augmentation, corruptions.
+"""Images to train on and to measure on: in memory or in files, and how sets of them are laid out.
 
 Examples:
     >>> import torch

@@ -424,7 +424,17 @@ def merge(first: Sample, second: Sample) -> CellSample:
 
 
 def in_cells(sample: Sample) -> CellSample:
-    """Return a sample in cells."""
+    """Return a sample in cells, all that any number of its rows need in memory.
+
+    Raises:
+        InputError: of rows in clusters, or of the sample that a result keeps.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> cells = cb.in_cells(cb.sample_of(cb.load_sample("test")))
+        >>> cells.n, cells.clusters
+        (10000, None)
+    """
     if isinstance(sample, CellSample):
         return sample
     assert isinstance(sample, RowSample)

@@ -234,8 +234,7 @@ def evaluate_by(
 
         Of many files:
 
-        >>> import numpy as np
-        >>> np.savez("all.npz", logits=test.logits, labels=test.labels)
+        >>> cb.write_predictions(test, "all.npz")
         >>> one = cb.Engine(workers=1)
         >>> found = cb.evaluate_by(cb.Shards("all.npz"), "predicted", resamples=200, engine=one)
         >>> found.worst  # class 3 is "cat"

@@ -95,7 +95,7 @@ def test_the_exported_map_takes_any_number_of_rows(method, dtype):
     exported = torch.export.export(
         module,
         given,
-        dynamic_shapes={"logits": shapes[0]} | ({"features": shapes[1]} if len(given) > 1 else {}),
+        dynamic_shapes={"scores": shapes[0]} | ({"features": shapes[1]} if len(given) > 1 else {}),
     ).module()
     for n in (64, 17):
         got = exported(*tensors(method, dtype, n))

@@ -141,13 +141,15 @@ def test_of_two_classes_the_interval_is_that_of_the_likelier():
     rows = cb.Predictions.from_binary(scores, (rng.uniform(size=400) < scores**2).astype(int))
     calibrator = cb.VennAbers().fit_predictions(rows)
     logits = np.asarray(rows.as_logits().scores)
-    got = run(calibrator.to_onnx(dtype="float64"), logits=logits)
+    got = run(calibrator.to_onnx(kind="logits", dtype="float64"), logits=logits)
     low, high = calibrator.intervals(logits)
     first = got["label"] == 0
     assert 0 < first.sum() < 400
     np.testing.assert_allclose(got["low"], np.where(first, 1 - high, low), atol=1e-12)
     np.testing.assert_allclose(got["high"], np.where(first, 1 - low, high), atol=1e-12)
-    np.testing.assert_allclose(got["probs"], calibrator.predict_proba(logits), atol=1e-12)
+    np.testing.assert_allclose(
+        got["probs"], calibrator.predict_proba(logits, kind="logits"), atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", ["platt", "beta", "histogram", "platt+isotonic", "auto"])
@@ -160,11 +162,13 @@ def test_maps_of_one_event_leave_too(method):
         warnings.simplefilter("ignore", CalibrationWarning)
         calibrator = make_calibrator(method).fit_predictions(rows)
     logits = np.asarray(rows.as_logits().scores, dtype=np.float64)
-    wanted = calibrator.predict_proba(logits)
-    got = run(calibrator.to_onnx(dtype="float64"), logits=logits)
+    wanted = calibrator.predict_proba(logits, kind="logits")
+    got = run(calibrator.to_onnx(kind="logits", dtype="float64"), logits=logits)
     np.testing.assert_allclose(got["probs"], wanted, atol=1e-8)
     np.testing.assert_array_equal(got["label"], wanted.argmax(axis=1))
-    np.testing.assert_allclose(calibrator.to_torch()(torch.tensor(logits)), wanted, atol=1e-12)
+    np.testing.assert_allclose(
+        calibrator.to_torch(kind="logits")(torch.tensor(logits)), wanted, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", ["temperature", "svs", "venn-abers"])
@@ -502,7 +506,7 @@ def test_the_command_line_refuses_with_one_sentence(fitted, tmp_path, cli):
         ((foreign, "--out", tmp_path / "x.onnx"), "is not a readable safetensors file"),
         ((saved, "--to", "tflite", "--out", tmp_path / "x.onnx"), "--to takes onnx or torch"),
         ((saved, "--out", tmp_path / "x.pt2"), "an ONNX file is saved as .onnx"),
-        ((saved, "--to", "torch", "--kind", "probs", "--out", tmp_path / "x.pt2"), "--kind is for"),
+        ((saved, "--to", "torch", "--kind", "odds", "--out", tmp_path / "x.pt2"), "kind must be"),
         ((saved, "--to", "torch", "--level", ".9", "--out", tmp_path / "x.pt2"), "--level is for"),
         ((saved, "--to", "torch", "--output", "z", "--out", tmp_path / "x.pt2"), "--output is for"),
         ((saved, "--output", "z", "--out", tmp_path / "x.onnx"), "output 'z' is an output of"),

@@ -68,7 +68,7 @@ def test_the_graph_gives_what_the_library_makes_of_these_predictions(form, case)
     logits = np.asarray(rows.as_correctness().logits, dtype=np.float32)
     after = calibrator.apply_predictions(rows)
     wanted = after.scores if form == "toplabel" else after.positive_probs
-    model = calibrator.to_onnx()
+    model = calibrator.to_onnx(kind="logits")
     noted = {entry.key: entry.value for entry in model.metadata_props}
     assert noted["form"] == form
     options = ort.SessionOptions()
@@ -83,7 +83,7 @@ def test_the_graph_gives_what_the_library_makes_of_these_predictions(form, case)
     assert beyond.mean() <= MOST_BEYOND, f"{off.max():.1e}"
     if beyond.any():
         few = Rows(logits[beyond], np.empty((int(beyond.sum()), 0), dtype=np.float32))
-        noise = float32_noise(calibrator, few, calibrator.predict_proba(few.logits))
+        noise = float32_noise(calibrator, few, calibrator.predict_proba(few.logits, kind="logits"))
         assert (off[beyond] <= TOLERANCE["float32"] + 4 * noise).all(), f"{off.max():.1e}"
 
 

@@ -139,7 +139,8 @@ def rows_of(kind: str, classes: int, dtype: str) -> Rows:
 
 
 def predicted(calibrator: Calibrator, rows: Rows) -> np.ndarray:
-    return calibrator.predict_proba(*rows if "features" in calibrator.needs else rows[:1])
+    given = rows if "features" in calibrator.needs else rows[:1]
+    return calibrator.predict_proba(*given, kind="logits")
 
 
 def float32_noise(calibrator: Calibrator, rows: Rows, wanted: np.ndarray) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -298,3 +300,21 @@ def test_what_can_not_be_saved(tmp_path, overconfident):
     with pytest.raises(NotFittedError):
         save(make_calibrator("temperature"), tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+SAVES = """
+import sys
+import calibrant as cb
+
+rows = cb.load_sample("validation").take(slice(400))
+cb.make_calibrator("svs-top-rest").fit_predictions(rows).save(sys.argv[1])
+"""
+
+
+def test_the_same_fit_is_the_same_file_to_the_byte(tmp_path):
+    files = [tmp_path / f"{i}.safetensors" for i in range(3)]
+    for file in files:
+        subprocess.run([sys.executable, "-c", SAVES, str(file)], check=True)
+    first, *others = [file.read_bytes() for file in files]
+    assert all(other == first for other in others)
+    assert load(files[0]).method == "svs-top-rest"

@@ -24,7 +24,11 @@ class ExportOptions:
     to: str = option(
         "onnx", "onnx, or torch: a program that torch alone runs (.pt2).", metavar="NAME"
     )
-    kind: str = option("logits", "What it is given: logits or probs.", metavar="WORD")
+    kind: str | None = option(
+        None,
+        "What it is given: logits or probs. Default: what the calibrator was fitted to.",
+        metavar="WORD",
+    )
     dtype: str = option("float32", "Of what goes in and out: float32, float64.", metavar="WORD")
     level: float = option(
         DEFAULT_LEVEL, "Probability of the intervals, a fraction, where there are any."
@@ -69,9 +73,9 @@ def export(
         "dtype": options.dtype,
         "out": str(out),
     }
+    kind = cast(Literal["logits", "probs"] | None, options.kind)
     if to == "torch":
         given = {
-            "--kind": options.kind != "logits",
             "--behind": behind,
             "--class-names": options.class_names,
             "--level": options.level != DEFAULT_LEVEL,
@@ -80,13 +84,13 @@ def export(
         }
         for option, value in given.items():
             if value:
-                raise InputError(f"{option} is for --to onnx; a torch program takes logits")
-        fitted.to_torch(out, dtype=cast(Literal["float32", "float64"], options.dtype))
+                raise InputError(f"{option} is for --to onnx; leave it out")
+        fitted.to_torch(out, kind=kind, dtype=cast(Literal["float32", "float64"], options.dtype))
         emit(f"{fitted.method} written to {out}, for torch.export.load", document, output.json)
         return
     model = fitted.to_onnx(
         out,
-        kind=cast(Literal["logits", "probs"], options.kind),
+        kind=kind,
         dtype=cast(Literal["float32", "float64"], options.dtype),
         level=options.level,
         class_names=names_in(options.class_names) or None,
@@ -96,7 +100,7 @@ def export(
     )
     graph = model.graph
     document |= {
-        "kind": options.kind,
+        "kind": options.kind or fitted.kind_,
         "behind": None if behind is None else str(behind),
         "inputs": [value.name for value in graph.input],
         "outputs": [value.name for value in graph.output],

@@ -23,6 +23,16 @@ class Exportable(Protocol):
     n_classes_: int
 
     @property
+    def form_(self) -> str:
+        """Whether it was fitted to rows of scores, or to one score a row."""
+        ...
+
+    @property
+    def kind_(self) -> str:
+        """What it was fitted to, "logits" or "probs"."""
+        ...
+
+    @property
     def feature_width(self) -> int | None:
         """Number of features D, None if it needs none."""
         ...

@@ -46,6 +46,23 @@ class Behind:
     output: str | None = None
     features: str | None = None
 
+    @classmethod
+    def of(cls, path: StrPath | None, output: str | None, features: str | None) -> Behind | None:
+        """Return the network of a file, None without one.
+
+        Raises:
+            InputError: an output is named of no network.
+        """
+        if path is not None:
+            return cls(path, output, features)
+        for name, named in (("output", output), ("features_output", features)):
+            if named is not None:
+                raise InputError(
+                    f"{name} '{named}' is an output of a network, but there is none: give its file "
+                    f"as behind, or leave out {name}"
+                )
+        return None
+
 
 @dataclass(frozen=True)
 class Output:

@@ -16,6 +16,7 @@ from calibrant.core.errors import (
 )
 from calibrant.export.exportable import Exportable, needs_features, ready
 from calibrant.files.atomic import StrPath, replacing
+from calibrant.predictions.constructors import SMALLEST_PROBABILITY
 
 try:
     import array_api_compat.torch as xt
@@ -33,7 +34,7 @@ MOST_ROWS = 1 << 24
 
 
 class CalibratorModule(nn.Module):
-    """The map of a fitted calibrator as a module: (N, K) logits in, probabilities out.
+    """The map of a fitted calibrator as a module: (N, K) scores in, probabilities out.
 
     What was learnt are buffers in float64, which stay so whatever the module is cast to: a
     temperature in half precision would be another one. Rows of float16 and bfloat16 are computed
@@ -43,6 +44,7 @@ class CalibratorModule(nn.Module):
 
     Args:
         calibrator: a fitted calibrator. The module takes copies.
+        kind: what it is given, ``"logits"`` or ``"probs"``; None for what it was fitted to.
 
     Raises:
         NotFittedError: it has not been fitted.
@@ -56,11 +58,14 @@ class CalibratorModule(nn.Module):
         tensor([0.1000, 0.1000])
     """
 
-    def __init__(self, calibrator: Exportable) -> None:
+    def __init__(self, calibrator: Exportable, kind: str | None = None) -> None:
         super().__init__()
+        if kind not in (None, "logits", "probs"):
+            raise InputError(f"kind must be one of logits, probs, not '{kind}'")
         arrays = ready(calibrator)
         self._map = calibrator.bare()
         self.method, self.n_classes = calibrator.method, calibrator.n_classes_
+        self.kind, self.of_rows = kind or calibrator.kind_, calibrator.form_ == "rows"
         self.feature_width = calibrator.feature_width if needs_features(calibrator) else None
         self._names: dict[str, str] = {}
         for name, array in arrays.items():
@@ -74,23 +79,28 @@ class CalibratorModule(nn.Module):
         """Return what a printed module says of itself."""
         return f"method='{self.method}', classes={self.n_classes}"
 
-    def forward(self, logits: Tensor, features: Tensor | None = None) -> Tensor:
-        """Return (N, K) probabilities of (N, K) logits, or (K,) of one row of (K,).
+    def forward(self, scores: Tensor, features: Tensor | None = None) -> Tensor:
+        """Return (N, K) probabilities of (N, K) scores, or (K,) of one row of (K,).
 
         Args:
-            logits: minus infinity masks a class that a row can't be.
+            scores: logits, in which minus infinity masks a class that a row can't be, or
+                probabilities; of binary predictions also (N,), and none of these is a single row.
             features: (N, D), for methods that read them.
 
         Raises:
             PredictionsError: another number of classes or features, or no features.
         """
-        if logits.ndim == 1:
-            return self.forward(logits[None], None if features is None else features[None])[0]
-        self._check(logits, features)
-        if logits.dtype in NARROW:
-            logits = logits.float()
-        elif not logits.is_floating_point():
-            logits = logits.double()
+        if scores.ndim == 1 and self.of_rows:
+            return self.forward(scores[None], None if features is None else features[None])[0]
+        if scores.ndim == 1:
+            absent = 1 - scores if self.kind == "probs" else torch.zeros_like(scores)
+            scores = torch.stack([absent, scores], dim=1)
+        self._check(scores, features)
+        if scores.dtype in NARROW:
+            scores = scores.float()
+        elif not scores.is_floating_point():
+            scores = scores.double()
+        logits = scores.clamp(min=SMALLEST_PROBABILITY).log() if self.kind == "probs" else scores
         learnt = {name: getattr(self, place) for name, place in self._names.items()}
         transform = self._map.transform
         if logits.device.type != "meta" and torch.is_autocast_enabled(logits.device.type):
@@ -102,7 +112,7 @@ class CalibratorModule(nn.Module):
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise PredictionsError(
                 f"this '{self.method}' calibrator was fitted for {self.n_classes} classes and "
-                f"needs logits of shape (N, {self.n_classes}), not {tuple(logits.shape)}"
+                f"needs {self.kind} of shape (N, {self.n_classes}), not {tuple(logits.shape)}"
             )
         width = self.feature_width
         if width is None:
@@ -193,7 +203,7 @@ def write_program(module: CalibratorModule, path: StrPath, dtype: str) -> None:
     widths = [width for width in (module.n_classes, module.feature_width) if width is not None]
     given = tuple(torch.zeros(3, width, dtype=getattr(torch, dtype)) for width in widths)
     free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
-    names = ("logits", "features")[: len(given)]
+    names = ("scores", "features")[: len(given)]
     try:
         program = torch.export.export(
             module, given, dynamic_shapes={name: {0: free} for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class ParameterFormat:
         save_file = import_module(f"safetensors.{self.arrays}").save_file
         with replacing(path) as temporary:
             save_file(dict(state), temporary, metadata=own | dict(header))
+            _sort_header(temporary)
 
     def read(self, path: StrPath) -> tuple[dict[str, str], dict[str, Any]]:
         """Return the header and the arrays of a file; nothing is unpickled.
@@ -82,3 +84,19 @@ class ParameterFormat:
                 f"{self.version}; update Calibrant"
             )
         return header, state
+
+
+def _sort_header(path: Path) -> None:
+    """Put the entries of a file's header in order, so that equal contents are equal bytes.
+
+    The library writes its text in an order that changes from process to process. The header is
+    JSON behind its length in eight bytes, and may be followed by spaces.
+    """
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        text = json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        ordered = text.encode()
+        if len(ordered) <= length:  # it is the same text in another order
+            file.seek(8)
+            file.write(ordered.ljust(length))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, cast
 
@@ -141,7 +142,7 @@ class AutoCalibrator(Calibrator):
     def chain(self, name: str = "") -> Calibrator:
         """Return one of the chains that are averaged, fitted, as a calibrator of its own.
 
-        Its steps are those of the average, not copies.
+        It shares what it has learnt with the average.
 
         Args:
             name: such as ``"probit+top-rest"``; by default the one of the largest weight.
@@ -153,7 +154,9 @@ class AutoCalibrator(Calibrator):
         if name not in self.averaged_:
             known = ", ".join(self.averaged_)
             raise InputError(f"'{name}' isn't averaged here; there are: {known}")
-        return joined([self.steps_[part] for part in with_prefixes([name])])
+        found = copy(joined([self.steps_[part] for part in with_prefixes([name])]))
+        found.kind_ = self.kind_
+        return found
 
     @property
     def n_parameters(self) -> int:
@@ -251,14 +254,11 @@ class AutoCalibrator(Calibrator):
             total = total + probs * as_type(xp, learnt["weights_"][place], logits)
         return total
 
-    def predict_confidence(
-        self, logits: Array, features: Array | None = None
-    ) -> tuple[IntArray, FloatArray]:
+    def _confidences(self, logits: Array, features: Array | None) -> tuple[IntArray, FloatArray]:
         """Return (N,) labels and confidences; of a method that was taken alone, its own."""
-        checked = self._checked(logits)
         if len(self.steps_) == 1:
-            return next(iter(self.steps_.values())).predict_confidence(checked, features)
-        return super().predict_confidence(checked, features)
+            return next(iter(self.steps_.values()))._confidences(logits, features)
+        return super()._confidences(logits, features)
 
     @classmethod
     def state_names(cls) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ array, saved and exported is the family's business.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -24,26 +24,30 @@ from calibrant.core.arrays import (
     FloatArray,
     IntArray,
     as_array,
-    masked_classes,
     namespace,
-    row_chunks,
     to_numpy,
 )
-from calibrant.core.checks import check_labels
+from calibrant.core.checks import check_labels, warn_of_probabilities
 from calibrant.core.errors import (
     InputError,
     NotApplicableError,
-    NotFittedError,
     PredictionsError,
 )
 from calibrant.core.fit_report import FitReport
-from calibrant.core.result import facts_html
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
-from calibrant.posthoc.needs import checked_features, fitted_form, lacking, rows_for
-from calibrant.posthoc.state import Estimator, save
+from calibrant.posthoc.needs import (
+    check_kind,
+    checked_features,
+    fitted_form,
+    lacking,
+    refuse_masks,
+    rows_for,
+)
+from calibrant.posthoc.state import Estimator, FittedKind, save
+from calibrant.predictions.binary import BinaryKind, two_columns
 from calibrant.predictions.names import are_words, listed, numbered
 from calibrant.predictions.predictions import Predictions
 
@@ -56,7 +60,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Calibrator(Estimator, ABC):
+class Calibrator(Estimator):
     """A map from logits to probabilities, fitted on held-out rows.
 
     Examples:
@@ -70,12 +74,14 @@ class Calibrator(Estimator, ABC):
         vector 20 False False
     """
 
+    # Parameters: what may be known of rows, each by itself, as scikit-learn's `fit` takes it.
     def fit(
         self,
-        logits: Array,
+        scores: Array,
         labels: Array,
         features: Array | None = None,
         *,
+        kind: FittedKind | None = None,
         head: tuple[Array, Array] | None = None,
         reference: Array | None = None,
         sample_weight: Array | None = None,
@@ -84,10 +90,11 @@ class Calibrator(Estimator, ABC):
         """Fit on held-out rows and return the calibrator itself.
 
         Args:
-            logits: (N, K) of any array kind; -inf masks a class that a row can't be. For
-                probabilities pass their logarithm (`Predictions.logits` does).
+            scores: (N, K) of any array kind; in logits -inf masks a class that a row can't be. Or
+                (N,) log odds or probabilities of the positive class, where `kind` says which.
             labels: (N,) true labels in [0, K), or names that a table of logits has for its columns.
             features: (N, D) penultimate features, for methods that need them.
+            kind: what they are: ``"logits"``, which (N, K) are for None, or ``"probs"``.
             head: the network's last layer (see `calibrant.Head`), for methods that need it.
             reference: (M, D) features of other rows, for methods that measure distances to them.
             sample_weight, clusters: as `evaluate` takes them; folds keep clusters whole.
@@ -97,13 +104,19 @@ class Calibrator(Estimator, ABC):
             InputError: an argument of the constructor is out of range.
             NotApplicableError: the method is not meant for such data.
         """
-        if logits is None:
+        if scores is None:
             raise PredictionsError("fit needs logits of shape (N, K), got None")
         if labels is None:
             raise PredictionsError("fit needs the true labels of all rows, got None")
+        own = check_kind(kind or "logits")
         more: dict[str, Any] = {"sample_weight": sample_weight, "clusters": clusters}
-        more |= {"head": head, "reference": reference}
-        rows = Predictions.from_logits(logits, labels, features, **more)
+        if kind is not None and np.ndim(scores) == 1:
+            one: BinaryKind = "prob" if own == "probs" else "logit"
+            rows = Predictions.from_binary(scores, labels, kind=one, features=features, **more)
+            rows = replace(rows, head=head, reference=reference)
+        else:
+            make = Predictions.from_probs if own == "probs" else Predictions.from_logits
+            rows = make(scores, labels, features, head=head, reference=reference, **more)
         self.fit_predictions(rows)
         self.called_ = self.class_names_ if are_words(labels) else None
         return self
@@ -121,11 +134,10 @@ class Calibrator(Estimator, ABC):
     ) -> Self:
         """Fit on everything that is known of these held-out rows; see `fit`.
 
-        Many files are read in bounded memory. One temperature (`temperature`,
-        `temperature-laplace`) is fitted to sums over all rows, and is as exact as that of one file.
-        Maps of the confidence in their top-label form are fitted to counts of all rows in 65 536
-        cells of log odds. Everything else is fitted to a uniform sample of the rows; the fit report
-        says of how many. Fits don't depend on how rows are dealt to files.
+        Many files are read in bounded memory. One temperature is fitted to sums over all rows, as
+        exact as that of one file; maps of the confidence in their top-label form to counts of all
+        rows in 65 536 cells of log odds; everything else to a uniform sample, as the fit report
+        says. Fits don't depend on how rows are dealt to files.
 
         Args:
             predictions: rows in memory, or many files.
@@ -137,8 +149,7 @@ class Calibrator(Estimator, ABC):
             watch: called with a `Progress` as files are done.
 
         Raises:
-            PredictionsError: a row can't be used, or something is missing that the method needs.
-            InputError: an argument is out of range.
+            PredictionsError, InputError: as `fit` does.
 
         Examples:
             >>> import numpy as np
@@ -204,8 +215,9 @@ class Calibrator(Estimator, ABC):
         predictions = rows_for(self, predictions)
         rows = predictions.as_correctness().as_logits()
         if not self.fits_masked:
-            self._refuse_masks(rows.scores)
+            refuse_masks(self, rows.scores)
         self.n_classes_, self.form_ = int(rows.scores.shape[1]), fitted_form(predictions)
+        self.kind_ = "logits" if predictions.kind == "logits" else "probs"
         return rows
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
@@ -217,24 +229,59 @@ class Calibrator(Estimator, ABC):
         """
         return lacking(self, predictions, to_apply=to_apply)
 
-    def predict_proba(self, logits: Array, features: Array | None = None) -> Array:
-        """Return (N, K) calibrated probabilities, of the same array kind as `logits`.
+    def predict_proba(
+        self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None
+    ) -> Array:
+        """Return (N, K) calibrated probabilities, of the same array kind as `scores`.
 
-        A single row (K,), with (D,) features, gives (K,).
+        Args:
+            scores: what it was fitted to: (N, K) logits or probabilities, or of binary predictions
+                and the top-label form also (N,) of them. A single row (K,), with (D,) features,
+                gives (K,).
+            features: (N, D), for methods that need them.
+            kind: what the scores are, ``"logits"`` or ``"probs"``, where they aren't what it was
+                fitted to (`kind_`).
 
         Raises:
             NotFittedError: `fit` has not been called.
-            PredictionsError: another number of classes or features than in `fit`, or a row that
-                isn't finite.
+            PredictionsError: another number of classes or features than in `fit`, a row that isn't
+                finite, or probabilities that don't sum to 1.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
+            >>> scaling = cb.TemperatureScaling().fit(val.probs, val.labels, kind="probs")
+            >>> scaling.kind_
+            'probs'
+            >>> same = scaling.predict_proba(test.logits[:5], kind="logits")
+            >>> abs(scaling.predict_proba(test.probs[:5]) - same).max() < 1e-6
+            True
         """
-        refuse_tracing(logits)
-        rows = as_array(logits)
-        if len(rows.shape) == 1:
-            beside = None if features is None else as_array(features)[None, ...]
-            return self.predict_proba(rows[None, :], beside)[0, :]
-        checked = self._checked(rows)
-        known = checked_features(self, features, int(checked.shape[0]))
-        return apply_map(self.transform, checked, known, self.map_arrays(), self.widest())
+        logits, known, single = self._read(scores, features, kind)
+        probs = self._probabilities(logits, known)
+        return probs[0, :] if single else probs
+
+    def _read(
+        self, scores: Array, features: Array | None, kind: FittedKind | None
+    ) -> tuple[Array, Array | None, bool]:
+        """Return (N, K) logits, features beside them, and whether it was a single row."""
+        refuse_tracing(scores)
+        self.check_fitted()
+        own, rows, single = check_kind(kind or self.kind_), as_array(scores), False
+        if self.form_ != "rows" and (len(rows.shape) == 1 or tuple(rows.shape[1:]) == (1,)):
+            rows = two_columns(rows, "prob" if own == "probs" else "logit", "predict_proba")
+        elif len(rows.shape) == 1 and rows.shape[0] == self.n_classes_:
+            single, rows = True, rows[None, :]
+            features = None if features is None else as_array(features)[None, ...]
+        self._checked(rows)
+        if own == "probs":
+            rows = Predictions.from_probs(rows, None, source="predict_proba").logits
+        elif kind is None:
+            warn_of_probabilities(rows, "predict_proba")
+        return rows, checked_features(self, features, int(rows.shape[0])), single
+
+    def _probabilities(self, logits: Array, features: Array | None) -> Array:
+        return apply_map(self.transform, logits, features, self.map_arrays(), self.widest())
 
     @abstractmethod
     def transform(
@@ -339,17 +386,26 @@ class Calibrator(Estimator, ABC):
         reason = self.lacks(predictions, to_apply=True)
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
-        probs = self.predict_proba(predictions.as_correctness().logits, predictions.features)
+        probs = self.predict_proba(
+            predictions.as_correctness().logits, predictions.features, kind="logits"
+        )
         return predictions.recalibrated(probs)
 
     def predict_confidence(
-        self, logits: Array, features: Array | None = None
+        self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None
     ) -> tuple[IntArray, FloatArray]:
-        """Return the (N,) predicted labels and the (N,) probability that each is right."""
-        probs = self.predict_proba(logits, features)
+        """Return the (N,) predicted labels and the (N,) probability that each is right.
+
+        See `predict_proba`. Of maps of the confidence it may lie below 1 / K, unlike there.
+        """
+        logits, known, _ = self._read(scores, features, kind)
+        return self._confidences(logits, known)
+
+    def _confidences(self, logits: Array, features: Array | None) -> tuple[IntArray, FloatArray]:
+        probs = self._probabilities(logits, features)
         xp = namespace(probs)
         # Two logits may differ by so little that their probabilities are rounded to a tie.
-        ranked = as_array(logits) if self.keeps_prediction else probs
+        ranked = logits if self.keeps_prediction else probs
         label, confidence = xp.argmax(ranked, axis=1), xp.max(probs, axis=1)
         return to_numpy(label).astype(np.int64), to_numpy(confidence).astype(np.float64)
 
@@ -357,67 +413,41 @@ class Calibrator(Estimator, ABC):
         """Write the fitted calibrator to a safetensors file; `calibrant.load` reads it."""
         save(self, path)
 
-    @property
-    @abstractmethod
-    def n_parameters(self) -> int:
-        """Number of fitted parameters."""
-
     @abstractmethod
     def _fit(self, predictions: Predictions) -> FitReport:
         """Learn from checked predictions."""
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the method and, once it is fitted, what was learnt."""
-        facts = {"method": self.method}
-        if hasattr(self, "fit_report_"):
-            report = self.fit_report_
-            learnt = {name: a for name, a in self.state().items() if a.ndim == 0}
-            facts |= {
-                "fitted to": f"{report.n} rows of {self.n_classes_} classes ({self.form_})",
-                "parameters": str(self.n_parameters),
-                "keeps predicted classes": "always" if self.keeps_prediction else "not always",
-                **{name.rstrip("_"): f"{a.item():.4g}" for name, a in learnt.items()},
-                "converged": "" if report.converged else "no",
-                "notes": "; ".join(report.notes),
-            }
-        return facts_html(repr(self), facts)
-
-    def _refuse_masks(self, logits: Array) -> None:
-        for part in row_chunks(logits):
-            if masked_classes(logits[part]) is not None:
-                raise NotApplicableError(
-                    f"method '{self.method}' can't be fitted on rows that mask classes with -inf"
-                )
-
     def _checked(self, logits: Array) -> Array:
-        if not hasattr(self, "fit_report_"):
-            raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
+        self.check_fitted()
         logits = as_array(logits)
         if len(logits.shape) != 2 or logits.shape[1] != self.n_classes_:
             called = f", {listed(self.class_names_)}," if self.class_names_ else ""
+            one = " or (N,)" if self.form_ != "rows" else ""
             raise PredictionsError(
                 f"this {type(self).__name__} was fitted for {self.n_classes_} classes{called} and "
-                f"needs logits of shape (N, {self.n_classes_}), not {tuple(logits.shape)}"
+                f"needs {self.kind_} of shape (N, {self.n_classes_}){one}, not "
+                f"{tuple(logits.shape)}"
             )
         return logits
 
-    def predict(self, logits: Array, features: Array | None = None) -> NDArray[Any]:
+    def predict(
+        self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None
+    ) -> NDArray[Any]:
         """Return the (N,) predicted classes, as `classes_` has them.
 
         Raises:
             NotFittedError: `fit` has not been called.
             PredictionsError: see `predict_proba`.
         """
-        return self.classes_[self.predict_confidence(logits, features)[0]]
+        return self.classes_[self.predict_confidence(scores, features, kind=kind)[0]]
 
-    def score(self, logits: Array, labels: Array, sample_weight: Array | None = None) -> float:
+    def score(self, scores: Array, labels: Array, sample_weight: Array | None = None) -> float:
         """Return the share of right predictions, which is what scikit-learn scores classifiers by.
 
-        Many methods keep every prediction; to choose among those by cross-validation, take
-        ``scoring="neg_log_loss"``.
+        Many methods keep every prediction; choose among those by ``scoring="neg_log_loss"``.
 
         Args:
-            logits: (N, K) logits.
+            scores: as `predict_proba` takes them.
             labels: (N,) true labels, numbers or names as in `fit`.
             sample_weight: (N,) how much each row counts; equally if None.
 
@@ -425,7 +455,7 @@ class Calibrator(Estimator, ABC):
             NotFittedError: `fit` has not been called.
             PredictionsError: unusable logits, labels or weights.
         """
-        predicted = self.predict_confidence(logits)[0]
+        predicted = self.predict_confidence(scores)[0]
         numbers = numbered(labels, self.called_, "score")
         truth = check_labels(numbers, len(predicted), self.n_classes_, "score")
         right = (predicted == truth).astype(np.float64)
@@ -455,7 +485,7 @@ class Calibrator(Estimator, ABC):
     def bare(self) -> Self:
         """Return a calibrator of the same arguments and parts that has learnt nothing."""
         other = type(self)(**self.get_params())
-        other.n_classes_, other.form_ = self.n_classes_, self.form_
+        other.n_classes_, other.form_, other.kind_ = self.n_classes_, self.form_, self.kind_
         other.restore_parts({name: part.bare() for name, part in self.parts().items()})
         return other
 
@@ -463,6 +493,7 @@ class Calibrator(Estimator, ABC):
         self,
         path: StrPath | None = None,
         *,
+        kind: FittedKind | None = None,
         dtype: Literal["float32", "float64"] = "float32",
     ) -> CalibratorModule:
         """Return the calibrator as a torch module, and write it as a program if there is a path.
@@ -475,7 +506,8 @@ class Calibrator(Estimator, ABC):
             path: a file (.pt2) to write what `torch.export` makes of the module, for any number of
                 rows. `torch.export.load` reads it, without unpickling and without Calibrant. None
                 writes nothing.
-            dtype: of the logits, and the features, that the program takes.
+            kind: what it is given, ``"logits"`` or ``"probs"``; None for what it was fitted to.
+            dtype: of the scores, and the features, that the program takes.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -494,7 +526,7 @@ class Calibrator(Estimator, ABC):
         """
         from calibrant.export.torch_module import CalibratorModule, write_program
 
-        module = CalibratorModule(self)
+        module = CalibratorModule(self, kind)
         if path is not None:
             write_program(module, path, dtype)
         return module
@@ -504,7 +536,7 @@ class Calibrator(Estimator, ABC):
         self,
         path: StrPath | None = None,
         *,
-        kind: Literal["logits", "probs"] = "logits",
+        kind: FittedKind | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         level: float = 0.95,
         masks: bool = True,
@@ -526,8 +558,8 @@ class Calibrator(Estimator, ABC):
         Args:
             path: file to write (.onnx), whole or not at all; None writes nothing.
             kind: what the input (N, K) is: ``"logits"``, which is its name as well, or ``"probs"``,
-                and its name is ``probs_in``. Methods that read features have an input ``features``
-                (N, D), too.
+                and its name is ``probs_in``; None for what it was fitted to. Methods that read
+                features have an input ``features`` (N, D), too.
             dtype: type of inputs and outputs.
             level: probability of the intervals, where the method has a choice.
             masks: whether a logit may be minus infinity; a graph that may rule it out has fewer
@@ -554,16 +586,10 @@ class Calibrator(Estimator, ABC):
         from calibrant.export.onnx_file import GraphOptions, to_onnx
         from calibrant.export.onnx_network import Behind
 
-        for name, named in (("output", output), ("features_output", features_output)):
-            if named is not None and behind is None:
-                raise InputError(
-                    f"{name} '{named}' is an output of a network, but there is none: give its file "
-                    f"as behind, or leave out {name}"
-                )
         return to_onnx(
             self,
             path,
-            GraphOptions(kind, dtype, level, masks),
+            GraphOptions(kind or self.kind_, dtype, level, masks),
             class_names=class_names,
-            behind=None if behind is None else Behind(behind, output, features_output),
+            behind=Behind.of(behind, output, features_output),
         )

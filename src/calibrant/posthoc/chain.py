@@ -180,7 +180,7 @@ def joined(steps: Sequence[Calibrator]) -> Calibrator:
     report = steps[0].fit_report_
     for later in steps[1:]:
         report = later.fit_report_.behind(report)
-    chain.n_classes_, chain.form_ = steps[0].n_classes_, steps[0].form_
+    chain.n_classes_, chain.form_, chain.kind_ = steps[0].n_classes_, steps[0].form_, steps[0].kind_
     chain.fit_report_ = report
     return chain
 
@@ -212,7 +212,9 @@ def learnt_by(part: str, learnt: Learnt) -> dict[str, Array]:
 
 
 def _behind(step: Calibrator, rows: Predictions, keeps: bool) -> FloatArray:
-    return seen_through(step.predict_proba(rows.scores, rows.features), rows.scores, keeps)
+    return seen_through(
+        step.predict_proba(rows.scores, rows.features, kind="logits"), rows.scores, keeps
+    )
 
 
 def labels(kinds: Sequence[type[Calibrator]]) -> list[str]:

@@ -57,7 +57,7 @@ def fault_of(calibrator: Calibrator) -> str | None:
     for dtype, tolerance in TOLERANCE.items():
         given = None if features is None else features.astype(dtype)
         with np.errstate(all="ignore"):
-            probs = tried.predict_proba(rows.astype(dtype), given)
+            probs = tried.predict_proba(rows.astype(dtype), given, kind="logits")
             fault = _fault(np.asarray(probs), rows.shape, tolerance)
         if fault is not None:
             return fault
@@ -165,6 +165,9 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
             raise ValueError(f"{n_classes} classes")
         if form not in FORMS or (form != "rows" and n_classes != 2):
             raise ValueError(f"form '{form}' of {n_classes} classes")
+        kind = header.get("kind", "logits")
+        if kind not in ("logits", "probs"):
+            raise ValueError(f"kind '{kind}'")
         names = _names_in(header, n_classes)
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
@@ -205,7 +208,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
             )
         parts[name] = _rebuilt(inner, of_part, source)
     try:
-        calibrator.form_, calibrator.class_names_ = form, names
+        calibrator.form_, calibrator.kind_, calibrator.class_names_ = form, kind, names
         calibrator.called_ = names if header.get("predicts") == "names" else None
         calibrator.restore_parts(parts)
         return calibrator.restore(own, n_classes, fit_report)

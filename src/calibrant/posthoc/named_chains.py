@@ -93,10 +93,12 @@ class ProbitTopRestScaling(Chain):
         logits = predictions.scores
         rows = predictions.only_logits()
         self.first_ = ProbitScaling().fit_predictions(rows)
-        scores = seen_through(self.first_.predict_proba(logits), logits, keeps=True)
+        scores = seen_through(self.first_.predict_proba(logits, kind="logits"), logits, keeps=True)
         if self.tails == "likelier":
             scaled = TemperatureScaling().fit_predictions(rows)
-            scaled_scores = seen_through(scaled.predict_proba(logits), logits, keeps=True)
+            scaled_scores = seen_through(
+                scaled.predict_proba(logits, kind="logits"), logits, keeps=True
+            )
             if not self._clearly_better(scores, scaled_scores, predictions):
                 self.first_, scores = scaled, scaled_scores
         self.top_rest_ = self._second().fit_predictions(rows.only_logits(scores))

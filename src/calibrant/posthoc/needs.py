@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.core.arrays import Array, as_array
+from calibrant.core.arrays import Array, as_array, masked_classes, row_chunks
 from calibrant.core.checks import check_features
-from calibrant.core.errors import NotApplicableError, PredictionsError
+from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.core.weights import are_counts
-from calibrant.posthoc.state import Estimator, FittedForm
+from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
 from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
 
@@ -106,3 +106,19 @@ def fitted_form(predictions: Predictions) -> FittedForm:
     if predictions.kind == "toplabel":
         return "toplabel"
     return "binary" if predictions.binary else "rows"
+
+
+def refuse_masks(estimator: Estimator, logits: Array) -> None:
+    """Raise `NotApplicableError` if a class is masked in a row of (N, K) logits."""
+    for part in row_chunks(logits):
+        if masked_classes(logits[part]) is not None:
+            raise NotApplicableError(
+                f"method '{estimator.method}' can't be fitted on rows that mask classes with -inf"
+            )
+
+
+def check_kind(kind: FittedKind) -> FittedKind:
+    """Return what scores are said to be; raise `InputError` for an unknown word."""
+    if kind not in ("logits", "probs"):
+        raise InputError(f"kind must be one of logits, probs, not {kind!r}")
+    return kind

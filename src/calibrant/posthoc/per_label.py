@@ -93,7 +93,7 @@ class PerLabel(Calibrator):
         probs = np.empty((predictions.n, 2))
         for place, part in enumerate(self.by_label_.values()):
             rows = np.flatnonzero(index == place)
-            probs[rows] = to_numpy(part.predict_proba(_taken(logits, rows)))
+            probs[rows] = to_numpy(part.predict_proba(_taken(logits, rows), kind="logits"))
         return predictions.recalibrated(probs)
 
     @property

@@ -9,6 +9,7 @@ name. A file is data only.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from importlib import import_module
@@ -20,11 +21,13 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import InputError, NotFittedError
 from calibrant.core.fit_report import FitReport
+from calibrant.core.result import facts_html
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.facts import Facts
 
 FittedForm = Literal["rows", "binary", "toplabel"]
+FittedKind = Literal["logits", "probs"]
 # Of so many rows SMART's fit costs less than 1e-5 in NLL.
 SAMPLE_ROWS = 2_000_000
 
@@ -121,7 +124,7 @@ def _has_shape(
 
 
 @dataclass(eq=False)
-class Estimator:
+class Estimator(ABC):
     """Arguments and what was learnt: an estimator as scikit-learn means it, which a file can hold.
 
     Class attributes:
@@ -146,6 +149,8 @@ class Estimator:
         called_: the same if `fit` was told the truth by names, which `predict` then returns.
         form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
             positive class, or the confidence in a ``"toplabel"``.
+        kind_: whether these were ``"logits"`` (log odds) or ``"probs"``; what is given to it
+            afterwards is taken for the same.
         fit_report_: what the fit did.
     """
 
@@ -163,12 +168,34 @@ class Estimator:
     class_names_: tuple[str, ...] | None = field(default=None, init=False, repr=False)
     called_: tuple[str, ...] | None = field(default=None, init=False, repr=False)
     form_: FittedForm = field(default="rows", init=False, repr=False)
+    kind_: FittedKind = field(default="logits", init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
 
     @property
     def feature_width(self) -> int | None:
         """Number of features D that it was fitted for; None if it needs none."""
         return None
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Number of fitted parameters."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the method and, once it is fitted, what was learnt."""
+        facts = {"method": self.method}
+        if hasattr(self, "fit_report_"):
+            report = self.fit_report_
+            learnt = {name: a for name, a in self.state().items() if a.ndim == 0}
+            facts |= {
+                "fitted to": f"{report.n} rows of {self.n_classes_} classes ({self.form_})",
+                "parameters": str(self.n_parameters),
+                "keeps predicted classes": "always" if self.keeps_prediction else "not always",
+                **{name.rstrip("_"): f"{a.item():.4g}" for name, a in learnt.items()},
+                "converged": "" if report.converged else "no",
+                "notes": "; ".join(report.notes),
+            }
+        return facts_html(repr(self), facts)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments (scikit-learn's contract)."""
@@ -186,6 +213,11 @@ class Estimator:
             setattr(self, name, value)
         return self
 
+    def check_fitted(self) -> None:
+        """Raise `NotFittedError` if `fit` has not been called."""
+        if not hasattr(self, "fit_report_"):
+            raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "fit_report_")
 
@@ -201,8 +233,7 @@ class Estimator:
     @property
     def classes_(self) -> NDArray[Any]:
         """(K,) what `predict` can return: numbers of classes, or their names if `fit` saw names."""
-        if not self.__sklearn_is_fitted__():
-            raise NotFittedError(f"this {type(self).__name__} has not been fitted; call fit first")
+        self.check_fitted()
         return np.arange(self.n_classes_) if self.called_ is None else np.array(self.called_)
 
     @property
@@ -287,6 +318,7 @@ def _described(calibrator: Estimator) -> dict[str, str]:
         "method": calibrator.method,
         "n_classes": str(calibrator.n_classes_),
         "form": calibrator.form_,
+        "kind": calibrator.kind_,
         # NumPy's numbers are fine as arguments, and no numbers to `json`.
         "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),

@@ -224,7 +224,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return make_calibrator(self.method, **{"candidates": CANDIDATES} if many else {})
 
     def _calibrated(self, scores: Scores) -> FloatArray:
-        return self.calibrator_.predict_proba(scores.logits(self._floor))
+        return self.calibrator_.predict_proba(scores.logits(self._floor), kind="logits")
 
     def _probabilities(self, classifier: Any, X: Any) -> FloatArray:
         return self._calibrated(scores_of(classifier, X, self._response, self.classes_))

@@ -221,15 +221,13 @@ class ConfidenceMap(Calibrator):
         sure = self.mapped(xp, row.confidence, learnt)
         return rebuilt(xp, logits, row, sure, masks)
 
-    def predict_confidence(
-        self, logits: Array, features: Array | None = None
-    ) -> tuple[IntArray, FloatArray]:
+    def _confidences(self, logits: Array, features: Array | None) -> tuple[IntArray, FloatArray]:
         """Return the (N,) predicted labels and the (N,) recalibrated confidences as they are.
 
         Unlike those of `predict_proba`, they may lie below 1 / K.
         """
         if self.of_event:
-            return super().predict_confidence(logits, features)
+            return super()._confidences(logits, features)
         label, confidence = self.raw_confidence(logits)
         return label, self.map_confidence(confidence)
 

@@ -155,16 +155,14 @@ class MapOfEitherForm(ConfidenceMap):
         after = xp.where(some, after / xp.where(some, total, xp.ones_like(total)), before)
         return as_type(xp, after, logits)
 
-    def predict_confidence(
-        self, logits: Array, features: Array | None = None
-    ) -> tuple[IntArray, FloatArray]:
+    def _confidences(self, logits: Array, features: Array | None) -> tuple[IntArray, FloatArray]:
         """Return the (N,) predicted labels and their (N,) recalibrated probabilities.
 
         In the top-label form they may lie below 1 / K, unlike those of `predict_proba`.
         """
         if self.form == "top-label":
-            return super().predict_confidence(logits, features)
-        return Calibrator.predict_confidence(self, logits, features)
+            return super()._confidences(logits, features)
+        return Calibrator._confidences(self, logits, features)
 
 
 def exact_softmax(logits: Array) -> FloatArray:

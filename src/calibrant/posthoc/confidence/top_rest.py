@@ -326,7 +326,7 @@ class TopRestScaling(Calibrator):
             return xp.stack(list(self.interval(xp, rows, learnt, masks=masks)), axis=1)
 
         low, high = to_numpy(apply_map(ends, checked, None, self.interval_arrays(level))).T
-        _, confidence = self.predict_confidence(checked)
+        _, confidence = self._confidences(checked, None)
         # Where the confidence was raised to keep the class, the interval moves up with it.
         return np.minimum(low, confidence), np.maximum(high, confidence)
 

@@ -35,7 +35,6 @@ from calibrant.posthoc.features.base import (
     blocks,
     choose_references,
 )
-from calibrant.posthoc.needs import checked_features
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import fit_temperature, warn_of
@@ -122,22 +121,13 @@ class ProximityMap(NeighbourCalibrator):
         near = self.distances_of(xp, features, learnt, slice(None))
         return self.mapped(xp, row.confidence, proximity_of(xp, near, self.convention), learnt)
 
-    def predict_confidence(
-        self, logits: Array, features: Array | None = None
-    ) -> tuple[IntArray, FloatArray]:
-        """Return the (N,) predicted labels and the (N,) recalibrated confidences as they are.
-
-        Unlike those of `predict_proba`, they may lie below 1 / K.
-        """
-        checked = self._checked(logits)
-        known = checked_features(self, features, int(checked.shape[0]))
-
+    def _confidences(self, logits: Array, features: Array | None) -> tuple[IntArray, FloatArray]:
         def of(xp: Any, rows: Array, beside: Array, learnt: Learnt, masks: bool) -> Array:
             label = xp.astype(xp.argmax(rows, axis=1), xp.float64)
             sure = self._sure(xp, _tempered(xp, rows, learnt), beside, learnt)
             return xp.stack([label, sure], axis=1)
 
-        found = to_numpy(apply_map(of, checked, known, self.map_arrays(), self.widest()))
+        found = to_numpy(apply_map(of, logits, features, self.map_arrays(), self.widest()))
         return found[:, 0].astype(np.int64), found[:, 1]
 
 

@@ -74,7 +74,7 @@ def held_out_losses(calibrator: Calibrator, predictions: Predictions, fold: IntA
     with heard_warnings():  # what a fold lacks the whole set may have
         for part in range(int(fold.max()) + 1):
             seen, unseen = predictions.take(fold != part), predictions.take(fold == part)
-            probs = calibrator.fit_predictions(seen).predict_proba(unseen.scores)
+            probs = calibrator.fit_predictions(seen).predict_proba(unseen.scores, kind="logits")
             losses[fold == part] = score_rows(Predictions.from_probs(probs, unseen.labels)).nll
     return losses
 
@@ -183,7 +183,7 @@ class CrossValidation:
                     seen, unseen = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
                     held_out = given.take(unseen)
                     self._fit(calibrator, given, seen, alone=before is None)
-                    probs = calibrator.predict_proba(held_out.scores)
+                    probs = calibrator.predict_proba(held_out.scores, kind="logits")
                     losses[unseen] += self._losses(probs, held_out)
                     if keep_scores:
                         scores[-1][unseen] = seen_through(probs, held_out.scores, keeps)

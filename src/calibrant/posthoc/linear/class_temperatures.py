@@ -249,8 +249,8 @@ class _ClassTemperatures(LinearMap):
 
     @property
     def n_parameters(self) -> int:
-        """K."""
-        return self.n_classes_
+        """K, or one where all classes have the single temperature."""
+        return self.n_classes_ if np.ptp(self.temperatures_) > 0 else 1
 
     def _start(self, predictions: Predictions) -> TemperatureFit:
         base = predictions.temperature

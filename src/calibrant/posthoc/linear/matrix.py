@@ -128,8 +128,9 @@ class _RegularisedMatrix(LinearMap):
 
     @property
     def n_parameters(self) -> int:
-        """K^2 + K."""
-        return self.n_classes_**2 + self.n_classes_
+        """K^2 + K, or one where temperature scaling was taken."""
+        fitted = bool(self.penalties_.any())
+        return self.n_classes_**2 + self.n_classes_ if fitted else 1
 
     def linear_map(self) -> tuple[FloatArray, FloatArray]:
         """Return the full (K, K) W and b."""

@@ -68,8 +68,9 @@ class VectorScaling(PenalisedMap):
 
     @property
     def n_parameters(self) -> int:
-        """2 K."""
-        return 2 * self.n_classes_
+        """2 K, or one where temperature scaling was taken."""
+        fitted = self.change_.any() or self.bias_.any()
+        return 2 * self.n_classes_ if fitted else 1
 
     def _fit(self, predictions: Predictions) -> FitReport:
         if self.guard:

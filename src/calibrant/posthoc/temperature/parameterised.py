@@ -112,8 +112,9 @@ class ParameterisedTemperature(RowTemperature):
 
     @property
     def n_parameters(self) -> int:
-        """5 d + 41, with d inputs."""
-        return len(self.network_)
+        """5 d + 41, with d inputs, or one where temperature scaling was taken."""
+        start = LayeredNetwork.start(len(self.mean_), np.random.default_rng(self.seed))
+        return 1 if np.array_equal(self.network_, start.weights) else len(self.network_)
 
     def _fit(self, predictions: Predictions) -> FitReport:
         # Rows in an order of their own, classes too: an optimiser makes the most of any rounding.

@@ -123,7 +123,8 @@ class SummaryTemperature(RowTemperature):
         """
         check_arguments(self)
         report = self._fit_rows(self._counted(rows))
-        self.n_classes_, self.form_, self.fit_report_ = rows.n_classes, "rows", report
+        self.n_classes_, self.form_, self.kind_ = rows.n_classes, "rows", "logits"
+        self.fit_report_ = report
         return self
 
     def _counted(self, rows: RowSummary) -> RowSummary:

@@ -83,7 +83,10 @@ class Population:
     def of(cls, fit: Predictions, rest: Predictions, methods: Sequence[str]) -> Population:
         """Fit methods on some rows; the others are the world."""
         fitted = {name: make_calibrator(name).fit_predictions(fit.as_logits()) for name in methods}
-        probs = {n: to_numpy(each.predict_proba(rest.logits)) for n, each in fitted.items()}
+        probs = {
+            n: to_numpy(each.predict_proba(rest.logits, kind="logits"))
+            for n, each in fitted.items()
+        }
         before = to_numpy(rest.logits).argmax(axis=1)
         keeps = {n: bool((p.argmax(axis=1) == before).all()) for n, p in probs.items()}
         nll = [
@@ -383,14 +386,16 @@ def losses_of(draw: Draw) -> list[float]:
         return calibrator.fit(fit.logits, fit.labels)
 
     def loss(calibrator: Calibrator) -> float:
-        return negative_log_likelihood(calibrator.predict_proba(test.logits), test.labels)
+        return negative_log_likelihood(
+            calibrator.predict_proba(test.logits, kind="logits"), test.labels
+        )
 
     plain, normal = (
         loss(fitted(TopRestScaling())),
         loss(fitted(ProbitTopRestScaling(tails="normal"))),
     )
     own, other = (
-        -np.log(c.predict_proba(fit.logits)[np.arange(fit.n), fit.labels])
+        -np.log(c.predict_proba(fit.logits, kind="logits")[np.arange(fit.n), fit.labels])
         for c in (fitted(ProbitScaling()), fitted(TemperatureScaling()))
     )
     gain = other - own

@@ -147,7 +147,7 @@ def _measured(
     for after in ("none", "temperature"):
         with quietly():
             calibrator = make_calibrator(after).fit(scaling.logits, scaling.labels)
-            probs = calibrator.predict_proba(test.logits)
+            probs = calibrator.predict_proba(test.logits, kind="logits")
         rows = Predictions.from_probs(probs, test.labels)
         found[after] = evaluate(rows, metrics=HEAD_METRICS, **options)
     return found
@@ -222,7 +222,11 @@ class WholeNetworks(Kind):
         replicates: dict[str, Any] = {}
         for after in RESCALED:
             with quietly():
-                probs = make_calibrator(after).fit_predictions(fit).predict_proba(test.logits)
+                probs = (
+                    make_calibrator(after)
+                    .fit_predictions(fit)
+                    .predict_proba(test.logits, kind="logits")
+                )
             found = evaluate(
                 Predictions.from_probs(probs, test.labels),
                 metrics=list(NETWORK_METRICS),

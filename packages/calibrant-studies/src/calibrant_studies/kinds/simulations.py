@@ -499,6 +499,8 @@ def expected_nll(method: str, rows: Predictions, judged: KnownTruth) -> float:
     """Return the mean over honest labels of the NLL on the rows that are judged, after a fit."""
     with quietly():
         calibrator = make_calibrator(method).fit_predictions(rows)
-    probs = np.asarray(calibrator.predict_proba(judged.predictions.logits), dtype=np.float64)
+    probs = np.asarray(
+        calibrator.predict_proba(judged.predictions.logits, kind="logits"), dtype=np.float64
+    )
     surprise = -np.log(np.maximum(probs, SMALLEST_PROBABILITY))
     return float((np.asarray(judged.honest) * surprise).sum(axis=1).mean())

@@ -19,6 +19,7 @@ from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
 from calibrant.posthoc.array_ops import centred, largest, parted, replaced, sums, top
 from calibrant.posthoc.facts import ROW, Facts
+from calibrant.posthoc.needs import refuse_masks
 from calibrant.posthoc.state import learnt
 from calibrant.posthoc.temperature.scaling import SummaryTemperature
 from calibrant.posthoc.temperature.smart.damped import fit_damped, make_curvature
@@ -221,7 +222,7 @@ class SMART(SummaryTemperature):
     def _fit(self, predictions: Predictions) -> FitReport:
         logits = predictions.scores
         if self.indicator == "logits":
-            self._refuse_masks(logits)
+            refuse_masks(self, logits)
         rows, start = predictions.summary, predictions.temperature
         if rows.n_classes > DENSE_CLASSES:
             # T >= T0 / 10 ends within four octaves; the Brier score needs one more, at 2 beta.

@@ -582,3 +582,22 @@ def test_numbers_are_not_matched_to_names_of_classes(run, tmp_path):
     ended = run("rows.jsonl")
     assert ended.code == 2
     assert "line 1: 'label' must be one of the classes that the scores name, not 0" in ended.err
+
+
+def test_lines_heed_the_names_that_are_told(run, tmp_path):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(50, 3)), rng.integers(0, 3, 50)
+    rows = [{"out": z, "truth": int(y)} for z, y in zip(logits.tolist(), labels, strict=True)]
+    (tmp_path / "told.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ("told.jsonl", "--scores", "out", "--labels", "truth", "--json", "-")
+    found = json.loads(run(*words, "--are", "logits").out)["windows"][0]
+    rows = cb.Predictions.from_logits(logits, labels)
+    whole = cb.evaluate(rows, metrics=["ece"], resamples=5)
+    assert found["confidence"] == pytest.approx(whole.mean_confidence, abs=1e-7)
+    assert found["accuracy"] == pytest.approx(whole.accuracy)
+    lines = [{"sure": 0.9, "right": True}, {"sure": 0.8, "right": False}]
+    (tmp_path / "sure.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    words = ("sure.jsonl", "--scores", "sure", "--are", "confidence", "--correct", "right")
+    found = json.loads(run(*words, "--json", "-").out)["windows"][0]
+    assert (found["confidence"], found["accuracy"]) == (pytest.approx(0.85), 0.5)
+    assert "lines hold one prediction each" in run("sure.jsonl", "--kind", "tokens").err

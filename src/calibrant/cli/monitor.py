@@ -132,7 +132,7 @@ def monitor(
         return
     if not streams and not outcomes:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
-    reading = Reading(options.by, options.of, key, skip_broken=options.skip_broken)
+    reading = Reading(options.by, options.of, key, skip_broken=options.skip_broken, read=read)
     live = options.follow or "-" in (streams or [])
     waiting = _until_signal(follow=options.follow, live=live, idle=options.idle)
     with only_one(state), waiting as following:

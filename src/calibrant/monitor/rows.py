@@ -20,7 +20,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Any, cast
 
 import numpy as np
@@ -43,8 +44,6 @@ FORMS = ("confidence", "prob", "probs", "logits")
 # How scores of classes are called, whole and column by column; lists where they are whole.
 SCORES, STEMS = {"prob", "probs", "logit", "logits"}, {"prob", "logit"}
 LISTS = ("probs", "logits")
-# By the usual names, and without labels: those may come later.
-AS_TOLD = ReadOptions(labelled=False)
 # As much of a bad line as a message shows.
 SHOWN_CHARACTERS = 60
 # Numbers of classes that an array holds; far more than there are.
@@ -62,12 +61,17 @@ class Reading:
         key: where a row's id stands.
         skip_broken: whether lines that hold no usable row are left out, and counted; see
             `Unreadable`.
+        read: names of keys other than the usual ones, and what the scores are.
+
+    Raises:
+        InputError: several predictions a row, which only files hold.
     """
 
     by: str | None = None
     of: int | None = None
     key: str = "id"
     skip_broken: bool = False
+    read: ReadOptions = field(default_factory=ReadOptions)
 
 
 class Unreadable:
@@ -172,7 +176,8 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
 
 def plain(rows: Sequence[Row], reading: Reading) -> tuple[FloatArray, BoolArray] | None:
     """Return confidences and outcomes of rows that hold just these, and well; or else None."""
-    if reading.by is not None or reading.of is not None or any(reading.key in row for row in rows):
+    told = reading.by is not None or reading.of is not None or reading.read != ReadOptions()
+    if told or any(reading.key in row for row in rows):
         return None
     try:
         said = [row["confidence"] for row in rows]
@@ -198,11 +203,16 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
     Raises:
         PredictionsError: a row isn't usable.
     """
-    n = len(rows)
+    rows, n = [_renamed(row, reading.read) for row in rows], len(rows)
+    if reading.read.kind in ("many-labels", "tokens"):
+        raise InputError(
+            f"{source}: lines hold one prediction each; {reading.read.kind} are read from files "
+            "such as npz"
+        )
     confidence, predicted = np.full(n, np.nan), np.full(n, -1, dtype=np.int64)
     # Of rows that hold scores of classes: the classes by name, or how many there are.
     classes: list[Sequence[str] | int | None] = [None] * n
-    forms = [_form(row) for row in rows]
+    forms = [_form(row, reading.read) for row in rows]
     for i, form in enumerate(forms):
         if form == "confidence":
             where = f"{source}: line {numbers[i]}"
@@ -212,7 +222,8 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
         where = f"{source}: line {numbers[at[0]]}"
         if len(at) > 1:
             where = f"{source}: lines {numbers[at[0]]} to {numbers[at[-1]]}"
-        some = _predictions([rows[i] for i in at], [numbers[i] for i in at], source, where)
+        held = _HeldRows([rows[i] for i in at], [numbers[i] for i in at], source, reading.read)
+        some = held.predictions(where)
         of = 1 if reading.of is None and some.binary else reading.of
         confidence[at], predicted[at] = score(some, of)
         for i in at:
@@ -240,8 +251,21 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
     )
 
 
-def _form(row: Row) -> str | None:
+def _renamed(row: Row, read: ReadOptions) -> Row:
+    """Return a row whose keys that were told by name have their usual names."""
+    told = {read.labels: "label", read.predicted: "predicted", read.correct: CORRECT}
+    if read.are == "confidence" and isinstance(read.scores, str):
+        told[read.scores] = "confidence"
+    return {told.get(key, key): value for key, value in row.items()}
+
+
+def _form(row: Row, read: ReadOptions) -> str | None:
     """Return whether a row holds a confidence, or scores of classes under any of their names."""
+    if read.scores is not None and read.are != "confidence":
+        flat, told = flat_row(row), read.scores
+        patterns = [told] if isinstance(told, str) else told
+        found = all(any(fnmatch(key, one) for key in flat) for one in patterns)
+        return "scores" if found or told in row else None
     if "confidence" in row:
         return "confidence"
     names = {key for key, value in row.items() if not isinstance(value, str)}
@@ -266,9 +290,21 @@ def _alike(rows: Sequence[Row], forms: Sequence[str | None]) -> list[list[int]]:
 class _HeldRows(JsonLinesReader):
     """Rows that were parsed already, behind the door through which files are read."""
 
-    def __init__(self, rows: Sequence[Row], numbers: Sequence[int], where: str) -> None:
-        self._held = list(zip(numbers, rows, strict=True))
-        super().__init__(where, AS_TOLD)
+    def __init__(
+        self, rows: Sequence[Row], numbers: Sequence[int], source: str, read: ReadOptions
+    ) -> None:
+        beside = {*LABELS, *PREDICTED, CORRECT}
+        scores = [{key: value for key, value in row.items() if key not in beside} for row in rows]
+        self._held = list(zip(numbers, scores, strict=True))
+        for key in LISTS:
+            for number, row in self._held:
+                if key in row and not isinstance(row[key], (list, dict)):
+                    raise PredictionsError(
+                        f"{source}: line {number}: '{key}' must be a list of numbers"
+                    )
+        # Labels may come later, and are matched row by row.
+        told = read.but(labelled=False, labels=None, predicted=None, correct=None)
+        super().__init__(source, told.but(id=None, cluster=None, weight=None))
 
     def lines(self) -> Iterator[Any]:
         """Yield the rows, numbered."""
@@ -278,26 +314,13 @@ class _HeldRows(JsonLinesReader):
         """Return a row with the keys of objects within it behind their own."""
         return flat_row(content)
 
-
-def _predictions(
-    rows: Sequence[Row], numbers: Sequence[int], source: str, where: str
-) -> Predictions:
-    """Return the scores of rows with the same keys, read as those of a file are, without labels."""
-    beside = {*LABELS, *PREDICTED, CORRECT}
-    scores = [{key: value for key, value in row.items() if key not in beside} for row in rows]
-    for key in LISTS:
-        for row, number in zip(scores, numbers, strict=True):
-            if key in row and not isinstance(row[key], (list, dict)):
-                raise PredictionsError(
-                    f"{source}: line {number}: '{key}' must be a list of numbers"
-                )
-    with readable("the JSON lines", where):
-        reader = _HeldRows(scores, numbers, source)
-        chosen = choose(reader, AS_TOLD)
-        fields = list(dict.fromkeys(chosen.named(("scores",))))
-        columns = reader.everything(fields)
-        first = array_of(chosen, "scores", columns)
-        return Assembler(chosen, AS_TOLD, where, lambda: first).build(columns)
+    def predictions(self, where: str) -> Predictions:
+        """Return the scores of all rows; errors begin with `where`."""
+        with readable(self.noun, where):
+            chosen = choose(self, self.options)
+            columns = self.everything(list(dict.fromkeys(chosen.named(("scores",)))))
+            first = array_of(chosen, "scores", columns)
+            return Assembler(chosen, self.options, where, lambda: first).build(columns)
 
 
 def _confidence(row: Row, reading: Reading, where: str) -> tuple[float, int]:

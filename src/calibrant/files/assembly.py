@@ -296,8 +296,8 @@ class Assembler:
 
 
 def decimals_of(scores: FloatArray) -> int | None:
-    """Return how many decimals all numbers have; None for more than six."""
-    for decimals in range(1, 7):
+    """Return how many decimals all numbers have, at least two; None for more than six."""
+    for decimals in range(2, 7):
         scaled = scores * 10.0**decimals
         close = max(1e-6, 4 * 10.0**decimals * float(np.finfo(scores.dtype).eps))
         if np.abs(scaled - np.rint(scaled)).max() <= close:

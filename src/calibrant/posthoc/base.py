@@ -254,7 +254,7 @@ class Calibrator(Estimator):
             >>> scaling.kind_
             'probs'
             >>> same = scaling.predict_proba(test.logits[:5], kind="logits")
-            >>> abs(scaling.predict_proba(test.probs[:5]) - same).max() < 1e-6
+            >>> bool(abs(scaling.predict_proba(test.probs[:5]) - same).max() < 1e-6)
             True
         """
         logits, known, single = self._read(scores, features, kind)

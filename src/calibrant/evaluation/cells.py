@@ -318,12 +318,16 @@ class NumberCells:
     @classmethod
     def of(cls, values: FloatArray, weights: FloatArray | None = None) -> NumberCells:
         """Sum at most 2^26 finite numbers; those nearer to 0 than 2^-60 count as 0."""
-        mantissa, exponent = np.frexp(np.abs(values))
-        some = (exponent > LOWEST_EXPONENT) & (mantissa > 0)
-        mantissa = np.where(some, mantissa, 0.0)
-        within = ((2 * mantissa - 1) * TO_A_FACTOR_OF_TWO).astype(np.int64)
-        place = (exponent.astype(np.int64) - LOWEST_EXPONENT) * TO_A_FACTOR_OF_TWO + within
-        cell = np.where(some, place, 0) + np.where(values < 0, NUMBER_CELLS, 0)
+        mantissa, exponent = np.frexp(values)
+        odd = values < 2.0**LOWEST_EXPONENT  # hardly any loss is
+        if odd.any():
+            mantissa = np.where(np.abs(values) < 2.0**LOWEST_EXPONENT, 0.0, np.abs(mantissa))
+        cell = exponent.astype(np.int64) - (LOWEST_EXPONENT + 1)
+        cell *= TO_A_FACTOR_OF_TWO
+        cell += (mantissa * (2 * TO_A_FACTOR_OF_TWO)).astype(np.int64)
+        if odd.any():
+            cell[mantissa == 0] = 0
+            cell[values < 0] += NUMBER_CELLS
         return cls(*tallied(cell, 2 * NUMBER_CELLS, weights, mantissa))
 
     def __add__(self, other: NumberCells) -> NumberCells:

@@ -180,7 +180,7 @@ class Penalised:
 
             def gather(index: int) -> None:
                 place, rows = parts[index]
-                point = self._point(rows, temperatures[place])
+                point = rows.curve.evaluate(self.beta_of(temperatures[place]))
                 points[index] = point._replace(curvature=np.empty(0))  # that nobody asks for
                 sums[index] = self.objective.sums(rows, point)  # type: ignore[attr-defined]
 
@@ -189,16 +189,15 @@ class Penalised:
 
         def work(index: int) -> None:
             place, rows = parts[index]
-            point = points.pop(index, None) or self._point(rows, temperatures[place])
+            point = points.pop(index, None) or rows.curve.evaluate(
+                self.beta_of(temperatures[place])
+            )
             value, by_temperature = self._part(rows, temperatures[place], point, objective)
             share = total(rows.n, rows.weights) / every
             values[index], gradient[place] = share * value, share * by_temperature
 
         for_each(range(len(parts)), work)
         return float(values.sum()), gradient
-
-    def _point(self, rows: RowSummary, temperatures: FloatArray) -> CurvePoint:
-        return rows.curve.evaluate(self.beta_of(temperatures))
 
     def beta_of(self, temperatures: FloatArray) -> FloatArray:
         """Return the (n,) inverse temperatures of relative ones."""

@@ -221,3 +221,9 @@ def test_rows_needed_are_those_of_the_confidences(whole: cb.Predictions, tmp_pat
     assert cb.rows_needed(weighted, ece=0.03).rows == pytest.approx(plain.rows * worth, rel=0.1)
     with pytest.raises(InputError, match="hold their weights"):
         cb.rows_needed(whole, ece=0.03, weights=weights)
+
+
+def test_a_result_of_ten_thousand_rows_pickles_small() -> None:
+    found = cb.evaluate(cb.load_sample("test"))
+    assert (found.n, len(found.results)) == (10_000, 7)
+    assert len(pickle.dumps(found)) <= 300_000

@@ -276,7 +276,7 @@ class Calibrator(Estimator):
         self._checked(rows)
         if own == "probs":
             rows = Predictions.from_probs(rows, None, source="predict_proba").logits
-        elif kind is None:
+        elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1:  # mostly one number tells
             warn_of_probabilities(rows, "predict_proba")
         return rows, checked_features(self, features, int(rows.shape[0])), single
 

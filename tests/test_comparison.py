@@ -96,7 +96,7 @@ def test_ranking_by_another_metric(sets):
     assert values == sorted(values, reverse=True)
     # The metric that ranks is measured even if it was not asked for.
     few = compare(["none"], metrics=["nll"], rank_by="smce", resamples=20, **sets)
-    assert set(few["none"].evaluation.results) == {"nll", "smce", "ece"}
+    assert set(few["none"].evaluation.results) == {"nll", "smce", "ece", "accuracy"}
     by_ks = compare(["none", "temperature"], rank_by="ks", resamples=20, **sets)
     assert set(by_ks["none"].evaluation.results) == {*CORE_METRICS, "ks"}
     values = [m.evaluation["ks"].value for m in by_ks.methods]
@@ -226,9 +226,17 @@ def test_progress_is_told_of_every_method(sets):
 
 
 def test_text_has_all_methods_and_no_control_characters(everything):
-    text = str(everything)
+    text = everything.to_text(every=True)
     for name in METHODS:
         assert name in text
+    short = str(everything)
+    shown = [method.name for method in everything.shown()]
+    assert len(shown) < len(METHODS) // 2
+    assert {"none", everything.recommended, everything.best} <= set(shown)
+    assert {each.name for each in everything.verdict.alternatives} <= set(shown)
+    rows = short.partition("\n---")[2].partition("\n\n")[0].splitlines()[1:]
+    assert [row.split(" ")[0].rstrip("*") for row in rows] == shown
+    assert f"and {len(METHODS) - len(shown)} more methods" in short
     assert all(c.isprintable() or c == "\n" for c in text)
     assert everything.ranking() in text.replace("\n", " ") or everything.ranking()[:40] in text
 

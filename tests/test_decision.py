@@ -11,9 +11,10 @@ import pytest
 
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
-from calibrant.comparison.verdict import decide
+from calibrant.comparison.verdict import Verdict, decide
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.evaluate import evaluate
+from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import MetricResult
 from calibrant.evaluation.sample import RowSample, losses_of
 from calibrant.metrics.registry import METRICS
@@ -111,19 +112,22 @@ def test_who_may_be_best_in_a_mean_does_not_depend_on_the_resamples(found: Any):
     assert again.may_be_best["nll"] == found.may_be_best["nll"]
 
 
-def of(name: str, *, kept: bool = True, parameters: int = 1, **values: float) -> Any:
+def of(
+    name: str, *, kept: bool = True, parameters: int = 1, floor: float = 1.0, **values: float
+) -> Any:
     """Return a compared method with these values, each with noise of .01 by 500 resamples."""
     results, losses = {}, np.zeros(500)
     for metric, value in values.items():
         rng = np.random.default_rng(sum(map(ord, name + metric)))
         drawn = value + 0.01 * rng.normal(size=500)
-        results[metric] = MetricResult(METRICS[metric], value, value, value, replicates=drawn)
+        floors = (floor / 2, floor, 0.5) if metric == "ece" else (None, None, None)
+        results[metric] = MetricResult(METRICS[metric], value, value, value, *floors, drawn)
         if metric == "nll":  # whose noise is read off the rows, not off the resamples
             losses = value + (drawn - drawn.mean()) * 500**0.5
     return SimpleNamespace(
         name=name,
         keeps_accuracy=kept,
-        calibrator=SimpleNamespace(n_parameters=parameters),
+        calibrator=SimpleNamespace(method=name, n_parameters=parameters),
         evaluation=_Results(results, SimpleNamespace(weights=None)),
         losses={"nll": losses},
     )
@@ -131,60 +135,81 @@ def of(name: str, *, kept: bool = True, parameters: int = 1, **values: float) ->
 
 class _Results(SimpleNamespace):
     def __init__(self, results: dict[str, MetricResult], scores: Any) -> None:
+        sample = RowSample("test", "logits", 10, scores)
         super().__init__(
-            results=results, level=LEVEL, sample=RowSample("test", "logits", 10, scores)
+            results=results, n=500, sample=sample, gap=Gap(0.2, 0.1, 0.3), level=LEVEL
         )
 
     def __getitem__(self, name: str) -> MetricResult:
         return self.results[name]
 
 
-def test_likelihood_decides_first_then_ece_then_kept_classes_then_simplicity():
-    sharp = of("sharp", nll=0.3, ece=0.2, parameters=90)
-    blunt = of("blunt", nll=0.9, ece=0.0, parameters=0)
-    assert decide([blunt, sharp], LEVEL).recommended == "sharp"
-    calm = of("calm", nll=0.3, ece=0.05, parameters=91)
-    assert decide([blunt, sharp, calm], LEVEL).recommended == "calm"
-    keeper = of("keeper", nll=0.305, ece=0.055, parameters=99)
-    turner = replace_kept(calm, kept=False)
-    assert decide([blunt, turner, keeper], LEVEL).recommended == "keeper"
-    small = of("small", nll=0.306, ece=0.056, parameters=3)
-    assert decide([blunt, turner, keeper, small], LEVEL).recommended == "small"
+def prices(verdict: Verdict) -> dict[str, str]:
+    return {each.reason: each.name for each in verdict.alternatives}
 
 
-def replace_kept(method: Any, *, kept: bool) -> Any:
-    return SimpleNamespace(**vars(method) | {"keeps_accuracy": kept})
-
-
-def test_the_reasons_name_what_was_kept_at_each_step():
-    methods = [
-        of("none", nll=0.9, ece=0.3, parameters=0),
-        of("turner", nll=0.3, ece=0.05, kept=False),
-        of("big", nll=0.3, ece=0.05, parameters=40),
-        of("small", nll=0.3, ece=0.05, parameters=2),
-    ]
-    verdict = decide(methods, LEVEL)
-    assert verdict.recommended == "small"
-    assert verdict.why == (
-        "3 of 4 (turner, big and small) may have the lowest NLL; of these all 3 may have the "
-        "lowest ECE. Of those that keep every predicted class, small has the fewest parameters (2)."
+def test_auto_is_recommended_where_it_may_be_best_and_the_lowest_likelihood_elsewhere():
+    sharp, auto = of("sharp", nll=0.3, ece=0.2), of("auto", nll=0.305, ece=0.3, parameters=90)
+    assert decide([sharp, auto], LEVEL).recommended == "auto"
+    assert "It may have the lowest NLL: 0.3050, and sharp has 0.3000" in str(
+        decide([sharp, auto], LEVEL)
     )
+    assert decide([sharp, of("auto", nll=0.5, ece=0.0)], LEVEL).recommended == "sharp"
 
 
-def test_once_one_method_is_left_nothing_is_said_of_further_sets():
-    verdict = decide([of("far", nll=0.9, ece=0.01), of("sharp", nll=0.3, ece=0.2)], LEVEL)
-    assert verdict.why == (
-        "Only sharp may have the lowest NLL. It keeps every predicted class and has 1 parameter."
+def test_neither_calibration_error_nor_simplicity_nor_the_menu_decides():
+    sharp = of("sharp", nll=0.3, ece=0.2, parameters=90, kept=False)
+    others = [of("calm", nll=0.301, ece=0.0), of("small", nll=0.302, ece=0.1, parameters=0)]
+    others += [of(f"other-{i}", nll=0.31 + 0.01 * i, ece=0.1) for i in range(9)]
+    for number in range(len(others)):
+        assert decide([*others[:number], sharp], LEVEL).recommended == "sharp"
+
+
+def test_of_equal_likelihoods_the_simpler_method_is_recommended():
+    twins = [of("twin", nll=0.3, ece=0.1, parameters=p) for p in (20, 1)]
+    assert decide(twins, LEVEL).recommended == "twin"
+    assert decide(twins, LEVEL).alternatives == ()
+
+
+def test_alternatives_keep_classes_are_simple_or_calibrated_and_state_their_price():
+    sharp = of("sharp", nll=0.3, ece=0.2, parameters=90, kept=False)
+    keeper = of("keeper", nll=0.34, ece=0.2, parameters=91)
+    small = of("small", nll=0.3005, ece=0.2, parameters=2, kept=False)
+    calm = of("calm", nll=0.302, ece=0.05, parameters=92, kept=False)
+    coarse = of("coarse", nll=0.9, ece=0.0, parameters=93)
+    verdict = decide([coarse, sharp, keeper, small, calm], LEVEL)
+    wanted = {"keeps classes": "keeper", "simplest": "small", "lowest ece": "calm"}
+    assert (verdict.recommended, prices(verdict)) == ("sharp", wanted)
+    (price,) = [each.price for each in verdict.alternatives if each.name == "keeper"]
+    assert price.value == pytest.approx(0.04)
+    assert price.low < 0.04 < price.high
+    assert verdict.or_else.startswith("To keep every predicted class: keeper, for +0.0400 NLL (")
+    assert "Simplest within 0.001: small (2 parameters), for " in verdict.or_else
+    # A margin of nothing leaves no simpler one, a wide one the simplest of all.
+    assert "simplest" not in prices(decide([sharp, small], LEVEL, margin=0.0))
+    tiny = of("tiny", nll=0.5, ece=0.2, parameters=1)
+    assert prices(decide([sharp, small, tiny], LEVEL, margin=0.5))["simplest"] == "tiny"
+
+
+def test_the_first_sentence_says_what_is_still_wrong_and_what_helps():
+    off = of("off", nll=0.3, ece=0.2, floor=0.1)
+    honest, worse = (
+        of(name, nll=nll, ece=0.05, floor=0.1) for name, nll in (("a", 0.34), ("b", 1))
     )
+    first = str(decide([off, worse, honest], LEVEL)).partition(". ")[0]
+    assert first.startswith(
+        "Use off, though its confidences are still overconfident by 20.0 points"
+    )
+    assert "; a helps, for +0.0400 NLL (" in first
+    assert "can't be told" not in decide([off, honest], LEVEL).why
+    assert "none of these methods helps" in decide([off], LEVEL).lead
+    assert decide([of("fine", nll=0.3, ece=0.05, floor=0.1), worse], LEVEL).caution == ""
 
 
 def test_without_a_proper_score_the_calibration_error_decides():
     verdict = decide([of("a", ece=0.4), of("b", ece=0.1, parameters=7)], LEVEL)
     assert verdict.recommended == "b"
-    assert (
-        verdict.why
-        == "Only b may have the lowest ECE. It keeps every predicted class and has 7 parameters."
-    )
+    assert verdict.score == "ece"
 
 
 @pytest.fixture(scope="module")
@@ -202,13 +227,17 @@ def test_the_verdict_does_not_hang_on_what_is_shown(found):
         **SETS,
     )
     assert again.recommended == found.recommended == "svs"
-    assert again.verdict.why == found.verdict.why
+    assert str(again.verdict) == str(found.verdict)
 
 
 def test_json_and_print_say_the_verdict(found):
     document = json.loads(as_json(found.as_dict()))
     assert document["recommended"] == "svs"
-    assert document["why"] == found.verdict.why
+    assert document["decided_by"] == "nll"
+    for each in document["alternatives"]:
+        nll = found[each["method"]].evaluation["nll"].value - found["svs"].evaluation["nll"].value
+        assert each["price"]["value"] == pytest.approx(nll, abs=1e-12)
+    assert document["why"] == str(found.verdict)
     assert set(document["may_be_best"]) == set(found["none"].evaluation.results)
     for names in document["may_be_best"].values():
         assert names
@@ -219,7 +248,9 @@ def test_json_and_print_say_the_verdict(found):
     nll = f"{found['svs'].evaluation['nll'].value:.4f}"
     assert f"{nll}+" in line
     worse = next(line for line in text.splitlines() if line.startswith("none"))
-    assert "+" not in worse
+    own = found["none"].evaluation
+    assert f"{own['nll'].value:.4f} " in worse
+    assert worse.count("+") == 1  # its accuracy
 
 
 def test_the_best_value_of_a_metric_is_always_in_its_set(found):

@@ -262,14 +262,14 @@ def test_the_table_and_json_of_a_comparison(sets):
     document = found.as_dict()
     _, text = str(found).split("\n---", maxsplit=1)
     lines = {line.split()[0].rstrip("*"): line for line in text.split("\n\n")[0].splitlines()[1:]}
-    table = ("ece", "adaece", "smce", "nll", "brier")
+    table = ("ece", "adaece", "smce", "nll", "brier", "accuracy")
     assert [entry["method"] for entry in document["methods"]] == [m.name for m in found.methods]
     values = {}
     for method in found.methods:
         p = np.asarray(method.calibrator.predict_proba(test.logits))
         plain = values[method.name] = Plain(p, test.labels)
         cells = lines[method.name].split()
-        marked = [cell.endswith("+") for cell in cells[1:6]]
+        marked = [cell.endswith("+") for cell in cells[1:7]]
         assert marked == [method.name in document["may_be_best"][name] for name in table]
         cells = [cell.rstrip("+") for cell in cells]
         shown = [plain.values[n] for n in ("ece", "adaece")]
@@ -277,8 +277,9 @@ def test_the_table_and_json_of_a_comparison(sets):
         assert cells[4:6] == [printed(n, plain.values[n]) for n in ("nll", "brier")]
         kept = bool((plain.said == test.logits.argmax(axis=1)).all())
         parameters = {"none": 0, "temperature": 1, "vector": 8}[method.name]
-        assert cells[6:8] == ["yes" if kept else "no", str(parameters)]
-        assert cells[8] == f"{method.fit_seconds:.2f}"
+        assert cells[6] == printed("accuracy", plain.values["accuracy"])
+        assert cells[7:9] == ["yes" if kept else "no", str(parameters)]
+        assert cells[9] == f"{method.fit_seconds:.2f}"
         entry = next(e for e in document["methods"] if e["method"] == method.name)
         assert (entry["parameters"], entry["keeps_accuracy"]) == (parameters, kept)
         for name, value in plain.values.items():

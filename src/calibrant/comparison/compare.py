@@ -11,8 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.comparison.comparison import UNCALIBRATED, Comparison, Network
-from calibrant.comparison.verdict import DECIDING, ComparedMethod
+from calibrant.comparison.comparison import Comparison, Network
+from calibrant.comparison.verdict import (
+    DECIDING,
+    MARGIN,
+    UNCALIBRATED,
+    ComparedMethod,
+    decide,
+)
 from calibrant.core.arrays import namespace, to_numpy
 from calibrant.core.errors import (
     CalibrantError,
@@ -50,6 +56,7 @@ def compare(
     test: Predictions,
     metrics: Sequence[str] | str | None = None,
     rank_by: str = "ece",
+    margin: float = MARGIN,
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
@@ -67,6 +74,8 @@ def compare(
         test: rows to measure on.
         metrics: as `evaluate` takes them; what the verdict rests on is measured in any case.
         rank_by: the metric to rank by; the verdict doesn't depend on it.
+        margin: difference in NLL that doesn't matter: the verdict names the simplest method within
+            it.
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
         seed: of the resamples.
@@ -185,6 +194,7 @@ def compare(
         entries,
         skipped,
         Network(network, resamples, seed, *before_fit),
+        decide(entries, level, margin),
     )
 
 

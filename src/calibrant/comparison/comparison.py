@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from calibrant.comparison.verdict import (
+    UNCALIBRATED,
     ComparedMethod,
     DifferenceToBest,
     Verdict,
-    decide,
     differences_to_best,
 )
 from calibrant.core.result import Result
@@ -29,14 +29,13 @@ from calibrant.evaluation.results import (
 )
 from calibrant.evaluation.sample import Sample
 from calibrant.metrics.metric_types import Metric, RowsMetric
-from calibrant.posthoc.temperature.scaling import Uncalibrated
 
-# The method that leaves the network's own confidences as they are.
-UNCALIBRATED = Uncalibrated.method
 # A sentence names no more methods than this.
 NAMED = 5
 # What the printed table shows; everything is in `Comparison.as_dict`.
-TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier")
+TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "top_nll", "brier", "accuracy")
+# Of more methods than this the printed table shows the ones to choose from only.
+MOST_SHOWN = 12
 # Beside the numbers of those that may be the best in a column.
 MAY_BE_BEST = "+"
 
@@ -70,6 +69,7 @@ class Comparison(Result):
         methods: sorted by it, best first.
         skipped: method to the reason why it could not take part.
         network: the test rows before recalibration, and what `evaluate` was told.
+        verdict: which method to use, and why; see `calibrant.comparison.verdict` for the rule.
 
     Examples:
         >>> import calibrant as cb
@@ -87,6 +87,7 @@ class Comparison(Result):
     methods: list[ComparedMethod]
     skipped: dict[str, str]
     network: Network
+    verdict: Verdict
 
     def __getitem__(self, name: str) -> ComparedMethod:
         """Return the part of one method.
@@ -119,11 +120,6 @@ class Comparison(Result):
     @cached_property
     def _differences(self) -> dict[str, dict[str, DifferenceToBest]]:
         return {}
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """Which method to use, and why; see `calibrant.comparison.verdict` for the rule."""
-        return decide(self.methods, self.methods[0].evaluation.level)
 
     @property
     def recommended(self) -> str:
@@ -193,8 +189,7 @@ class Comparison(Result):
 
     def headline(self) -> str:
         """Return which method to use, and why."""
-        lead = f"Use {self.recommended}. {self.verdict.why} " if len(self.methods) > 1 else ""
-        return f"{lead}{self.ranking()}"
+        return str(self.verdict) if len(self.methods) > 1 else self.ranking()
 
     def ranking(self, metric: str | None = None) -> str:
         """Return who is best by the metric that ranks or by another, in one or two sentences."""
@@ -227,9 +222,7 @@ class Comparison(Result):
                 for method in self.methods
             ],
             "rank_by": self.rank_by,
-            "recommended": self.recommended,
-            "why": self.verdict.why,
-            "may_be_best": self.may_be_best,
+            **self.verdict.as_dict(),
             "headline": self.ranking(),
             "best": self.best,
             "tied_with_best": self.tied_with_best,
@@ -241,13 +234,36 @@ class Comparison(Result):
         """Return the name of the method with the best value of a metric."""
         return min(self.methods, key=lambda method: method.evaluation[metric].cost).name
 
-    def as_table(self) -> Table:
-        """Return the table that it prints, a method a row."""
+    def shown(self) -> list[ComparedMethod]:
+        """Return the methods to choose from: of few methods all of them.
+
+        Of many these are the recommended one, the best one, `none`, the verdict's alternatives, and
+        of each family the best in the score that decides.
+        """
+        if len(self.methods) <= MOST_SHOWN:
+            return self.methods
+        score = self.verdict.score
+        names = {self.recommended, self.best, UNCALIBRATED}
+        names |= {each.name for each in self.verdict.alternatives}
+        families: set[str] = set()
+        for method in sorted(self.methods, key=lambda method: method.evaluation[score].cost):
+            facts = method.calibrator.facts
+            if facts is not None and facts.family not in families:
+                families.add(facts.family)
+                names.add(method.name)
+        return [method for method in self.methods if method.name in names]
+
+    def as_table(self, *, every: bool = True) -> Table:
+        """Return the table, a method a row.
+
+        Args:
+            every: whether it holds all methods, or only those to choose from (`shown`).
+        """
         shown = [metric.name for metric in _shown(self)]
         # A mark has a place of its own, so that the numbers align.
         titles = [metric.title + " " for metric in _shown(self)]
         rows: list[list[str]] = []
-        for method in self.methods:
+        for method in self.methods if every else self.shown():
             mark = "*" if method.name in (self.best, *self.tied_with_best) else ""
             measured = [method.evaluation[name] for name in shown]
             rows.append(
@@ -262,20 +278,31 @@ class Comparison(Result):
         head = ["method", *titles, "kept", "params", "fit s"]
         return Table(head, rows, notes=_legend(self))
 
-    def __str__(self) -> str:
-        table = self.as_table()
+    def to_text(self, *, every: bool = False) -> str:
+        """Return what it prints: the verdict, the table, what was left out.
+
+        Args:
+            every: whether the table holds all methods, or only those to choose from (`shown`).
+        """
+        table, several = self.as_table(every=every), len(self.methods) > 1
+        left = len(self.methods) - len(table.rows)
         parts = [
-            wrap(f"Use {self.recommended}. {self.verdict.why}") if len(self.methods) > 1 else "",
+            wrap(self.verdict.lead) if several else "",
+            wrap(self.verdict.or_else) if several else "",
             wrap(self.ranking()),
             f"fit on {self.fit_source} ({counted(self.fit_rows, 'row')}), "
             f"measured on {self.test_source} ({counted(self.test_rows, 'row')})",
             wrap(weighing(self.methods[0].evaluation)),
             table.to_text(),
+            f"and {counted(left, 'more method')}, none the best of its family" if left else "",
             wrap(table.notes),
             _said_of_each(self.skipped.items(), " left out"),
             _said_of_each((m.name, text) for m in self.methods for text in m.warnings),
         ]
         return "\n\n".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return self.to_text()
 
 
 def _said_of_each(said: Iterable[tuple[str, str]], verb: str = "") -> str:

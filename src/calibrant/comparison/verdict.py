@@ -1,18 +1,20 @@
-"""The verdict of a comparison: one method to use, and why.
+"""The verdict of a comparison: one method to use, why, and what its alternatives cost.
 
-People compare methods to decide. The rule, in the order in which it asks:
+People compare methods to decide. The rule:
 
-1. Likelihood first. Keep the methods that may be the best in NLL (95 % set, multiple comparisons
-   with the best). The top-label form has no NLL: there all are kept.
-2. Of these, keep those that may be the best in ECE.
-3. Of these, keep those that leave every predicted class as it is, if there are any.
-4. Of these, take the one with the fewest parameters, and of equally many the one with the lowest
-   NLL.
+1. A proper score decides: the NLL, or of top labels the log loss of being right. It can't be
+   improved by throwing information away, and has far less noise than a calibration error.
+2. `auto` is recommended if it was compared and may be the best in that score (95 % set, multiple
+   comparisons with the best); else the method of the lowest score. So a comparison recommends what
+   `fit` would do, whatever else is on the menu.
+3. Alternatives are named with their price, the paired difference in the score: the best method that
+   keeps every predicted class; the simplest one within a margin that matters; the one of the lowest
+   calibration error among those that may be the best in the score.
+4. If the recommended confidences are off by more than noise, the first sentence says so, and which
+   method helps.
 
-A proper score comes first because it can't be improved by throwing information away, and because it
-has far less noise than an ECE; simplicity comes last because it only decides between methods which
-these rows can't tell apart. Who may be the best in NLL is computed from the rows, not from
-resamples (`calibrant.evaluation.best_set`), so the seed has no say in it. What the rule costs and
+Who may be the best in a mean is computed from the rows, not from resamples
+(`calibrant.evaluation.best_set`), so the seed has no say in the verdict. What the rule costs and
 gives is simulated in `docs/verdict.md`.
 """
 
@@ -21,26 +23,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.core.text import counted, listed
+from calibrant.core.text import counted
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
-from calibrant.evaluation.results import Evaluation, MetricResult
+from calibrant.evaluation.formatting import (
+    difference_with_interval,
+    percent,
+    sentence,
+    show,
+    with_unit,
+)
+from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of
 from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
-from calibrant.metrics.metric_types import MeanMetric
+from calibrant.metrics.metric_types import MeanMetric, Metric
+from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.by_margin import MarginTemperature
+from calibrant.posthoc.temperature.scaling import Uncalibrated
 
-# The first of these that was measured decides before the calibration error does.
-PROPER_SCORES = ("nll", "brier")
+# The method that leaves the network's own confidences as they are, and the one that `fit` takes.
+UNCALIBRATED, AUTO = Uncalibrated.method, AutoCalibrator.method
+# The first of these that was measured decides.
+PROPER_SCORES = ("nll", "top_nll", "brier")
 CALIBRATION = "ece"
 # What a verdict rests on; `compare` measures them whatever else is asked for.
-DECIDING = (PROPER_SCORES[0], CALIBRATION)
-NAMED = 4
+DECIDING = ("nll", CALIBRATION, "accuracy")
+# Differences in the score that matter to nobody, in nats.
+MARGIN = 1e-3
+Reason = Literal["keeps classes", "simplest", "lowest ece", "helps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,18 +170,69 @@ def pair_p_values(differences: FloatArray, replicates: FloatArray) -> FloatArray
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """A method to use instead of the recommended one.
+
+    Attributes:
+        name: the method.
+        reason: why one might.
+        price: its score less that of the recommended method, on the same rows; above 0 is worse.
+    """
+
+    name: str
+    reason: Reason
+    price: PairedDifference
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Which method to use.
 
     Attributes:
         recommended: its name.
-        why: two sentences, of what was kept at each step of the rule.
+        caution: what is still wrong with its confidences and what helps, as a clause; "" if
+            nothing is.
+        why: sentences: its score, whether its confidences are honest, what becomes of predictions.
+        or_else: sentences of the alternatives; "" if there are none.
+        alternatives: other methods with their prices.
+        score: the metric that decided.
         may_be_best: metric to the names of the methods that may be the best in it, best first.
     """
 
     recommended: str
+    caution: str
     why: str
+    or_else: str
+    alternatives: Sequence[Alternative]
+    score: str
     may_be_best: Mapping[str, Sequence[str]]
+
+    @property
+    def lead(self) -> str:
+        """The method to use, and the reasons."""
+        return f"Use {self.recommended}{f', {self.caution}' if self.caution else ''}. {self.why}"
+
+    @property
+    def reasons(self) -> str:
+        """All sentences but the one that names the method."""
+        parts = (self.caution and sentence(self.caution), self.why, self.or_else)
+        return " ".join(part for part in parts if part)
+
+    def __str__(self) -> str:
+        return f"{self.lead} {self.or_else}".strip()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        return {
+            "recommended": self.recommended,
+            "why": str(self),
+            "decided_by": self.score,
+            "alternatives": [
+                {"method": each.name, "reason": each.reason, "price": vars(each.price)}
+                for each in self.alternatives
+            ],
+            "may_be_best": {metric: list(names) for metric, names in self.may_be_best.items()},
+        }
 
 
 def best_sets(methods: Sequence[ComparedMethod], level: float) -> dict[str, list[str]]:
@@ -197,66 +263,167 @@ def _best_set(methods: Sequence[ComparedMethod], metric: str, level: float) -> l
     return [methods[i].name for i in order if may[i]]
 
 
-def decide(methods: Sequence[ComparedMethod], level: float) -> Verdict:
+def decide(methods: Sequence[ComparedMethod], level: float, margin: float = MARGIN) -> Verdict:
     """Return the method to use, by the rule of this module.
 
     Args:
         methods: at least one, with evaluations on the same resamples.
         level: probability that each set of best methods holds the truly best one.
+        margin: difference in the score that doesn't matter, in its unit.
     """
     sets = best_sets(methods, level)
-    kept = list(methods)
-    said: list[str] = []
-    score = next((name for name in PROPER_SCORES if name in sets), None)
-    for metric in (score, CALIBRATION):
-        if metric is None or metric not in sets or (said and len(kept) == 1):
-            continue
-        # The set of those that are left: the best of all may have been left out before.
-        among = _best_set(kept, metric, level)
-        title = methods[0].evaluation[metric].metric.title
-        said.append(f"{_share(among, kept)} may have the lowest {title}")
-        kept = [method for method in kept if method.name in among]
-    keeping = [method for method in kept if method.keeps_accuracy]
-    proper = score or CALIBRATION
+    score = next((name for name in (*PROPER_SCORES, CALIBRATION) if name in sets), min(sets))
+    by_score = sorted(methods, key=lambda m: (m.evaluation[score].cost, m.calibrator.n_parameters))
+    ours = next((m for m in by_score if m.calibrator.method == AUTO), by_score[0])
+    chosen = ours if ours.name in sets[score] else by_score[0]
 
-    def simplicity(method: ComparedMethod) -> tuple[int, float]:
-        cost = method.evaluation[proper].cost if proper in sets else 0.0
-        return method.calibrator.n_parameters, cost
+    def price(method: ComparedMethod) -> PairedDifference:
+        return _difference(method, chosen, score, level)
 
-    chosen = min(keeping or kept, key=simplicity)
-    return Verdict(chosen.name, _why(chosen, said, kept, keeping), sets)
+    others = [method for method in by_score if method is not chosen]
+    found: list[Alternative] = []
+
+    def offer(method: ComparedMethod | None, reason: Reason) -> None:
+        if method is not None:
+            found.append(Alternative(method.name, reason, price(method)))
+
+    if state_of(chosen.evaluation) not in ("honest", "unknown"):
+        offer(next((m for m in others if state_of(m.evaluation) == "honest"), None), "helps")
+    if not chosen.keeps_accuracy:
+        offer(next((m for m in others if m.keeps_accuracy), None), "keeps classes")
+    offer(_simplest(chosen, others, score, margin), "simplest")
+    offer(_calibrated(chosen, others, sets[score], level), "lowest ece")
+    own = next((m for m in methods if m.name == UNCALIBRATED and m is not chosen), None)
+    return Verdict(
+        chosen.name,
+        _caution(chosen, found, score),
+        _why(chosen, by_score[0], own, score, level),
+        _or_else(found, {method.name: method for method in methods}, score, margin),
+        tuple(found),
+        score,
+        sets,
+    )
 
 
-def _share(among: Sequence[str], of: Sequence[ComparedMethod]) -> str:
-    """Return how many of the methods are left, and which if they are few."""
-    if len(among) == 1:
-        return f"only {among[0]}" if len(of) > 1 else among[0]
-    if len(among) == len(of):
-        return f"all {len(of)}"
-    names = f" ({listed(among)})" if len(among) <= NAMED else ""
-    return f"{len(among)} of {len(of)}{names}"
+def _difference(
+    first: ComparedMethod, second: ComparedMethod, metric: str, level: float
+) -> PairedDifference:
+    one, other = first.evaluation[metric], second.evaluation[metric]
+    values = one.value, other.value
+    return paired_difference(one.replicates, other.replicates, values, level)
+
+
+def _simplest(
+    chosen: ComparedMethod, others: Sequence[ComparedMethod], score: str, margin: float
+) -> ComparedMethod | None:
+    """Return the method of the fewest parameters that costs no more than the margin."""
+    most = chosen.evaluation[score].cost + margin
+    simpler = [
+        method
+        for method in others
+        if method.calibrator.n_parameters < chosen.calibrator.n_parameters
+        and method.evaluation[score].cost <= most
+    ]
+    return min(simpler, key=lambda method: method.calibrator.n_parameters, default=None)
+
+
+def _calibrated(
+    chosen: ComparedMethod,
+    others: Sequence[ComparedMethod],
+    may_be_best: Sequence[str],
+    level: float,
+) -> ComparedMethod | None:
+    """Return the method of the lowest calibration error that the score doesn't mind.
+
+    None if it is no lower than that of the chosen method by more than noise.
+    """
+    able = [m for m in others if m.name in may_be_best and CALIBRATION in m.evaluation.results]
+    if not able or CALIBRATION not in chosen.evaluation.results:
+        return None
+    best = min(able, key=lambda method: method.evaluation[CALIBRATION].value)
+    return best if _difference(best, chosen, CALIBRATION, level).high < 0 else None
+
+
+def _caution(chosen: ComparedMethod, found: Sequence[Alternative], score: str) -> str:
+    """Return what is still wrong with the chosen confidences, and what helps."""
+    if state_of(chosen.evaluation) in ("honest", "unknown"):
+        return ""
+    text = f"though its confidences are still {finding(chosen.evaluation)}"
+    helper = next((each for each in found if each.reason == "helps"), None)
+    if helper is None:
+        return f"{text}; none of these methods helps, more rows to fit on may"
+    return f"{text}; {helper.name} helps, {_for(helper.price, chosen.evaluation[score])}"
+
+
+def _for(price: PairedDifference, result: MetricResult) -> str:
+    """Return a price as in "for +0.0031 NLL (0.0011 to 0.0051)"."""
+    difference, _, interval = difference_with_interval(result.metric, price.ends).partition(" (")
+    return f"for {difference} {result.metric.title} ({interval}"
 
 
 def _why(
     chosen: ComparedMethod,
-    said: Sequence[str],
-    kept: Sequence[ComparedMethod],
-    keeping: Sequence[ComparedMethod],
+    lowest: ComparedMethod,
+    own: ComparedMethod | None,
+    score: str,
+    level: float,
 ) -> str:
-    """Return the two sentences that give the reasons."""
-    first = "; of these ".join(said)
-    first = f"{first[0].upper()}{first[1:]}." if first else ""
-    has = f"has {counted(chosen.calibrator.n_parameters, 'parameter')}"
-    fewest = f"has the fewest parameters ({chosen.calibrator.n_parameters})"
-    if len(kept) == 1:
-        keeps = "keeps every predicted class" if chosen.keeps_accuracy else "changes some classes"
-        second = f"It {keeps} and {has}."
-    elif not keeping:
-        second = f"None of these keeps every predicted class; {chosen.name} {fewest}."
-    elif len(keeping) == 1:
-        second = f"Only {chosen.name} keeps every predicted class; it {has}."
-    elif len(keeping) < len(kept):
-        second = f"Of those that keep every predicted class, {chosen.name} {fewest}."
+    """Return the sentences that give the reasons."""
+    result = chosen.evaluation[score]
+    metric, value = result.metric, with_unit(result.metric, result.value)
+    if chosen is lowest:
+        text = f"It has the lowest {metric.title}: {value}"
     else:
-        second = f"All keep every predicted class; {chosen.name} {fewest}."
-    return f"{first} {second}".strip()
+        best = with_unit(metric, lowest.evaluation[score].value)
+        text = f"It may have the lowest {metric.title}: {value}, and {lowest.name} has {best}"
+    if own is not None:
+        difference = _difference(chosen, own, score, level)
+        text += f"; that is {_compared(metric, difference)} than {own.name}"
+    said = [f"{text}."]
+    if state_of(chosen.evaluation) == "honest":
+        said.append("Its confidences can't be told from perfectly calibrated ones.")
+    if chosen.keeps_accuracy:
+        said.append("It keeps every predicted class.")
+    elif own is not None and "accuracy" in chosen.evaluation.results:
+        accuracy = chosen.evaluation["accuracy"].metric
+        difference = _difference(chosen, own, "accuracy", level)
+        said.append(
+            "It changes some predicted classes: its accuracy, "
+            f"{percent(chosen.evaluation.accuracy)} %, is {_compared(accuracy, difference)} than "
+            f"{own.name}'s."
+        )
+    else:
+        said.append("It changes some predicted classes.")
+    return " ".join(said)
+
+
+def _compared(metric: Metric, difference: PairedDifference) -> str:
+    """Return a difference in words, as in "0.0605 lower (0.0520 to 0.0697)"."""
+    value, low, high = difference.ends
+    word = "higher"
+    if value < 0:
+        value, low, high, word = -value, -high, -low, "lower"
+    unit = " points" if metric.percent else ""
+    return f"{show(metric, value)}{unit} {word} ({show(metric, low)} to {show(metric, high)})"
+
+
+def _or_else(
+    found: Sequence[Alternative], methods: Mapping[str, ComparedMethod], score: str, margin: float
+) -> str:
+    """Return the sentences of the alternatives."""
+    said: list[str] = []
+    for each in found:
+        method = methods[each.name]
+        result = method.evaluation[score]
+        name, price = each.name, _for(each.price, result)
+        if each.reason == "keeps classes":
+            said.append(f"To keep every predicted class: {name}, {price}.")
+        elif each.reason == "simplest":
+            parameters = counted(method.calibrator.n_parameters, "parameter")
+            said.append(f"Simplest within {margin:g}: {name} ({parameters}), {price}.")
+        elif each.reason == "lowest ece":
+            ece = method.evaluation[CALIBRATION]
+            said.append(
+                f"Lower in {ece.metric.title}: {name}, {with_unit(ece.metric, ece.value)}, {price}."
+            )
+    return " ".join(said)

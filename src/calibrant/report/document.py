@@ -272,7 +272,7 @@ def comparison_document(comparison: Comparison) -> Document:
         "best": comparison.best,
         "tied_with_best": comparison.tied_with_best,
         "recommended": comparison.recommended,
-        "why": typeset(comparison.verdict.why),
+        "why": typeset(comparison.verdict.reasons),
         "may_be_best": comparison.may_be_best,
         "words_by": {name: _words_by(comparison, name) for name in metrics},
         "skipped_methods": comparison.skipped,

@@ -273,3 +273,13 @@ def test_p_values_of_many_pairs_are_those_of_each_pair():
             for j in range(i + 1, 4)
         ]
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
+def test_bare_arrays_are_refused_with_what_to_pass(sets):
+    pair = (sets["fit"].logits, sets["fit"].labels)
+    with pytest.raises(InputError, match=r"Predictions\.from_logits\(logits, labels\)"):
+        compare(["none"], fit=pair, test=sets["test"])
+    with pytest.raises(InputError, match="Predictions for test, not tuple"):
+        compare(["none"], fit=sets["fit"], test=pair)
+    with pytest.raises(InputError, match="margin must be at least 0"):
+        compare(["none"], margin=-1.0, **sets)

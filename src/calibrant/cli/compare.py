@@ -67,6 +67,10 @@ class CompareOptions:
         metavar="METRIC",
         complete=complete_metric,
     )
+    margin: float | None = option(
+        None,
+        "The simplest method within this much NLL of the recommended one is named. Default: .001.",
+    )
     seeds: str | None = option(
         None, "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.", metavar="SEEDS"
     )
@@ -76,6 +80,9 @@ class CompareOptions:
 class ComparedOptions(ReportOptions):
     """Where a comparison is written."""
 
+    every: bool = option(
+        False, "Show all methods, not only those to choose from.", "--all", panel=OUTPUT
+    )
     table: list[Path] = option(
         [],
         "Over several data sets: write the table here, as .tex, .md or .csv; may be repeated.",
@@ -126,10 +133,11 @@ def compare(
         with_settings(_method_names(options.methods), options.settings),
         **vars(draw) | {"metrics": names_in(draw.metrics) or None},
         rank_by=options.rank_by or "ece",
+        **({} if options.margin is None else {"margin": options.margin}),
     )
     if output.report is not None:
         result.to_html(output.report)
-    emit(str(result), result.as_dict(), output.json)
+    emit(result.to_text(every=output.every), result.as_dict(), output.json)
 
 
 def _compared(fit: Predictions, test: Predictions, methods: Sequence[Any], **options: Any) -> Any:

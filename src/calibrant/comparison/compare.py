@@ -49,6 +49,7 @@ from calibrant.predictions.scoring import score_rows
 MOST_NUMBERS = 1 << 26
 
 
+# Parameters: two sets, what is compared on them, and how `evaluate` draws.
 def compare(
     methods: Sequence[str | Calibrator] | str = "all",
     *,
@@ -82,7 +83,7 @@ def compare(
         progress: called with the name of each method before it is fitted, in their order.
 
     Raises:
-        InputError: no method, or sets that don't fit together.
+        InputError: no method, rows that aren't `Predictions`, or sets that don't fit together.
         UnknownMethodError: no such method or metric.
         PredictionsError: no labels.
 
@@ -93,6 +94,10 @@ def compare(
         >>> found.recommended, found.best, found.tied_with_best  # nothing else is as good
         ('smart', 'smart', [])
     """
+    for name, rows in (("fit", fit), ("test", test)):
+        _check_kind(name, rows)
+    if not margin >= 0:
+        raise InputError(f"margin must be at least 0, not {margin:g}")
     if None in (fit.n_classes, test.n_classes) and fit.n_classes != test.n_classes:
         top, other = (fit, test) if fit.n_classes is None else (test, fit)
         raise InputError(
@@ -196,6 +201,16 @@ def compare(
         Network(network, resamples, seed, *before_fit),
         decide(entries, level, margin),
     )
+
+
+def _check_kind(name: str, rows: object) -> None:
+    """Raise `InputError` unless rows are `Predictions`: bare arrays may be logits or not."""
+    if not isinstance(rows, Predictions):
+        raise InputError(
+            f"compare needs Predictions for {name}, not {type(rows).__name__}: wrap arrays with "
+            "Predictions.from_logits(logits, labels) or Predictions.from_probs(probs, labels), and "
+            "of Shards take a sample"
+        )
 
 
 def _workers(methods: int, fit: Predictions, test: Predictions) -> int:

@@ -31,10 +31,8 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.text import counted
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.formatting import (
-    difference_with_interval,
     percent,
     sentence,
-    show,
     with_unit,
 )
 from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of
@@ -357,8 +355,9 @@ def _caution(chosen: ComparedMethod, found: Sequence[Alternative], score: str) -
 
 def _for(price: PairedDifference, result: MetricResult) -> str:
     """Return a price as in "for +0.0031 NLL (0.0011 to 0.0051)"."""
-    difference, _, interval = difference_with_interval(result.metric, price.ends).partition(" (")
-    return f"for {difference} {result.metric.title} ({interval}"
+    value, low, high = (_digits(result.metric, end) for end in price.ends)
+    sign = "+" if price.value > 0 else ""
+    return f"for {sign}{value} {result.metric.title} ({low} to {high})"
 
 
 def _why(
@@ -404,7 +403,15 @@ def _compared(metric: Metric, difference: PairedDifference) -> str:
     if value < 0:
         value, low, high, word = -value, -high, -low, "lower"
     unit = " points" if metric.percent else ""
-    return f"{show(metric, value)}{unit} {word} ({show(metric, low)} to {show(metric, high)})"
+    return (
+        f"{_digits(metric, value)}{unit} {word} ({_digits(metric, low)} to {_digits(metric, high)})"
+    )
+
+
+def _digits(metric: Metric, value: float) -> str:
+    """Return a difference with as many digits as sentences have, a small one too."""
+    text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
+    return text.lstrip("-") if float(text) == 0 else text
 
 
 def _or_else(

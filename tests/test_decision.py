@@ -136,9 +136,7 @@ def of(
 class _Results(SimpleNamespace):
     def __init__(self, results: dict[str, MetricResult], scores: Any) -> None:
         sample = RowSample("test", "logits", 10, scores)
-        super().__init__(
-            results=results, n=500, sample=sample, gap=Gap(0.2, 0.1, 0.3), level=LEVEL
-        )
+        super().__init__(results=results, n=500, sample=sample, gap=Gap(0.2, 0.1, 0.3), level=LEVEL)
 
     def __getitem__(self, name: str) -> MetricResult:
         return self.results[name]

@@ -186,21 +186,6 @@ class Predictions(RowTable):
             )
         return self.scores
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        names, clusters = self.class_names or (), self.clusters
-        facts = {
-            "rows": str(self.n),
-            "scores": self.form,
-            "classes": "" if self.n_classes is None else str(self.n_classes),
-            "class names": f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
-            "labels": "unknown" if self.known_labels is None else "known",
-            "features": "" if self.features is None else str(self.features.shape[1]),
-            "weights": "" if self.weights is None else "one a row",
-            "clusters": "" if clusters is None else str(len(np.unique(clusters))),
-        }
-        return facts_html(f"Predictions {self.source}", facts)
-
     # --- one event
 
     def as_binary(self) -> Self:

@@ -28,8 +28,10 @@ def large_metrics() -> dict[str, Any]:
     right = rng.random(len(confidence)) < confidence
     timings = in_turn(
         {
-            "smece": lambda: cb.smooth_ece(confidence, right, kind="confidence"),
-            "smce": lambda: cb.smooth_calibration_error(confidence, right, kind="confidence"),
+            "smece": lambda: cb.metrics.smooth_ece(confidence, right, kind="confidence"),
+            "smce": lambda: cb.metrics.smooth_calibration_error(
+                confidence, right, kind="confidence"
+            ),
         },
         3,
     )

@@ -130,9 +130,9 @@ class Bench:
         """Time a metric of (N, K) probabilities; the softmax is outside the clock."""
         probs, labels = self.probs, self.test_rows.labels
         ours = {
-            "ece": cb.expected_calibration_error,
-            "smece": cb.smooth_ece,
-            "smce": cb.smooth_calibration_error,
+            "ece": cb.metrics.expected_calibration_error,
+            "smece": cb.metrics.smooth_ece,
+            "smce": cb.metrics.smooth_calibration_error,
         }[name]
         found, missing = self._peers(name, peers.MEASURES.get(name, {}))
         calls: dict[str, Callable[[], Any]] = {
@@ -156,7 +156,7 @@ class Bench:
 
         def ours() -> float:
             scores = score_top(cb.Predictions.from_logits(rows.logits, rows.labels))
-            return cb.expected_calibration_error(
+            return cb.metrics.expected_calibration_error(
                 scores.confidence, scores.correct, kind="confidence"
             )
 
@@ -190,11 +190,11 @@ class Bench:
         makers: dict[str, Callable[[], Any]] = {
             "temperature": cb.TemperatureScaling,
             # Its cross-validation, which peers don't have, is five fits more.
-            "vector": lambda: cb.VectorScaling(guard=False),
-            "svs": cb.StructuredVectorScaling,
-            "sms": cb.StructuredMatrixScaling,
-            "isotonic": cb.IsotonicRegression,
-            "histogram": cb.HistogramBinning,
+            "vector": lambda: cb.posthoc.VectorScaling(guard=False),
+            "svs": cb.posthoc.StructuredVectorScaling,
+            "sms": cb.posthoc.StructuredMatrixScaling,
+            "isotonic": cb.posthoc.IsotonicRegression,
+            "histogram": cb.posthoc.HistogramBinning,
             "smart": cb.SMART,
         }
         found, missing = self._peers(name, peers.FITS.get(name, {}))
@@ -266,7 +266,7 @@ class Bench:
 def far_from_optimum(model: Any, rows: Rows) -> str:
     """Return why a linear map isn't the optimum of its objective; empty if it is."""
     n, classes = rows.logits.shape
-    if isinstance(model, cb.VectorScaling):
+    if isinstance(model, cb.posthoc.VectorScaling):
         beta, ridge = cb.TemperatureScaling().fit(*rows).beta_, model.ridge / n
         weight = model.weight_ / beta
     else:

@@ -14,7 +14,33 @@ from typer.testing import CliRunner
 import calibrant as cb
 from calibrant.cli.app import app
 from calibrant.core.errors import InputError, LooksLikeProbabilitiesWarning, PredictionsError
-from calibrant.metrics.cox import calibration_in_the_large
+from calibrant.metrics import (
+    accuracy,
+    adaptive_calibration_error,
+    aurc,
+    average_calibration_error,
+    brier_score,
+    calibration_in_the_large,
+    calibration_slope_intercept,
+    corp_decomposition,
+    debiased_expected_calibration_error,
+    debiased_rms_calibration_error,
+    eaurc,
+    ece_sweep,
+    expected_calibration_error,
+    kde_ece,
+    ks_error,
+    maximum_calibration_error,
+    mmce,
+    murphy_decomposition,
+    negative_log_likelihood,
+    overconfidence_error,
+    risk_coverage,
+    rms_calibration_error,
+    smooth_calibration_error,
+    smooth_ece,
+    underconfidence_error,
+)
 from calibrant.metrics.registry import POSITIVE_METRICS
 
 
@@ -53,7 +79,7 @@ def test_nothing_is_lost_next_to_0_and_1():
     odds = np.array([-300.0, -40.0, 40.0, 300.0])
     made = cb.Predictions.from_binary(odds, [0, 0, 1, 1], kind="logit")
     np.testing.assert_array_equal(made.one_score, odds)
-    np.testing.assert_array_equal(cb.sample_of(made).scores.nll < 1e-17, True)
+    np.testing.assert_array_equal(cb.scale.sample_of(made).scores.nll < 1e-17, True)
     tiny = np.array([0.0, 1e-30, 1e-12, 1 - 1e-12, 1.0])
     made = cb.Predictions.from_binary(tiny, [0, 0, 0, 1, 1])
     np.testing.assert_array_equal(made.one_score, tiny)
@@ -210,7 +236,9 @@ def test_measures_of_the_positive_class_need_binary_predictions(rows):
     assert not set(POSITIVE_METRICS) & set(cb.evaluate(two, metrics="all", resamples=20).results)
     assert found.positive is None
     assert found.as_dict()["positive"] is None
-    in_cells = cb.evaluate(cb.in_cells(cb.sample_of(two)), metrics=["ece_positive"], resamples=2)
+    in_cells = cb.evaluate(
+        cb.scale.in_cells(cb.scale.sample_of(two)), metrics=["ece_positive"], resamples=2
+    )
     assert "have to be declared" in in_cells.skipped["ece_positive"]
 
 
@@ -241,13 +269,13 @@ def test_calibration_in_the_large_is_the_function_of_that_name(rows):
 
 
 ONE_DIMENSIONAL = [
-    cb.expected_calibration_error, cb.adaptive_calibration_error, cb.smooth_calibration_error,
-    cb.smooth_ece, cb.ks_error, cb.kde_ece, cb.mmce, cb.ece_sweep, cb.maximum_calibration_error,
-    cb.average_calibration_error, cb.rms_calibration_error, cb.debiased_rms_calibration_error,
-    cb.debiased_expected_calibration_error, cb.overconfidence_error, cb.underconfidence_error,
-    cb.corp_decomposition, cb.murphy_decomposition, cb.calibration_slope_intercept,
-    cb.calibration_in_the_large, cb.risk_coverage, cb.aurc, cb.eaurc, cb.negative_log_likelihood,
-    cb.brier_score, cb.accuracy,
+    expected_calibration_error, adaptive_calibration_error, smooth_calibration_error,
+    smooth_ece, ks_error, kde_ece, mmce, ece_sweep, maximum_calibration_error,
+    average_calibration_error, rms_calibration_error, debiased_rms_calibration_error,
+    debiased_expected_calibration_error, overconfidence_error, underconfidence_error,
+    corp_decomposition, murphy_decomposition, calibration_slope_intercept,
+    calibration_in_the_large, risk_coverage, aurc, eaurc, negative_log_likelihood, brier_score,
+    accuracy,
 ]  # fmt: skip
 
 
@@ -268,19 +296,23 @@ def test_both_readings_of_a_vector_are_what_they_say(rows):
     p, y = rows.positive_probs, rows.labels
     two = np.stack([1 - p, p], axis=1)
     found = cb.evaluate(rows, metrics=["ece_positive"], resamples=20)["ece_positive"].value
-    assert cb.expected_calibration_error(p, y, kind="prob") == pytest.approx(found, abs=1e-9)
+    assert cb.metrics.expected_calibration_error(p, y, kind="prob") == pytest.approx(
+        found, abs=1e-9
+    )
     top, right = two.max(axis=1), two.argmax(axis=1) == y
-    assert cb.expected_calibration_error(top, right, kind="confidence") == pytest.approx(
-        cb.expected_calibration_error(two, y), abs=1e-9
+    assert cb.metrics.expected_calibration_error(top, right, kind="confidence") == pytest.approx(
+        cb.metrics.expected_calibration_error(two, y), abs=1e-9
     )
     # Ranking by confidence asks how sure the prediction is, of either class.
-    assert cb.aurc(p, y, kind="prob") == pytest.approx(cb.aurc(two, y), abs=1e-12)
-    assert cb.brier_score(p, y, kind="prob") == pytest.approx(cb.brier_score(two, y) / 2)
-    assert cb.negative_log_likelihood(p, y, kind="prob") == pytest.approx(
-        cb.negative_log_likelihood(two, y)
+    assert cb.metrics.aurc(p, y, kind="prob") == pytest.approx(cb.metrics.aurc(two, y), abs=1e-12)
+    assert cb.metrics.brier_score(p, y, kind="prob") == pytest.approx(
+        cb.metrics.brier_score(two, y) / 2
     )
-    assert cb.accuracy(p, y, kind="prob") == pytest.approx(cb.accuracy(two, y))
-    for metric in (cb.brier_score, cb.accuracy):
+    assert cb.metrics.negative_log_likelihood(p, y, kind="prob") == pytest.approx(
+        cb.metrics.negative_log_likelihood(two, y)
+    )
+    assert cb.metrics.accuracy(p, y, kind="prob") == pytest.approx(cb.metrics.accuracy(two, y))
+    for metric in (cb.metrics.brier_score, cb.metrics.accuracy):
         with pytest.raises(PredictionsError, match="say nothing of the others"):
             metric(p, y, kind="confidence")
 

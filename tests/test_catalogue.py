@@ -63,7 +63,7 @@ def test_every_metric_says_what_a_person_should_know(name: str) -> None:
     assert found.metric.effort
     assert found.metric.fails
     assert found.formula
-    assert getattr(cb, function.__name__) is function
+    assert getattr(cb.metrics, function.__name__) is function
 
 
 def test_a_metric_is_the_function_that_its_entry_names() -> None:
@@ -116,7 +116,7 @@ def test_the_command_lists_and_explains(run: Callable[..., Said]) -> None:
     metrics = run("metrics")
     for name in METRICS:
         assert f"  {name} " in metrics.out
-    assert "calibrant.expected_calibration_error" in run("metrics", "ece").out
+    assert "calibrant.metrics.expected_calibration_error" in run("metrics", "ece").out
     wrong = run("methods", "smrt")
     assert (wrong.code, wrong.out) == (2, "")
     assert "did you mean 'smart'?" in wrong.err

@@ -40,7 +40,9 @@ def missing(block: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def calibrator():
-    return cb.TopRestScaling().fit_predictions(cb.load_sample("validation").take(slice(500)))
+    return cb.posthoc.TopRestScaling().fit_predictions(
+        cb.load_sample("validation").take(slice(500))
+    )
 
 
 @pytest.fixture

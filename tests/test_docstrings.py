@@ -20,7 +20,10 @@ from calibrant.core.lazy import stub_names
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (ROOT / "src", ROOT / "packages/calibrant-studies/src")
-PACKAGES = ("calibrant", "calibrant.training", "calibrant.report", "calibrant.sklearn")
+PACKAGES = (
+    *("calibrant", "calibrant.metrics", "calibrant.posthoc", "calibrant.predictions"),
+    *("calibrant.scale", "calibrant.training", "calibrant.report", "calibrant.sklearn"),
+)
 # Tables and texts, which have no docstring.
 VALUES = {"__version__", "METRICS", "CORE_METRICS", "LOSSES"}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -32,11 +35,14 @@ def _stub(package: str) -> Path:
     return ROOT / "src" / package.replace(".", "/") / "__init__.pyi"
 
 
+AT_THE_TOP = stub_names(_stub("calibrant"))
 PUBLIC = [
     f"{package}.{name}"
     for package in PACKAGES
     for name in stub_names(_stub(package))
     if name not in VALUES and f"{package}.{name}" not in PACKAGES
+    # Some stand at the top and in a room.
+    if package == "calibrant" or name not in AT_THE_TOP
 ]
 # This room is public as a whole.
 PUBLIC += [f"calibrant.synthetic.{name}" for name in ("tempered", "margin_tempered", "top_label")]

@@ -20,7 +20,7 @@ from calibrant.scale.sampling import sample
 ROWS = 40
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(scale=2, size=(ROWS, 4))
-PROBS = np.asarray(cb.softmax(LOGITS))
+PROBS = np.asarray(cb.predictions.softmax(LOGITS))
 LABELS = RNG.integers(4, size=ROWS)
 NAMES = ["ant", "bee", "cat", "dog"]
 
@@ -236,7 +236,7 @@ def test_both_kinds_of_scores_are_read_where_they_agree_and_refused_otherwise(
     both = by_class("logit_", LOGITS) | by_class("prob_", np.round(PROBS, 3))
     path = table(tmp_path / "a.csv", label=LABELS, **both)
     assert read_predictions(path).kind == "logits"
-    both |= by_class("prob_", np.asarray(cb.softmax(LOGITS / 3)))
+    both |= by_class("prob_", np.asarray(cb.predictions.softmax(LOGITS / 3)))
     path = table(tmp_path / "a.csv", label=LABELS, **both)
     for read in (read_predictions, cb.Shards):
         with pytest.raises(PredictionsError, match=r"say which of them to read by --are logits or"):

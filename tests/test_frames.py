@@ -20,7 +20,7 @@ pyarrow = pytest.importorskip("pyarrow")
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(scale=2, size=(60, 3))
 LABELS = np.where(np.arange(60) % 3 == 0, LOGITS.argmin(axis=1), LOGITS.argmax(axis=1))
-PROBS = np.asarray(cb.softmax(LOGITS))
+PROBS = np.asarray(cb.predictions.softmax(LOGITS))
 NAMES = ("cat", "dog", "emu")
 WORDS = np.array(NAMES)[LABELS]
 
@@ -71,8 +71,8 @@ def test_every_public_function_of_scores_and_labels_takes_them(kind):
     probs, labels = tables(PROBS, ["prob_0", "prob_1", "prob_2"])[kind], columns(LABELS)[kind]
     assert cb.Predictions.from_probs(probs, labels).class_names is None
     found = 0
-    for name in cb.__all__:
-        function = getattr(cb, name)
+    for name in (*cb.metrics.__all__, *cb.predictions.__all__):
+        function = getattr(cb.metrics if name in cb.metrics.__all__ else cb.predictions, name)
         if inspect.isclass(function) or not callable(function):
             continue
         given = inspect.signature(function).parameters
@@ -87,12 +87,15 @@ def test_every_public_function_of_scores_and_labels_takes_them(kind):
     )
     confidence = columns(PROBS.max(axis=1))[kind]
     assert cb.rows_needed(confidence, 0.1) == cb.rows_needed(PROBS.max(axis=1), 0.1)
-    assert cb.auroc(confidence, confidence) == 0.5
-    np.testing.assert_array_equal(cb.softmax(tables(LOGITS, NAMES)[kind]), PROBS)
+    assert cb.metrics.auroc(confidence, confidence) == 0.5
+    np.testing.assert_array_equal(cb.predictions.softmax(tables(LOGITS, NAMES)[kind]), PROBS)
     np.testing.assert_array_equal(
-        cb.ood_scores(tables(LOGITS, NAMES)[kind], "energy"), cb.ood_scores(LOGITS, "energy")
+        cb.metrics.ood_scores(tables(LOGITS, NAMES)[kind], "energy"),
+        cb.metrics.ood_scores(LOGITS, "energy"),
     )
-    assert cb.risk_at_coverage(probs, labels, 0.5) == cb.risk_at_coverage(PROBS, LABELS, 0.5)
+    assert cb.metrics.risk_at_coverage(probs, labels, 0.5) == cb.metrics.risk_at_coverage(
+        PROBS, LABELS, 0.5
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,11 @@ HEAVY = [
     "pandas",
     "pyarrow",
     "typer",
+]
+
+PUBLIC_PACKAGES = [
+    *("calibrant", "calibrant.metrics", "calibrant.posthoc", "calibrant.predictions"),
+    *("calibrant.scale", "calibrant.training", "calibrant.report", "calibrant.sklearn"),
 ]
 
 PROGRAM = """
@@ -66,14 +72,33 @@ def test_every_public_name_is_there():
         value = getattr(calibrant, name)
         if name != "__version__":
             assert value.__doc__, name
-    assert set(dir(calibrant)) == {*calibrant.__all__, "training", "sklearn", "CalibratedModule"}
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+    assert set(dir(calibrant)) == {*calibrant.__all__, "training", "sklearn"}
+    with pytest.raises(AttributeError, match=r"no attribute 'nonsense'$"):
         calibrant.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    "package", ["calibrant", "calibrant.training", "calibrant.report", "calibrant.sklearn"]
-)
+def test_a_name_of_a_room_is_found_there_and_not_at_the_top():
+    assert len(calibrant.__all__) < 40
+    for name, place in {
+        "IsotonicRegression": "posthoc",
+        "brier_score": "metrics",
+        "softmax": "predictions",
+    }.items():
+        with pytest.raises(AttributeError, match=rf"'{name}'; it is calibrant\.{place}\.{name}$"):
+            getattr(calibrant, name)
+
+
+@pytest.mark.parametrize("package", PUBLIC_PACKAGES)
+def test_no_public_name_is_that_of_a_module_beside_it(package):
+    """Importing the module would put it in place of what the name stands for."""
+    face = importlib.import_module(package)
+    names = stub_names(Path(face.__file__).with_suffix(".pyi"))
+    modules = {each.name for each in pkgutil.iter_modules(face.__path__)}
+    own = {name for name, home in names.items() if home == (package, name)}
+    assert (names.keys() - own) & modules == set()
+
+
+@pytest.mark.parametrize("package", PUBLIC_PACKAGES)
 def test_every_name_of_the_stub_is_the_object_at_its_home(package):
     face = importlib.import_module(package)
     homes = stub_names(Path(face.__file__).with_suffix(".pyi"))

@@ -48,7 +48,7 @@ def test_platt_is_scikit_learns_sigmoid_on_log_odds_and_on_probabilities(scores)
     probs, labels = scores
     for inputs, of in (("log-odds", log_odds), ("probability", np.asarray)):
         sigmoid = calibration._SigmoidCalibration().fit(of(probs), labels)
-        ours = mapped(cb.PlattScaling(inputs=inputs), scores, NEW)
+        ours = mapped(cb.posthoc.PlattScaling(inputs=inputs), scores, NEW)
         np.testing.assert_allclose(ours, sigmoid.predict(of(NEW)), atol=1e-6)
 
 
@@ -64,8 +64,8 @@ def test_platt_weighs_rows_as_scikit_learn_does(scores):
 def test_affine_and_quadratic_are_logistic_regression(scores):
     x, new = log_odds(scores[0]), log_odds(NEW)
     for calibrator, columns in (
-        (cb.AffineScaling(), lambda x: np.stack([x, np.ones_like(x)], axis=1)),
-        (cb.QuadraticScaling(), lambda x: np.stack([x * x, x, np.ones_like(x)], axis=1)),
+        (cb.posthoc.AffineScaling(), lambda x: np.stack([x, np.ones_like(x)], axis=1)),
+        (cb.posthoc.QuadraticScaling(), lambda x: np.stack([x * x, x, np.ones_like(x)], axis=1)),
     ):
         theirs = by_likelihood(columns(x), scores[1]).predict_proba(columns(new))[:, 1]
         np.testing.assert_allclose(mapped(calibrator, scores, NEW), theirs, atol=1e-6)
@@ -79,7 +79,7 @@ def test_beta_is_betacals_in_all_three_forms(form, scores):
     probs = np.where(labels, rng.beta(3, 1.5, 2000), rng.beta(1.5, 2.5, 2000))
     with warnings.catch_warnings():  # it switches all warnings off, for good
         theirs = betacal.BetaCalibration(parameters=form).fit(probs, labels).predict(NEW)
-    calibrator = cb.BetaCalibration(form=form)
+    calibrator = cb.posthoc.BetaCalibration(form=form)
     ours = mapped(calibrator, (probs, labels), NEW)
     # Its optimiser stops at a gradient of 1e-4.
     np.testing.assert_allclose(ours, theirs, atol=3e-4)
@@ -97,16 +97,18 @@ def test_beta_is_betacals_in_all_three_forms(form, scores):
 
 
 def test_the_middle_of_beta_is_where_it_says_one_half(scores):
-    calibrator = cb.BetaCalibration()
+    calibrator = cb.posthoc.BetaCalibration()
     mapped(calibrator, scores, NEW)
     middle = mapped(calibrator, scores, [calibrator.midpoint_])
     np.testing.assert_allclose(middle, 0.5, atol=1e-9)
-    assert mapped(cb.BetaCalibration(form="ab"), scores, [0.5]) == pytest.approx(0.5, abs=1e-12)
+    assert mapped(cb.posthoc.BetaCalibration(form="ab"), scores, [0.5]) == pytest.approx(
+        0.5, abs=1e-12
+    )
 
 
 def test_isotonic_of_binary_predictions_is_scikit_learns(scores):
     theirs = isotonic.IsotonicRegression(out_of_bounds="clip").fit(*scores)
-    ours = mapped(cb.IsotonicRegression(prior_strength=0), scores, NEW)
+    ours = mapped(cb.posthoc.IsotonicRegression(prior_strength=0), scores, NEW)
     np.testing.assert_allclose(ours, theirs.predict(NEW), atol=1e-12)
 
 
@@ -145,14 +147,14 @@ def test_which_class_is_called_positive_makes_no_difference(method, scores):
 def test_beta_never_falls_where_scores_say_the_opposite(scores):
     probs, labels = scores
     for form in ("abm", "am", "ab"):
-        calibrator = cb.BetaCalibration(form=form)
+        calibrator = cb.posthoc.BetaCalibration(form=form)
         ours = mapped(calibrator, (probs, 1 - labels), NEW)
         assert (np.diff(ours) >= 0).all()
         assert (calibrator.weights_[:2] >= 0).all()
     # One of both is negative: the better of what is left, which betacal takes too.
     x = log_odds(probs)
     bent = 1 / (1 + np.exp(-np.where(x > 0, 6 * x, 0.1 * x)))
-    ours = mapped(cb.BetaCalibration(), (bent, labels), NEW)
+    ours = mapped(cb.posthoc.BetaCalibration(), (bent, labels), NEW)
     assert (np.diff(ours) >= 0).all()
 
 

@@ -65,13 +65,13 @@ def test_pooled_and_each_label_are_measured(labelled):
     pooled = evaluate(rows, resamples=60)
     assert pooled.clusters == 400
     p, y = sigmoid(labelled[0]).ravel(), labelled[1].ravel()
-    by_hand = cb.expected_calibration_error(p, y, kind="prob")
+    by_hand = cb.metrics.expected_calibration_error(p, y, kind="prob")
     assert pooled["ece_positive"].value == pytest.approx(by_hand, abs=1e-9)
     each = cb.evaluate_labels(rows, resamples=60)
     assert list(each.groups) == ["honest", "sure", "high"]
     assert set(each.miscalibrated) == {"sure", "high"}
     for place, name in enumerate(each.groups):
-        alone = cb.expected_calibration_error(
+        alone = cb.metrics.expected_calibration_error(
             sigmoid(labelled[0][:, place]), labelled[1][:, place], kind="prob"
         )
         assert each[name]["ece_positive"].value == pytest.approx(alone, abs=1e-9)
@@ -82,8 +82,8 @@ def test_pooled_and_each_label_are_measured(labelled):
 
 def test_each_label_gets_its_own_map_or_all_get_one(labelled, tmp_path: Path):
     rows = many(labelled)
-    pooled = cb.PlattScaling().fit_predictions(rows)
-    own = cb.PerLabel("platt").fit_predictions(rows)
+    pooled = cb.posthoc.PlattScaling().fit_predictions(rows)
+    own = cb.posthoc.PerLabel("platt").fit_predictions(rows)
     assert own.n_parameters == 6
     losses = []
     for fitted in (pooled, own):
@@ -92,7 +92,7 @@ def test_each_label_gets_its_own_map_or_all_get_one(labelled, tmp_path: Path):
         losses.append(evaluate(after, metrics=["log_loss"], resamples=20)["log_loss"].value)
     assert losses[1] < losses[0] - 0.01
     for place, part in enumerate(own.parts().values()):
-        alone = cb.PlattScaling().fit_predictions(rows.of_label(place))
+        alone = cb.posthoc.PlattScaling().fit_predictions(rows.of_label(place))
         np.testing.assert_array_equal(part.weights_, alone.weights_)
     own.save(tmp_path / "c.safetensors")
     again = cb.load(tmp_path / "c.safetensors")
@@ -104,7 +104,7 @@ def test_each_label_gets_its_own_map_or_all_get_one(labelled, tmp_path: Path):
     with pytest.raises(NotApplicableError, match="apply_predictions"):
         own.predict_proba(rows.logits)
     with pytest.raises(PredictionsError, match="kind='many-labels'"):
-        cb.PerLabel().fit_predictions(rows.of_label(0))
+        cb.posthoc.PerLabel().fit_predictions(rows.of_label(0))
 
 
 @pytest.mark.parametrize("extension", ["npz", "safetensors", "csv", "parquet"])
@@ -163,7 +163,7 @@ def test_the_command_line_fits_a_calibrator_for_each_label_if_asked_to(tmp_path:
     outcome = CliRunner().invoke(app, [*words, "--per-label", "--out", fitted, "--json", "-"])
     assert outcome.exit_code == 0, outcome.output
     assert set(json.loads(outcome.stdout)["parts"]) == set(rows.label_names)
-    own = cb.PerLabel.like(cb.make_calibrator("histogram", n_bins=4)).fit_predictions(rows)
+    own = cb.posthoc.PerLabel.like(cb.make_calibrator("histogram", n_bins=4)).fit_predictions(rows)
     np.testing.assert_array_equal(
         cb.load(fitted).apply_predictions(rows).scores, own.apply_predictions(rows).scores
     )
@@ -291,7 +291,9 @@ def test_many_labels_take_a_weight_a_label_so_that_unknown_ones_count_nothing(la
     known = np.random.default_rng(0).random(labels.shape) < 0.7
     rows = many((scores, np.where(known, labels, 0)), sample_weight=known.astype(float))
     found = evaluate(rows, metrics=["ece_positive"], resamples=20)
-    by_hand = cb.expected_calibration_error(sigmoid(scores[known]), labels[known], kind="prob")
+    by_hand = cb.metrics.expected_calibration_error(
+        sigmoid(scores[known]), labels[known], kind="prob"
+    )
     assert found.n == known.sum()
     assert found["ece_positive"].value == pytest.approx(by_hand, abs=1e-9)
 

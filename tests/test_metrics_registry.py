@@ -19,7 +19,7 @@ from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import show
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample_sources import sample_of
-from calibrant.metrics import gaps, kernel, mmce, sweep
+from calibrant.metrics import gaps, kernel, maximum_mean, sweep
 from calibrant.metrics.bins import BinSums
 from calibrant.metrics.cox import slopes_of_curves
 from calibrant.metrics.registry import CORE_METRICS, METRICS, CurveMetric, RowsMetric, metrics_named
@@ -168,7 +168,7 @@ def test_one_metric_of_whole_rows_alone(overconfident: Labelled):
     z, y = overconfident
     found = evaluate(Predictions.from_logits(z, y), metrics="classwise_ece", resamples=20)
     p = softmax(z)
-    expected = cb.classwise_expected_calibration_error(p, y)
+    expected = cb.metrics.classwise_expected_calibration_error(p, y)
     assert found["classwise_ece"].value == pytest.approx(expected)
     assert "Mean confidence" in str(found) or "verconfident" in str(found)
 
@@ -278,7 +278,7 @@ def test_the_grid_is_off_by_less_than_promised():
         cell = np.searchsorted(np.arange(1, cells) / cells, rows.confidence)
         sizes = np.bincount(cell, np.abs(rows.confidence - rows.correct)) / 6000
         assert -sizes.max() <= off["ks"] <= 1e-12
-        square = mmce.squared_mmce_of_curves
+        square = maximum_mean.squared_mmce_of_curves
         assert abs(square(curve)[0] - square(rows.curves())[0]) <= width / 0.4
 
 

@@ -19,7 +19,7 @@ from calibrant.metrics.cox import calibration_in_the_large, calibration_slope_in
 from calibrant.metrics.density import kde_ece
 from calibrant.metrics.gaps import ks_error
 from calibrant.metrics.kernel import RESAMPLING_CELLS, STEPS, smece_of_curves, smooth_ece
-from calibrant.metrics.mmce import mmce
+from calibrant.metrics.maximum_mean import mmce
 from calibrant.metrics.resampling import draw_rows, resampled
 from calibrant.metrics.smooth import smce_of_curves, smooth_calibration_error
 from calibrant.metrics.top_label import ResidualCurves, TopLabel

@@ -119,7 +119,7 @@ def test_false_alarms_are_as_rare_as_promised_and_drift_is_found():
 
 def test_the_samples_network_alarms_soon_and_once_calibrated_not_at_all():
     fit, test = cb.load_sample("validation"), cb.load_sample("test")
-    honest = cb.TopRestScaling().fit_predictions(fit).predict_proba(test.logits)
+    honest = cb.posthoc.TopRestScaling().fit_predictions(fit).predict_proba(test.logits)
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(test.n)
         raw, calibrated = cb.Monitor(), cb.Monitor()
@@ -388,7 +388,7 @@ def test_a_damaged_state_is_refused_in_one_sentence(tmp_path):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(CalibratorFileError, match="is not a readable safetensors file"):
         cb.Monitor.load(path)
-    none = cb.Uncalibrated().fit([[2.0, 0.0], [0.0, 1.0]], [0, 1])
+    none = cb.posthoc.Uncalibrated().fit([[2.0, 0.0], [0.0, 1.0]], [0, 1])
     none.save(tmp_path / "other.safetensors")
     with pytest.raises(CalibratorFileError, match="not the state of a monitor"):
         cb.Monitor.load(tmp_path / "other.safetensors")

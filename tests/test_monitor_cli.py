@@ -109,7 +109,7 @@ def test_rows_of_any_form_say_the_same(run, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     logits = 2 * rng.normal(size=(400, 3))
     rows = cb.Predictions.from_logits(logits, rng.integers(0, 3, 400))
-    probs = cb.softmax(logits)
+    probs = cb.predictions.softmax(logits)
     for name in ("rows.npz", "rows.csv", "rows.parquet", "rows.safetensors"):
         cb.write_predictions(rows, name)
     as_probs = [

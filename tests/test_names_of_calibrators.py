@@ -41,7 +41,7 @@ def test_what_classes_are_called_is_saved(method, tmp_path):
 
 
 def test_other_classes_or_another_order_of_them_are_refused_by_name(tmp_path):
-    fitted = cb.VectorScaling().fit_predictions(named_rows())
+    fitted = cb.posthoc.VectorScaling().fit_predictions(named_rows())
     message = "fitted to the classes 'cat', 'dog', 'emu', and test has 'emu', 'dog', 'cat'"
     other = named_rows(("emu", "dog", "cat"), "test")
     with pytest.raises(PredictionsError, match=message):
@@ -54,7 +54,7 @@ def test_other_classes_or_another_order_of_them_are_refused_by_name(tmp_path):
         fitted.predict_proba(np.zeros((2, 4)))
     spam = cb.Predictions.from_binary([0.9, 0.2], ["spam", "ham"], positive="spam")
     ham = cb.Predictions.from_binary([0.9, 0.2], ["spam", "ham"], positive="ham")
-    platt = cb.PlattScaling().fit_predictions(spam)
+    platt = cb.posthoc.PlattScaling().fit_predictions(spam)
     with pytest.raises(PredictionsError, match="fitted to the classes 'ham', 'spam'"):
         platt.apply_predictions(ham)
 

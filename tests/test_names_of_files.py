@@ -19,7 +19,7 @@ from calibrant.files.inspecting import inspect_file
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(scale=2, size=(40, 3))
 LABELS = np.where(np.arange(40) % 3 == 0, LOGITS.argmin(axis=1), LOGITS.argmax(axis=1))
-PROBS = np.asarray(cb.softmax(LOGITS))
+PROBS = np.asarray(cb.predictions.softmax(LOGITS))
 NAMES = ("cat", "dog", "emu")
 WORDS = np.array(NAMES)[LABELS]
 SITE = np.array(["north", "south"])[np.arange(40) % 2]
@@ -353,7 +353,7 @@ def test_commands_are_told_names_of_keys(tmp_path):
     assert run("measure", *both, *told, "--json", tmp_path / "two.json")[0] == 0
     assert json.loads((tmp_path / "two.json").read_text())["n"] == 2 * len(LABELS)
     plain = json.loads((tmp_path / "m.json").read_text())["metrics"]["nll"]["value"]
-    assert plain == pytest.approx(cb.negative_log_likelihood(PROBS, LABELS))
+    assert plain == pytest.approx(cb.metrics.negative_log_likelihood(PROBS, LABELS))
 
 
 def test_groups_by_class_show_names(tmp_path):

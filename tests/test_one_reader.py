@@ -27,7 +27,7 @@ from calibrant.scale.shards import Shards
 ROWS = 23
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(scale=2, size=(ROWS, 3))
-PROBS = np.asarray(cb.softmax(LOGITS))
+PROBS = np.asarray(cb.predictions.softmax(LOGITS))
 LABELS = RNG.integers(3, size=ROWS)
 NAMES = ("cat", "dog", "emu")
 WEIGHTS = RNG.integers(0, 4, size=ROWS).astype(float)

@@ -110,7 +110,7 @@ def test_the_metadata_say_what_the_graph_is(fitted):
 def test_names_that_a_calibrator_was_fitted_with_are_in_the_metadata():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame([[2.0, 0.0], [0.0, 1.0], [1.0, 0.5]] * 20, columns=["cat", "dog"])
-    calibrator = cb.VectorScaling().fit(table, ["cat", "dog", "dog"] * 20)
+    calibrator = cb.posthoc.VectorScaling().fit(table, ["cat", "dog", "dog"] * 20)
     assert json.loads(props(calibrator.to_onnx())["class_names"]) == ["cat", "dog"]
 
 
@@ -139,7 +139,7 @@ def test_of_two_classes_the_interval_is_that_of_the_likelier():
     rng = np.random.default_rng(0)
     scores = rng.uniform(size=400)
     rows = cb.Predictions.from_binary(scores, (rng.uniform(size=400) < scores**2).astype(int))
-    calibrator = cb.VennAbers().fit_predictions(rows)
+    calibrator = cb.posthoc.VennAbers().fit_predictions(rows)
     logits = np.asarray(rows.as_logits().scores)
     got = run(calibrator.to_onnx(kind="logits", dtype="float64"), logits=logits)
     low, high = calibrator.intervals(logits)
@@ -173,7 +173,7 @@ def test_maps_of_one_event_leave_too(method):
 
 @pytest.mark.parametrize("method", ["temperature", "svs", "venn-abers"])
 def test_probabilities_in_give_what_their_logarithms_give(fitted, method):
-    probs = np.asarray(cb.softmax(LOGITS))
+    probs = np.asarray(cb.predictions.softmax(LOGITS))
     probs[0] = np.eye(10, dtype=np.float32)[3]
     rows = cb.Predictions.from_probs(probs, None)
     model = fitted(method).to_onnx(kind="probs")
@@ -271,7 +271,7 @@ def test_an_output_of_the_network_can_be_named(fitted, tmp_path):
     with pytest.raises(InputError, match=r"2 outputs are .*'first' \(N, 10\).*name .* by --output"):
         fitted("none").to_onnx(behind=alone)
     got = run(fitted("none").to_onnx(behind=alone, output="second"), images=FEATURES)
-    np.testing.assert_allclose(got["probs"], cb.softmax(got["second"]), atol=1e-6)
+    np.testing.assert_allclose(got["probs"], cb.predictions.softmax(got["second"]), atol=1e-6)
     with pytest.raises(InputError, match="has no output 'third'"):
         fitted("none").to_onnx(behind=alone, output="third")
 

@@ -53,7 +53,7 @@ def test_simulated_errors_are_those_of_rows():
         drawn = rng.choice(CONFIDENCE, (1500, rows))
         right = rng.random(drawn.shape) < drawn - shift
         slow = [
-            cb.expected_calibration_error(c, a, kind="confidence")
+            cb.metrics.expected_calibration_error(c, a, kind="confidence")
             for c, a in zip(drawn, right, strict=True)
         ]
         quick = _BinLaw.of(CONFIDENCE, shift).simulated_ece(rows, seed=0)

@@ -116,7 +116,7 @@ def test_headline_of_honest_and_of_twofold_errors() -> None:
 
 def test_titles_are_words() -> None:
     assert title_of(cb.SMART) == "SMART"
-    assert title_of(cb.EnsembleTemperatureScaling) == "ensemble temperature scaling"
+    assert title_of(cb.posthoc.EnsembleTemperatureScaling) == "ensemble temperature scaling"
 
 
 # The page.
@@ -196,7 +196,7 @@ def test_the_same_comparison_makes_the_same_page(
 def test_page_without_none_shows_the_network_itself(
     sets: tuple[cb.Predictions, cb.Predictions], tmp_path: Path
 ) -> None:
-    methods = [cb.TemperatureScaling(), cb.TemperatureScaling(), cb.IsotonicRegression()]
+    methods = [cb.TemperatureScaling(), cb.TemperatureScaling(), cb.posthoc.IsotonicRegression()]
     found = cb.compare(
         methods, fit=sets[0], test=sets[1], metrics=["nll"], rank_by="nll", resamples=20
     )

@@ -67,7 +67,7 @@ def test_uniform_points_are_the_bins_of_the_ece() -> None:
             assert points.accuracy[at] == pytest.approx(rows.correct[inside].mean())
     error = (points.count * np.abs(points.confidence - points.accuracy)).sum() / rows.n
     assert error == pytest.approx(
-        cb.expected_calibration_error(rows.confidence, rows.correct > 0, kind="confidence")
+        cb.metrics.expected_calibration_error(rows.confidence, rows.correct > 0, kind="confidence")
     )
     assert (points.low <= points.accuracy).all()
     assert (points.accuracy <= points.high).all()

@@ -13,7 +13,7 @@ from calibrant.core.errors import InputError, PredictionsError
 
 # Of confidences with what was right.
 OF_PAIRS: dict[str, Callable[..., Any]] = {
-    name: getattr(cb, name)
+    name: getattr(cb.metrics, name)
     for name in (
         "adaptive_calibration_error",
         "aurc",
@@ -39,7 +39,8 @@ OF_PAIRS: dict[str, Callable[..., Any]] = {
     )
 }
 OF_ROWS = {
-    name: getattr(cb, name) for name in ("negative_log_likelihood", "brier_score", "accuracy")
+    name: getattr(cb.metrics, name)
+    for name in ("negative_log_likelihood", "brier_score", "accuracy")
 }
 
 
@@ -81,13 +82,16 @@ def test_means_of_rows_are_weighted(name: str, rows) -> None:
 def test_curves_and_thresholds_are_weighted(rows) -> None:
     confidence, right, weight = rows
     again = np.repeat(confidence, weight), np.repeat(right, weight)
-    for function, argument in ((cb.risk_at_coverage, 0.4), (cb.coverage_at_risk, 0.2)):
+    for function, argument in (
+        (cb.metrics.risk_at_coverage, 0.4),
+        (cb.metrics.coverage_at_risk, 0.2),
+    ):
         weighed = function(confidence, right, argument, kind="confidence", sample_weight=weight)
         assert weighed == pytest.approx(function(*again, argument, kind="confidence"))
-    left = cb.expected_calibration_error(
+    left = cb.metrics.expected_calibration_error(
         confidence, right, 7, "left-closed", kind="confidence", sample_weight=weight
     )
-    wanted = cb.expected_calibration_error(*again, 7, "left-closed", kind="confidence")
+    wanted = cb.metrics.expected_calibration_error(*again, 7, "left-closed", kind="confidence")
     assert left == pytest.approx(wanted)
 
 
@@ -99,12 +103,14 @@ def test_wrong_weights_are_one_sentence(rows) -> None:
         (weight[:5], "sample_weight"),
     ):
         with pytest.raises(PredictionsError, match=sentence):
-            cb.expected_calibration_error(confidence, right, kind="confidence", sample_weight=wrong)
+            cb.metrics.expected_calibration_error(
+                confidence, right, kind="confidence", sample_weight=wrong
+            )
     with pytest.raises(PredictionsError, match=r"must be whole numbers, but row 0 holds 0\.5"):
-        cb.debiased_rms_calibration_error(
+        cb.metrics.debiased_rms_calibration_error(
             confidence, right, kind="confidence", sample_weight=np.full(300, 0.5)
         )
     with pytest.raises(InputError, match="code that knows no weights"):
-        cb.adaptive_calibration_error(
+        cb.metrics.adaptive_calibration_error(
             confidence, right, 15, "focal", kind="confidence", sample_weight=weight
         )

@@ -133,17 +133,17 @@ def test_numbers_of_either_sign_and_any_size_add_up(tmp_path: Path) -> None:
 def test_samples_of_files_and_of_rows_merge_in_any_order(
     whole: cb.Predictions, tmp_path: Path
 ) -> None:
-    samples = [cb.sample_of(whole.take(part)) for part in np.array_split(np.arange(N), 4)]
-    merged = [functools.reduce(cb.merge, each) for each in (samples, samples[::-1])]
+    samples = [cb.scale.sample_of(whole.take(part)) for part in np.array_split(np.arange(N), 4)]
+    merged = [functools.reduce(cb.scale.merge, each) for each in (samples, samples[::-1])]
     options = {"metrics": ["ece", "nll", "regret"], "resamples": 30}
     first, second = (cb.evaluate(each, **options).as_dict()["metrics"] for each in merged)
     assert first == second
     direct = cb.evaluate(whole, **options)
     for name, result in direct.results.items():
         assert first[name]["value"] == pytest.approx(result.value, abs=1e-12)
-    of_files = cb.sample_of(files(whole, tmp_path), metrics="all", engine=ONE)
+    of_files = cb.scale.sample_of(files(whole, tmp_path), metrics="all", engine=ONE)
     assert isinstance(of_files, CellSample)
-    both = cb.evaluate(cb.merge(of_files, samples[0]), **options)
+    both = cb.evaluate(cb.scale.merge(of_files, samples[0]), **options)
     assert both.n == N + N // 4
 
 
@@ -153,12 +153,12 @@ def test_samples_of_other_things_dont_merge(whole: cb.Predictions, tmp_path: Pat
     )
     clustered = cb.Predictions.from_logits(whole.scores, whole.labels, clusters=np.arange(N) // 2)
     with pytest.raises(InputError, match="only if they are of the same things"):
-        cb.merge(cb.sample_of(whole), cb.sample_of(weighted))
+        cb.scale.merge(cb.scale.sample_of(whole), cb.scale.sample_of(weighted))
     with pytest.raises(InputError, match="clusters merge by their names"):
-        cb.merge(cb.sample_of(clustered), cb.sample_of(clustered))
+        cb.scale.merge(cb.scale.sample_of(clustered), cb.scale.sample_of(clustered))
     kept = cb.evaluate(whole, metrics=["ece"], resamples=2).sample
     with pytest.raises(InputError, match="keeps too little"):
-        cb.merge(kept, kept)
+        cb.scale.merge(kept, kept)
     with pytest.raises(InputError, match="go with Shards only"):
         cb.evaluate(whole, engine=ONE)
     with pytest.raises(InputError, match="give its name"):

@@ -55,7 +55,9 @@ def example(monkeypatch):
 
 @pytest.fixture(scope="module")
 def calibrator():
-    return cb.TopRestScaling().fit_predictions(cb.load_sample("validation").take(slice(0, None, 2)))
+    return cb.posthoc.TopRestScaling().fit_predictions(
+        cb.load_sample("validation").take(slice(0, None, 2))
+    )
 
 
 def ask(client, inputs, **more):

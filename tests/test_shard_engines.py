@@ -52,7 +52,7 @@ def always_killed(_: Any) -> None:
 
 def gathered(engine: cb.Engine, shards: cb.Shards, function: Any) -> CellSample:
     found = [sums for _, sums in engine.run(function, shards.shards)]
-    return functools.reduce(cb.merge, found)
+    return functools.reduce(cb.scale.merge, found)
 
 
 def test_two_processes_say_what_one_says(shards: cb.Shards, alone: CellSample) -> None:

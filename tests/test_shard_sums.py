@@ -110,16 +110,16 @@ def test_the_order_of_rows_is_none_to_the_metrics_of_confidences(
 
 def test_merging_knows_no_order(whole: cb.Predictions, tmp_path: Path) -> None:
     shards = dealt(whole, tmp_path / "a", [50, 700, 4000])
-    parts = [cb.in_cells(cb.sample_of(shard)) for shard in shards]
-    forwards = reduce(cb.merge, parts)
-    assert_same(forwards, reduce(cb.merge, parts[::-1]))
+    parts = [cb.scale.in_cells(cb.scale.sample_of(shard)) for shard in shards]
+    forwards = reduce(cb.scale.merge, parts)
+    assert_same(forwards, reduce(cb.scale.merge, parts[::-1]))
     assert_same(forwards, (parts[0] + parts[3]) + (parts[2] + parts[1]))
     assert forwards.shards == 4
 
 
 def test_metrics_are_those_of_the_whole(whole: cb.Predictions, tmp_path: Path) -> None:
     found = cb.evaluate(dealt(whole, tmp_path / "a", [999]), metrics="all", engine=ONE)
-    assert set(cb.METRICS) - set(found.results) == NOT_SUMMED
+    assert set(cb.metrics.METRICS) - set(found.results) == NOT_SUMMED
     assert set(found.skipped) == NOT_SUMMED
     names = list(found.results)
     direct = cb.evaluate(whole, metrics=names, resamples=2)
@@ -229,7 +229,7 @@ def test_top_label_files_have_what_they_can(tmp_path: Path) -> None:
 def test_sums_of_other_things_arent_merged(whole: cb.Predictions, tmp_path: Path) -> None:
     (shard,) = dealt(whole, tmp_path / "a", [])
     with pytest.raises(InputError, match="only if they are of the same things"):
-        cb.merge(cb.sample_of(shard), cb.sample_of(shard, clusters="visit"))
+        cb.scale.merge(cb.scale.sample_of(shard), cb.scale.sample_of(shard, clusters="visit"))
 
 
 def test_progress_says_shards_rows_and_time(whole: cb.Predictions, tmp_path: Path) -> None:

@@ -25,8 +25,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.sklearn import Calibrated, ReliabilityDisplay
-from calibrant.sklearn.pooling import Pool
-from calibrant.sklearn.responses import Scores, floor_of, scores_of
+from calibrant.sklearn.scores import Pool, Scores, floor_of, scores_of
 
 BINARY = make_classification(
     400, 6, n_informative=3, n_clusters_per_class=1, class_sep=1.2, flip_y=0.1, random_state=0
@@ -235,11 +234,11 @@ def test_weights_reach_the_classifiers():
 
 def test_a_method_is_a_name_or_a_calibrator_and_can_be_searched_over():
     X, y = BINARY
-    model = Calibrated(LinearSVC(), method=cb.HistogramBinning(n_bins=5)).fit(X, y)
+    model = Calibrated(LinearSVC(), method=cb.posthoc.HistogramBinning(n_bins=5)).fit(X, y)
     assert model.calibrator_.n_bins == 5
     assert not hasattr(model.method, "fit_report_")
     assert len(np.unique(Calibrated(
-        LinearSVC(), method=cb.HistogramBinning(n_bins=5), ensemble=False
+        LinearSVC(), method=cb.posthoc.HistogramBinning(n_bins=5), ensemble=False
     ).fit(X, y).predict_proba(X)[:, 1])) <= 10  # fmt: skip
     search = GridSearchCV(
         Calibrated(GaussianNB(), cv=3),

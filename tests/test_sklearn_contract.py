@@ -32,7 +32,7 @@ def test_a_pipeline_may_end_in_a_calibrator():
 
 def test_a_search_finds_the_argument_that_predicts_rows_held_out_best():
     search = GridSearchCV(
-        make_pipeline(cb.HistogramBinning()),
+        make_pipeline(cb.posthoc.HistogramBinning()),
         {"histogrambinning__prior_strength": [0.0, 2.0, 500.0]},
         scoring="neg_log_loss",
         cv=3,
@@ -53,7 +53,9 @@ def test_cross_validation_scores_by_accuracy_and_by_likelihood():
         TemperatureScaling(), LOGITS, LABELS, cv=splits, scoring="neg_log_loss"
     )
     assert scored.mean() == pytest.approx(-log_loss(LABELS, probs), rel=1e-6)
-    plain = cross_val_score(cb.Uncalibrated(), LOGITS, LABELS, cv=splits, scoring="neg_log_loss")
+    plain = cross_val_score(
+        cb.posthoc.Uncalibrated(), LOGITS, LABELS, cv=splits, scoring="neg_log_loss"
+    )
     assert scored.mean() > plain.mean()
 
 

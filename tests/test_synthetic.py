@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import calibrant
-from calibrant import SMART, IsotonicRegression, TemperatureScaling, synthetic
+from calibrant import SMART, TemperatureScaling, synthetic
 from calibrant.core.errors import InputError
 from calibrant.metrics.binned import expected_calibration_error
 from calibrant.metrics.proper import accuracy, negative_log_likelihood
+from calibrant.posthoc import IsotonicRegression
 
 
 @pytest.mark.parametrize(

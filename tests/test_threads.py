@@ -45,7 +45,7 @@ def test_fits_run_inside_and_leave_it_as_before() -> None:
     seen: list[set[int]] = []
 
     class Watched(cb.TemperatureScaling):
-        def _fit(self, predictions: cb.Predictions) -> cb.FitReport:
+        def _fit(self, predictions: cb.Predictions) -> cb.posthoc.FitReport:
             seen.append(blas_threads())
             return super()._fit(predictions)
 

@@ -52,10 +52,10 @@ def test_maps_are_those_of_the_event_that_the_label_is_right(rows):
     c, right = rows.scores, (rows.predicted == rows.labels).astype(int)
     odds = np.log(c) - np.log1p(-c)
     theirs = calibration._SigmoidCalibration().fit(odds, right).predict(odds)
-    ours = cb.PlattScaling().fit_predictions(rows).apply_predictions(rows).scores
+    ours = cb.posthoc.PlattScaling().fit_predictions(rows).apply_predictions(rows).scores
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
     theirs = isotonic.IsotonicRegression(out_of_bounds="clip").fit(c, right).predict(c)
-    plain = cb.IsotonicRegression(prior_strength=0).fit_predictions(rows)
+    plain = cb.posthoc.IsotonicRegression(prior_strength=0).fit_predictions(rows)
     np.testing.assert_allclose(plain.apply_predictions(rows).scores, theirs, atol=1e-12)
     # The temperature of the log odds is where the slope of the log loss is zero.
     beta = 1 / cb.TemperatureScaling().fit_predictions(rows).temperature_
@@ -74,12 +74,12 @@ def test_what_needs_all_classes_says_so(rows):
 
 
 def test_a_map_of_one_form_is_not_applied_to_the_other(rows):
-    top = cb.PlattScaling().fit_predictions(rows)
+    top = cb.posthoc.PlattScaling().fit_predictions(rows)
     whole = cb.Predictions.from_probs([[0.2, 0.8], [0.6, 0.4]], [1, 0])
     with pytest.raises(PredictionsError, match="fitted to the confidence of the predicted label"):
         top.apply_predictions(whole)
     with pytest.raises(PredictionsError, match="fitted to a score for every class"):
-        cb.Uncalibrated().fit_predictions(whole).apply_predictions(rows)
+        cb.posthoc.Uncalibrated().fit_predictions(whole).apply_predictions(rows)
 
 
 def test_weights_count_rows_of_the_top_label_too(rows):
@@ -88,7 +88,10 @@ def test_weights_count_rows_of_the_top_label_too(rows):
     weighted = cb.Predictions.from_confidence(
         some.scores, some.predicted, some.labels, sample_weight=weights
     )
-    fits = [cb.PlattScaling().fit_predictions(r).weights_ for r in (weighted, weighted.repeated())]
+    fits = [
+        cb.posthoc.PlattScaling().fit_predictions(r).weights_
+        for r in (weighted, weighted.repeated())
+    ]
     np.testing.assert_allclose(fits[0], fits[1], atol=1e-7)
 
 

@@ -85,12 +85,12 @@ def test_a_single_row_gives_a_row(fitted):
 
 def test_the_state_of_network_and_calibrator_is_saved_without_pickling(fitted, tmp_path):
     path = tmp_path / "model.safetensors"
-    model = cb.CalibratedModule(torch.nn.Linear(64, 10), fitted("svs-top-rest"))
+    model = cb.posthoc.CalibratedModule(torch.nn.Linear(64, 10), fitted("svs-top-rest"))
     save_model(model, str(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         few = cb.make_calibrator("svs-top-rest").fit_predictions(SAMPLE.take(slice(400)))
-    other = cb.CalibratedModule(torch.nn.Linear(64, 10), few)
+    other = cb.posthoc.CalibratedModule(torch.nn.Linear(64, 10), few)
     given = images()
     assert not torch.equal(other(given), model(given))
     load_model(other, str(path))
@@ -128,7 +128,7 @@ def test_a_program_runs_any_number_of_rows_and_is_read_without_unpickling(
 
 
 def test_the_gradient_reaches_the_networks_weights(fitted):
-    model = cb.CalibratedModule(torch.nn.Linear(64, 10), fitted("smart"))
+    model = cb.posthoc.CalibratedModule(torch.nn.Linear(64, 10), fitted("smart"))
     model(images())[:, 0].sum().backward()
     assert model.network.weight.grad.abs().sum() > 0
     assert [name for name, _ in model.named_parameters()] == ["network.weight", "network.bias"]
@@ -144,7 +144,7 @@ def test_networks_may_give_features_or_an_object_with_logits(fitted):
                 return SimpleNamespace(logits=scores, features=images)
             return (scores, images) if form == "pair" else {"scores": scores}
 
-    model = cb.CalibratedModule(Network(), fitted("dac"))
+    model = cb.posthoc.CalibratedModule(Network(), fitted("dac"))
     pair, held = model(given, form="pair"), model(given, form="object")
     assert torch.equal(pair, held)
     with pytest.raises(PredictionsError, match="must give logits, logits and features"):

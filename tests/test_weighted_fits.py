@@ -136,7 +136,7 @@ def test_a_summary_of_shards_weighs_as_its_rows_do():
     weights[::7] = 0
     rows = rows_of(0, weights)
     summary = summarize(rows.scores, rows.labels, curve="dense", weights=rows.weights)
-    for method in (cb.TemperatureScaling(), cb.PredictedClassTemperature(), cb.SMART()):
+    for method in (cb.TemperatureScaling(), cb.posthoc.PredictedClassTemperature(), cb.SMART()):
         other = type(method)()
         one = method.fit_rows(summary).predict_proba(rows.logits)
         np.testing.assert_allclose(

@@ -189,10 +189,11 @@ def arguments_of(thing: Any) -> set[str]:
 def public_things() -> Iterator[tuple[str, Any]]:
     from calibrant.posthoc.registry import METHODS
 
-    for name in dir(cb):
-        thing = getattr(cb, name)
-        if callable(thing):
-            yield name, thing
+    for place in (cb, cb.metrics, cb.posthoc, cb.predictions, cb.scale):
+        for name in dir(place):
+            thing = getattr(place, name)
+            if callable(thing):
+                yield name, thing
     for name in ("tempered", "margin_tempered", "top_label"):
         yield name, getattr(cb.synthetic, name)
     yield from ((name, METHODS[name]) for name in METHODS)

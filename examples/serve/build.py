@@ -21,7 +21,7 @@ CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 COVERAGES = np.linspace(0.2, 1.0, 41)
 
 
-def write_network(path: Path, layer: cb.Head) -> None:
+def write_network(path: Path, layer: cb.predictions.Head) -> None:
     """Write a linear layer as an ONNX file: features (N, D) in, logits (N, K) out."""
     weight, bias = (np.asarray(part, dtype=np.float32) for part in (layer.weight, layer.bias))
     classes, width = weight.shape
@@ -46,7 +46,7 @@ def threshold_for_risk(
     to many, each share is taken only if those before it held: so many tests need no correction
     (Angelopoulos et al., Learn then Test, 2021). Nothing holds: (inf, 0).
     """
-    curve = cb.risk_coverage(confidence, correct, kind="confidence")
+    curve = cb.metrics.risk_coverage(confidence, correct, kind="confidence")
     best = (float("inf"), 0.0)
     for wanted in COVERAGES:
         place = min(int(np.searchsorted(curve.coverage, wanted)), len(curve.coverage) - 1)

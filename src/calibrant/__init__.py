@@ -7,14 +7,13 @@
     probs = smart.predict_proba(test.logits)
     print(cb.evaluate(probs, test.labels))
 
-The public names stand in `__init__.pyi`. Each is imported when it is first used, so
-``import calibrant`` costs next to nothing.
+What one learns first stands here; the rest in `calibrant.metrics`, `calibrant.posthoc`,
+`calibrant.scale`, `calibrant.predictions`, `calibrant.training`, `calibrant.synthetic` and
+`calibrant.sklearn`. The public names stand in `__init__.pyi`, here and there. Each is imported when
+it is first used, so ``import calibrant`` costs next to nothing.
 """
 
 from calibrant._version import __version__ as __version__
 from calibrant.core.lazy import public_face
 
-__getattr__, __dir__, _names = public_face(__name__, __file__)
-# These need torch and scikit-learn, so a star doesn't ask for them.
-_APART = ("CalibratedModule", "sklearn", "training")
-__all__ = [name for name in _names if name not in _APART]  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = public_face(__name__, __file__, ("sklearn", "training"))

@@ -19,7 +19,8 @@ def load_sample(part: Literal["validation", "test"]) -> Predictions:
         >>> test = cb.load_sample("test")
         >>> test
         <Predictions 'sample test': 10000 rows x 10 classes, logits>
-        >>> f"says {test.probs.max(1).mean():.2f}, is {cb.accuracy(test.probs, test.labels):.2f}"
+        >>> from calibrant.metrics import accuracy
+        >>> f"says {test.probs.max(1).mean():.2f}, is {accuracy(test.probs, test.labels):.2f}"
         'says 0.90, is 0.84'
     """
     name = f"{part}.npz"

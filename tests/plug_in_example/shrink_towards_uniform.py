@@ -3,7 +3,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant import Calibrator, FitReport, Predictions, softmax
+from calibrant import Calibrator, Predictions
+from calibrant.posthoc import FitReport
+from calibrant.predictions import softmax
 
 
 @dataclass(eq=False)

@@ -98,7 +98,7 @@ def metrics(
         lines += [
             _entry("cost", each.metric.effort),
             _entry("misleads", each.metric.fails),
-            _entry("in Python", f"calibrant.{each.metric.function.__name__}"),
+            _entry("in Python", f"calibrant.metrics.{each.metric.function.__name__}"),
         ]
     lines += _arguments(each.arguments, "in Python")
     lines += [_entry("source", source) for source in each.sources]

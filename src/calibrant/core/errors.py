@@ -27,7 +27,7 @@ class InputError(CalibrantError, ValueError):
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.expected_calibration_error([0.9, 0.6], [1, 0], n_bins=0, kind="confidence")
+        >>> cb.metrics.expected_calibration_error([0.9, 0.6], [1, 0], n_bins=0, kind="confidence")
         Traceback (most recent call last):
             ...
         calibrant.core.errors.InputError: n_bins must be at least 1, not 0
@@ -60,7 +60,7 @@ class NotApplicableError(InputError):
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.MatrixScaling(most_classes=5).fit_predictions(cb.load_sample("validation"))
+        >>> cb.posthoc.MatrixScaling(most_classes=5).fit_predictions(cb.load_sample("validation"))
         Traceback (most recent call last):
             ...
         calibrant.core.errors.NotApplicableError: method 'matrix' would fit a matrix of 10 x 10

@@ -415,8 +415,8 @@ def merge(first: Sample, second: Sample) -> CellSample:
         >>> import calibrant as cb
         >>> for i in range(2):
         ...     np.savez(f"half-{i}.npz", probs=[[0.75, 0.25]] * 4, labels=[0, 0, 0, 1])
-        >>> samples = [cb.sample_of(shard) for shard in cb.Shards("half-*.npz")]
-        >>> both = cb.merge(*samples)
+        >>> samples = [cb.scale.sample_of(shard) for shard in cb.Shards("half-*.npz")]
+        >>> both = cb.scale.merge(*samples)
         >>> both.n, both.shards
         (8, 2)
     """
@@ -431,7 +431,7 @@ def in_cells(sample: Sample) -> CellSample:
 
     Examples:
         >>> import calibrant as cb
-        >>> cells = cb.in_cells(cb.sample_of(cb.load_sample("test")))
+        >>> cells = cb.scale.in_cells(cb.scale.sample_of(cb.load_sample("test")))
         >>> cells.n, cells.clusters
         (10000, None)
     """

@@ -61,7 +61,8 @@ def sample_of(
         >>> import calibrant as cb
         >>> for i in range(3):
         ...     np.savez(f"part-{i}.npz", probs=[[0.8, 0.2]] * 10, labels=[0] * 8 + [1] * 2)
-        >>> sample = functools.reduce(cb.merge, map(cb.sample_of, cb.Shards("part-*.npz")))
+        >>> from calibrant.scale import sample_of
+        >>> sample = functools.reduce(cb.scale.merge, map(sample_of, cb.Shards("part-*.npz")))
         >>> cb.evaluate(sample, metrics=["accuracy"])["accuracy"].value
         0.8
     """

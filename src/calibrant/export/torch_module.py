@@ -152,7 +152,7 @@ class CalibratedModule(nn.Module):
         >>> import torch
         >>> network = torch.nn.Linear(64, 10)
         >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
-        >>> model = cb.CalibratedModule(network, scaling)
+        >>> model = cb.posthoc.CalibratedModule(network, scaling)
         >>> model(torch.zeros(1, 64)).shape
         torch.Size([1, 10])
         >>> sorted(model.state_dict())

@@ -73,7 +73,7 @@ def expected_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> ece = cb.expected_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence")
+        >>> ece = cb.metrics.expected_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence")
         >>> round(ece, 3)  # says 90 %, and 75 % are right
         0.15
     """
@@ -145,10 +145,11 @@ def adaptive_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.8, 0.8, 0.9, 0.9], [1, 1, 1, 0]
-        >>> value = cb.adaptive_calibration_error(c, a, n_bins=2, kind="confidence")
+        >>> value = cb.metrics.adaptive_calibration_error(c, a, n_bins=2, kind="confidence")
         >>> round(value, 3)  # (|.8 - 1| + |.9 - .5|) / 2; bins of equal width hold none or all
         0.3
-        >>> round(cb.expected_calibration_error(c, a, 2, kind="confidence"), 3)  # |.85 - .75|
+        >>> # |.85 - .75|
+        >>> round(cb.metrics.expected_calibration_error(c, a, 2, kind="confidence"), 3)
         0.1
     """
     rows = top_label(scores, labels, kind, sample_weight=sample_weight)

@@ -50,9 +50,9 @@ def skce(
     Examples:
         >>> import calibrant as cb
         >>> sure, torn = [[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]
-        >>> cb.skce(sure, [1, 1], bandwidth=1)  # wrong, and alike
+        >>> cb.metrics.skce(sure, [1, 1], bandwidth=1)  # wrong, and alike
         2.0
-        >>> cb.skce(torn, [0, 1], bandwidth=1)  # off to both sides
+        >>> cb.metrics.skce(torn, [0, 1], bandwidth=1)  # off to both sides
         -0.5
     """
     predictions = Predictions.from_probs(probs, labels)
@@ -197,7 +197,7 @@ def canonical_calibration_error(
         >>> import calibrant as cb
         >>> for temperature in (1.0, 3.0):  # honest, and far too sure
         ...     rows = cb.synthetic.tempered(500, 3, temperature).predictions
-        ...     print(f"{cb.canonical_calibration_error(rows.probs, rows.labels):.2f}")
+        ...     print(f"{cb.metrics.canonical_calibration_error(rows.probs, rows.labels):.2f}")
         0.04
         0.08
     """

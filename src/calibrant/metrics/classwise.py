@@ -88,10 +88,11 @@ def classwise_expected_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> probs, labels = [[0.8, 0.2], [0.8, 0.2]], [0, 1]
-        >>> value = cb.classwise_expected_calibration_error(probs, labels)
+        >>> value = cb.metrics.classwise_expected_calibration_error(probs, labels)
         >>> round(value, 3)  # .8 and .2, where half are of either class
         0.3
-        >>> round(cb.classwise_expected_calibration_error(probs, labels, reduction="sum"), 3)
+        >>> from calibrant.metrics import classwise_expected_calibration_error
+        >>> round(classwise_expected_calibration_error(probs, labels, reduction="sum"), 3)
         0.6
     """
     sums = _bin_sums(probs, labels, n_bins, threshold, convention)
@@ -166,9 +167,11 @@ def classwise_adaptive_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> probs = [[0.9, 0.1], [0.6, 0.4]]
-        >>> round(cb.classwise_adaptive_calibration_error(probs, [0, 1], 1), 3)  # |.75 - .5|
+        >>> # |.75 - .5|
+        >>> round(cb.metrics.classwise_adaptive_calibration_error(probs, [0, 1], 1), 3)
         0.25
-        >>> round(cb.classwise_adaptive_calibration_error(probs, [0, 1], 2), 3)  # (.1 + .6) / 2
+        >>> # (.1 + .6) / 2
+        >>> round(cb.metrics.classwise_adaptive_calibration_error(probs, [0, 1], 2), 3)
         0.35
     """
     predictions = Predictions.from_probs(probs, labels)

@@ -64,7 +64,7 @@ def calibration_slope_intercept(
     Examples:
         >>> import calibrant as cb
         >>> rows = cb.synthetic.tempered(20_000, 2, temperature=2.0).predictions
-        >>> slope, _ = cb.calibration_slope_intercept(rows.probs, rows.labels)
+        >>> slope, _ = cb.metrics.calibration_slope_intercept(rows.probs, rows.labels)
         >>> round(slope, 1)  # log odds that go twice too far
         0.5
     """
@@ -97,7 +97,7 @@ def calibration_in_the_large(
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.calibration_in_the_large([0.9] * 4, [1, 1, 1, 0], kind="confidence")
+        >>> value = cb.metrics.calibration_in_the_large([0.9] * 4, [1, 1, 1, 0], kind="confidence")
         >>> round(value, 3)  # log odds should be log 3 instead of log 9
         -1.099
     """

@@ -48,9 +48,9 @@ def debiased_rms_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9] * 5, [1, 1, 1, 1, 0]
-        >>> round(cb.rms_calibration_error(c, a, kind="confidence"), 3)  # .9 - .8
+        >>> round(cb.metrics.rms_calibration_error(c, a, kind="confidence"), 3)  # .9 - .8
         0.1
-        >>> cb.debiased_rms_calibration_error(c, a, kind="confidence")  # noise shows more
+        >>> cb.metrics.debiased_rms_calibration_error(c, a, kind="confidence")  # noise shows more
         0.0
     """
     refuse_fractions(sample_weight)
@@ -109,9 +109,10 @@ def debiased_expected_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9] * 4, [1, 1, 1, 0]  # an ECE of .15
-        >>> round(cb.debiased_expected_calibration_error(c, a, kind="confidence"), 2)
+        >>> round(cb.metrics.debiased_expected_calibration_error(c, a, kind="confidence"), 2)
         0.09
-        >>> round(cb.debiased_expected_calibration_error(c * 100, a * 100, kind="confidence"), 2)
+        >>> from calibrant.metrics import debiased_expected_calibration_error
+        >>> round(debiased_expected_calibration_error(c * 100, a * 100, kind="confidence"), 2)
         0.15
     """
     refuse_fractions(sample_weight)

@@ -39,7 +39,8 @@ class ScoreDecomposition:
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.corp_decomposition([0.6, 0.6, 0.9, 0.9], [0, 1, 1, 1], kind="confidence")
+        >>> from calibrant.metrics import corp_decomposition
+        >>> parts = corp_decomposition([0.6, 0.6, 0.9, 0.9], [0, 1, 1, 1], kind="confidence")
         >>> round(parts.uncertainty, 4)  # .75 * .25
         0.1875
         >>> total = parts.miscalibration - parts.discrimination + parts.uncertainty
@@ -89,7 +90,8 @@ def corp_decomposition(
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.corp_decomposition([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
+        >>> from calibrant.metrics import corp_decomposition
+        >>> parts = corp_decomposition([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
         >>> round(parts.miscalibration, 4)  # (.9 - .75)^2
         0.0225
         >>> abs(parts.discrimination) < 1e-9  # one value for all rows tells none apart
@@ -141,7 +143,8 @@ def murphy_decomposition(
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.murphy_decomposition([0.4, 0.4, 0.9, 0.9], [0, 0, 1, 1], kind="confidence")
+        >>> from calibrant.metrics import murphy_decomposition
+        >>> parts = murphy_decomposition([0.4, 0.4, 0.9, 0.9], [0, 0, 1, 1], kind="confidence")
         >>> round(parts.miscalibration, 4)  # (.4^2 + .1^2) / 2
         0.085
         >>> round(parts.discrimination, 4), round(parts.uncertainty, 4)  # bins tell all

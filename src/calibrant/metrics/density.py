@@ -57,7 +57,7 @@ def kde_ece(
         >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
         >>> rows = truth.predictions
         >>> right = rows.predicted == rows.labels
-        >>> value = cb.kde_ece(rows.scores, right, kind="confidence")
+        >>> value = cb.metrics.kde_ece(rows.scores, right, kind="confidence")
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """

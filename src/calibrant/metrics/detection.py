@@ -49,9 +49,9 @@ def ood_scores(logits: Array, kind: OODScore = "msp", temperature: float = 1.0) 
         >>> import calibrant as cb
         >>> import numpy as np
         >>> logits = np.log([[8.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
-        >>> cb.ood_scores(logits).round(2)
+        >>> cb.metrics.ood_scores(logits).round(2)
         array([0.8 , 0.33])
-        >>> cb.ood_scores(logits, "energy").round(2)  # log 10 and log 3
+        >>> cb.metrics.ood_scores(logits, "energy").round(2)  # log 10 and log 3
         array([2.3, 1.1])
     """
     if kind not in ("msp", "max_logit", "entropy", "energy"):
@@ -119,7 +119,8 @@ def auroc(in_scores: Array, out_scores: Array) -> float:
 
     Examples:
         >>> import calibrant as cb
-        >>> cb.auroc([0.9, 0.8], [0.8, 0.1])  # of four pairs three are in order and one is tied
+        >>> # of four pairs three are in order and one is tied
+        >>> cb.metrics.auroc([0.9, 0.8], [0.8, 0.1])
         0.875
     """
     inside, outside = _sets(in_scores, out_scores)
@@ -152,9 +153,9 @@ def fpr_at_tpr(
     Examples:
         >>> import calibrant as cb
         >>> known, unknown = [0.9, 0.8, 0.7, 0.3], [0.6, 0.2]
-        >>> cb.fpr_at_tpr(known, unknown, tpr=0.75)
+        >>> cb.metrics.fpr_at_tpr(known, unknown, tpr=0.75)
         0.0
-        >>> cb.fpr_at_tpr(known, unknown, tpr=1.0)  # to keep 0.3 lets 0.6 through
+        >>> cb.metrics.fpr_at_tpr(known, unknown, tpr=1.0)  # to keep 0.3 lets 0.6 through
         0.5
     """
     if not 0 < tpr <= 1:
@@ -179,9 +180,9 @@ def aupr(in_scores: Array, out_scores: Array, positive: Positive = "in") -> floa
 
     Examples:
         >>> import calibrant as cb
-        >>> round(cb.aupr([0.9, 0.8, 0.2], [0.5]), 3)  # mean of the precisions 1, 1 and 3/4
+        >>> round(cb.metrics.aupr([0.9, 0.8, 0.2], [0.5]), 3)  # mean of the precisions 1, 1 and 3/4
         0.917
-        >>> cb.aupr([0.9, 0.8, 0.2], [0.5], positive="out")  # found behind 0.2: one of two
+        >>> cb.metrics.aupr([0.9, 0.8, 0.2], [0.5], positive="out")  # found behind 0.2: one of two
         0.5
     """
     positives, negatives = _oriented(in_scores, out_scores, positive)

@@ -90,9 +90,10 @@ def maximum_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.8] * 9 + [0.3], [1] * 9 + [0]
-        >>> round(cb.maximum_calibration_error(c, a, kind="confidence"), 3)  # a bin of one row
+        >>> # a bin of one row
+        >>> round(cb.metrics.maximum_calibration_error(c, a, kind="confidence"), 3)
         0.3
-        >>> round(cb.maximum_calibration_error(c, a, n_min=2, kind="confidence"), 3)
+        >>> round(cb.metrics.maximum_calibration_error(c, a, n_min=2, kind="confidence"), 3)
         0.2
     """
     sums = sums_of(scores, labels, n_bins, strategy, kind, sample_weight)
@@ -142,9 +143,10 @@ def average_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.8] * 9 + [0.3], [1] * 9 + [0]
-        >>> round(cb.average_calibration_error(c, a, kind="confidence"), 3)  # (.2 + .3) / 2
+        >>> round(cb.metrics.average_calibration_error(c, a, kind="confidence"), 3)  # (.2 + .3) / 2
         0.25
-        >>> round(cb.expected_calibration_error(c, a, kind="confidence"), 3)  # .9 * .2 + .1 * .3
+        >>> # .9 * .2 + .1 * .3
+        >>> round(cb.metrics.expected_calibration_error(c, a, kind="confidence"), 3)
         0.21
     """
     return float(average_gap(sums_of(scores, labels, n_bins, strategy, kind, sample_weight)))
@@ -188,9 +190,11 @@ def rms_calibration_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 0]
-        >>> round(cb.rms_calibration_error(c, a, kind="confidence"), 3)  # root of (.4^2 + .1^2) / 2
+        >>> # root of (.4^2 + .1^2) / 2
+        >>> round(cb.metrics.rms_calibration_error(c, a, kind="confidence"), 3)
         0.292
-        >>> round(cb.expected_calibration_error(c, a, kind="confidence"), 3)  # (.4 + .1) / 2
+        >>> # (.4 + .1) / 2
+        >>> round(cb.metrics.expected_calibration_error(c, a, kind="confidence"), 3)
         0.25
     """
     return float(
@@ -238,9 +242,9 @@ def overconfidence_error(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9, 0.9, 0.6, 0.6], [1, 0, 1, 1]
-        >>> round(cb.overconfidence_error(c, a, kind="confidence"), 3)  # half of .9 - .5
+        >>> round(cb.metrics.overconfidence_error(c, a, kind="confidence"), 3)  # half of .9 - .5
         0.2
-        >>> round(cb.underconfidence_error(c, a, kind="confidence"), 3)  # half of 1 - .6
+        >>> round(cb.metrics.underconfidence_error(c, a, kind="confidence"), 3)  # half of 1 - .6
         0.2
     """
     sums = sums_of(scores, labels, n_bins, "uniform", kind, sample_weight)
@@ -286,7 +290,7 @@ def underconfidence_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> round(cb.underconfidence_error([0.7] * 4, [1] * 4, kind="confidence"), 3)
+        >>> round(cb.metrics.underconfidence_error([0.7] * 4, [1] * 4, kind="confidence"), 3)
         0.3
     """
     return float(under_gap(sums_of(scores, labels, n_bins, "uniform", kind, sample_weight)))
@@ -324,7 +328,7 @@ def ks_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.ks_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
+        >>> value = cb.metrics.ks_error([0.6, 0.6, 0.9, 0.9], [1, 1, 1, 0], kind="confidence")
         >>> round(value, 3)  # up to .6 there are two rows, each said .4 too little: 2 * .4 / 4
         0.2
     """

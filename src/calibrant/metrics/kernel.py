@@ -51,7 +51,7 @@ def smooth_ece(
         >>> truth = cb.synthetic.top_label(20_000)  # P(right | c) = c^2
         >>> rows = truth.predictions
         >>> right = rows.predicted == rows.labels
-        >>> value = cb.smooth_ece(rows.scores, right, kind="confidence")
+        >>> value = cb.metrics.smooth_ece(rows.scores, right, kind="confidence")
         >>> abs(value - truth.true_calibration_error()) < 0.02
         True
     """

@@ -32,7 +32,7 @@ def negative_log_likelihood(
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.negative_log_likelihood([[0.5, 0.5], [0.75, 0.25]], [0, 1])
+        >>> value = cb.metrics.negative_log_likelihood([[0.5, 0.5], [0.75, 0.25]], [0, 1])
         >>> round(value, 3)  # (log 2 + log 4) / 2
         1.04
     """
@@ -59,7 +59,7 @@ def brier_score(
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.brier_score([[0.8, 0.2], [0.5, 0.5]], [0, 1])
+        >>> value = cb.metrics.brier_score([[0.8, 0.2], [0.5, 0.5]], [0, 1])
         >>> round(value, 3)  # (.2^2 + .2^2 + .5^2 + .5^2) / 2
         0.29
     """
@@ -84,7 +84,7 @@ def accuracy(
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.accuracy([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5]], [0, 0, 0])
+        >>> value = cb.metrics.accuracy([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5]], [0, 0, 0])
         >>> round(value, 3)  # right, wrong, and a tie that goes to the first class
         0.667
     """

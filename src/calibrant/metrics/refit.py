@@ -63,7 +63,7 @@ class RefinementSplit:
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.refinement_split([[0.9, 0.1]] * 4, [0, 0, 0, 1])
+        >>> parts = cb.metrics.refinement_split([[0.9, 0.1]] * 4, [0, 0, 0, 1])
         >>> abs(parts.calibration + parts.refinement - parts.nll) < 1e-9
         True
     """
@@ -92,7 +92,7 @@ def refinement_split(probs: Array, labels: Array) -> RefinementSplit:
 
     Examples:
         >>> import calibrant as cb
-        >>> parts = cb.refinement_split([[0.9, 0.1]] * 4, [0, 0, 0, 1])
+        >>> parts = cb.metrics.refinement_split([[0.9, 0.1]] * 4, [0, 0, 0, 1])
         >>> round(parts.inverse_temperature, 3)  # log odds are log 9 and should be log 3
         0.5
         >>> round(parts.refinement, 3)  # what 3 to 1 costs: 2 log 2 - .75 log 3

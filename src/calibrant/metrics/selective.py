@@ -33,7 +33,7 @@ class RiskCoverage:
 
     Examples:
         >>> import calibrant as cb
-        >>> curve = cb.risk_coverage([0.9, 0.9, 0.6, 0.5], [1, 1, 0, 1], kind="confidence")
+        >>> curve = cb.metrics.risk_coverage([0.9, 0.9, 0.6, 0.5], [1, 1, 0, 1], kind="confidence")
         >>> curve.coverage
         array([0.5 , 0.75, 1.  ])
         >>> curve.risk.round(2)
@@ -66,7 +66,7 @@ def risk_coverage(
 
     Examples:
         >>> import calibrant as cb
-        >>> curve = cb.risk_coverage([0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1], kind="confidence")
+        >>> curve = cb.metrics.risk_coverage([0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1], kind="confidence")
         >>> curve.threshold[curve.risk == 0]  # answer from .8 up: no error
         array([0.9, 0.8])
     """
@@ -106,10 +106,10 @@ def aurc(
     Examples:
         >>> import calibrant as cb
         >>> c = [0.9, 0.8, 0.7, 0.6]
-        >>> value = cb.aurc(c, [1, 1, 0, 0], kind="confidence")
+        >>> value = cb.metrics.aurc(c, [1, 1, 0, 0], kind="confidence")
         >>> round(value, 3)  # (0 + 0 + 1/3 + 2/4) / 4
         0.208
-        >>> round(cb.aurc(c, [0, 0, 1, 1], kind="confidence"), 3)  # surest of its errors
+        >>> round(cb.metrics.aurc(c, [0, 0, 1, 1], kind="confidence"), 3)  # surest of its errors
         0.792
     """
     return float(
@@ -147,9 +147,9 @@ def eaurc(
     Examples:
         >>> import calibrant as cb
         >>> c = [0.9, 0.8, 0.7, 0.6]
-        >>> cb.eaurc(c, [1, 1, 0, 0], kind="confidence") < 1e-9  # the best order
+        >>> cb.metrics.eaurc(c, [1, 1, 0, 0], kind="confidence") < 1e-9  # the best order
         True
-        >>> round(cb.eaurc(c, [0, 0, 1, 1], kind="confidence"), 3)
+        >>> round(cb.metrics.eaurc(c, [0, 0, 1, 1], kind="confidence"), 3)
         0.583
     """
     return float(
@@ -184,9 +184,9 @@ def risk_at_coverage(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
-        >>> cb.risk_at_coverage(c, a, coverage=0.5, kind="confidence")
+        >>> cb.metrics.risk_at_coverage(c, a, coverage=0.5, kind="confidence")
         0.0
-        >>> cb.risk_at_coverage(c, a, coverage=1.0, kind="confidence")
+        >>> cb.metrics.risk_at_coverage(c, a, coverage=1.0, kind="confidence")
         0.25
     """
     if not 0 < coverage <= 1:
@@ -228,9 +228,9 @@ def coverage_at_risk(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9, 0.8, 0.6, 0.5], [1, 1, 0, 1]
-        >>> cb.coverage_at_risk(c, a, risk=0.1, kind="confidence")
+        >>> cb.metrics.coverage_at_risk(c, a, risk=0.1, kind="confidence")
         0.5
-        >>> cb.coverage_at_risk(c, a, risk=0.25, kind="confidence")
+        >>> cb.metrics.coverage_at_risk(c, a, risk=0.25, kind="confidence")
         1.0
     """
     if not 0 <= risk <= 1:

@@ -49,10 +49,11 @@ def smooth_calibration_error(
 
     Examples:
         >>> import calibrant as cb
-        >>> value = cb.smooth_calibration_error([0.499, 0.501], [0, 1], kind="confidence")
+        >>> value = cb.metrics.smooth_calibration_error([0.499, 0.501], [0, 1], kind="confidence")
         >>> round(value, 3)  # an edge of a bin at .5 would make this an ECE of .5
         0.0
-        >>> round(cb.smooth_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence"), 3)
+        >>> from calibrant.metrics import smooth_calibration_error
+        >>> round(smooth_calibration_error([0.9] * 4, [1, 1, 1, 0], kind="confidence"), 3)
         0.15
     """
     return smce_of_rows(top_label(scores, labels, kind, sample_weight=sample_weight))

@@ -50,9 +50,10 @@ def ece_sweep(
     Examples:
         >>> import calibrant as cb
         >>> c = [0.6, 0.6, 0.9, 0.9]
-        >>> round(cb.ece_sweep(c, [1, 0, 1, 1], kind="confidence"), 3)  # two bins, each .1 off
+        >>> # two bins, each .1 off
+        >>> round(cb.metrics.ece_sweep(c, [1, 0, 1, 1], kind="confidence"), 3)
         0.1
-        >>> round(cb.ece_sweep(c, [1, 1, 0, 1], kind="confidence"), 3)  # falls: one bin
+        >>> round(cb.metrics.ece_sweep(c, [1, 1, 0, 1], kind="confidence"), 3)  # falls: one bin
         0.0
     """
     if norm < 1:

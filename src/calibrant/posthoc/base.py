@@ -66,7 +66,7 @@ class Calibrator(Estimator):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> for method in (cb.TemperatureScaling(), cb.VectorScaling()):
+        >>> for method in (cb.TemperatureScaling(), cb.posthoc.VectorScaling()):
         ...     probs = method.fit(val.logits, val.labels).predict_proba(test.logits)
         ...     kept = bool((probs.argmax(1) == test.logits.argmax(1)).all())
         ...     print(method.method, method.n_parameters, kept, method.keeps_prediction)
@@ -95,7 +95,7 @@ class Calibrator(Estimator):
             labels: (N,) true labels in [0, K), or names that a table of logits has for its columns.
             features: (N, D) penultimate features, for methods that need them.
             kind: what they are: ``"logits"``, which (N, K) are for None, or ``"probs"``.
-            head: the network's last layer (see `calibrant.Head`), for methods that need it.
+            head: the network's last layer (`calibrant.predictions.Head`), for methods that need it.
             reference: (M, D) features of other rows, for methods that measure distances to them.
             sample_weight, clusters: as `evaluate` takes them; folds keep clusters whole.
 
@@ -500,7 +500,8 @@ class Calibrator(Estimator):
 
         The module runs the same `transform` as `predict_proba`; what was learnt are its buffers.
         It can be moved, cast, compiled, exported and differentiated by the logits. Behind a network
-        put it by `calibrant.CalibratedModule`, whose `state_dict` safetensors saves and loads.
+        put it by `calibrant.posthoc.CalibratedModule`, whose `state_dict` safetensors saves and
+        loads.
 
         Args:
             path: a file (.pt2) to write what `torch.export` makes of the module, for any number of

@@ -237,7 +237,7 @@ def chain_of(*kinds: type[Calibrator], name: str = "", facts: Facts | None = Non
 
     Examples:
         >>> import calibrant as cb
-        >>> Chain = cb.chain_of(cb.TemperatureScaling, cb.HistogramBinning)
+        >>> Chain = cb.posthoc.chain_of(cb.TemperatureScaling, cb.posthoc.HistogramBinning)
         >>> Chain.method
         'temperature+histogram'
         >>> chain = Chain(histogram__n_bins=10).fit_predictions(cb.load_sample("validation"))

@@ -297,7 +297,7 @@ class PlattScaling(LogOddsMap):
         >>> honest = rng.normal(size=20_000)  # log odds
         >>> labels = rng.random(20_000) < 1 / (1 + np.exp(-honest))
         >>> rows = cb.Predictions.from_binary(2 * honest + 1, labels, kind="logit")
-        >>> cb.PlattScaling().fit_predictions(rows).weights_.round(1)  # undoes it
+        >>> cb.posthoc.PlattScaling().fit_predictions(rows).weights_.round(1)  # undoes it
         array([ 0.5, -0.5])
     """
 
@@ -341,7 +341,7 @@ class AffineScaling(LogOddsMap):
     Examples:
         >>> import calibrant as cb
         >>> rows = cb.Predictions.from_binary([0.9] * 4 + [0.1] * 4, [1, 1, 1, 0, 1, 0, 0, 0])
-        >>> after = cb.AffineScaling().fit_predictions(rows).apply_predictions(rows)
+        >>> after = cb.posthoc.AffineScaling().fit_predictions(rows).apply_predictions(rows)
         >>> after.positive_probs[[0, -1]].round(3)  # three of four, and one of four
         array([0.75, 0.25])
     """
@@ -379,7 +379,7 @@ class QuadraticScaling(LogOddsMap):
         >>> x = rng.normal(size=20_000)
         >>> labels = rng.random(20_000) < 1 / (1 + np.exp(-(x + 0.5 * x**2)))
         >>> rows = cb.Predictions.from_binary(x, labels, kind="logit")
-        >>> round(float(cb.QuadraticScaling().fit_predictions(rows).weights_[0]), 1)
+        >>> round(float(cb.posthoc.QuadraticScaling().fit_predictions(rows).weights_[0]), 1)
         0.5
     """
 
@@ -425,7 +425,7 @@ class BetaCalibration(LogOddsMap):
         >>> labels = rng.random(40_000) < 0.5
         >>> scores = np.where(labels, rng.beta(3, 1, 40_000), rng.beta(1, 2, 40_000))
         >>> rows = cb.Predictions.from_binary(scores, labels)
-        >>> a, b, _ = cb.BetaCalibration().fit_predictions(rows).weights_
+        >>> a, b, _ = cb.posthoc.BetaCalibration().fit_predictions(rows).weights_
         >>> round(float(a)), round(float(b))  # 3 - 1 and 2 - 1
         (2, 1)
     """

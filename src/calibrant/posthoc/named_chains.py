@@ -61,9 +61,9 @@ class ProbitTopRestScaling(Chain):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> for method in (cb.TemperatureScaling(), cb.ProbitTopRestScaling()):
+        >>> for method in (cb.TemperatureScaling(), cb.posthoc.ProbitTopRestScaling()):
         ...     probs = method.fit_predictions(val).predict_proba(test.logits)
-        ...     print(f"{cb.negative_log_likelihood(probs, test.labels):.4f}")
+        ...     print(f"{cb.metrics.negative_log_likelihood(probs, test.labels):.4f}")
         0.4685
         0.4669
     """

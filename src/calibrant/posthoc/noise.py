@@ -218,9 +218,9 @@ class ProbitScaling(Calibrator):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> for method in (cb.TemperatureScaling(), cb.ProbitScaling()):
+        >>> for method in (cb.TemperatureScaling(), cb.posthoc.ProbitScaling()):
         ...     probs = method.fit_predictions(val).predict_proba(test.logits)
-        ...     print(f"{cb.negative_log_likelihood(probs, test.labels):.4f}")
+        ...     print(f"{cb.metrics.negative_log_likelihood(probs, test.labels):.4f}")
         0.4685
         0.4673
     """
@@ -348,8 +348,8 @@ class ConsistencyCalibration(ProbitScaling):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> searched = cb.ConsistencyCalibration(criterion="nll").fit_predictions(val)
-        >>> found = cb.ProbitScaling().fit_predictions(val)
+        >>> searched = cb.posthoc.ConsistencyCalibration(criterion="nll").fit_predictions(val)
+        >>> found = cb.posthoc.ProbitScaling().fit_predictions(val)
         >>> abs(searched.noise_ / found.noise_ - 1) < 0.05  # the same but for the grid
         True
     """

@@ -37,7 +37,7 @@ class PerLabel(Calibrator):
         >>> true = rng.random((2_000, 2))
         >>> labels = rng.random((2_000, 2)) < true * [1.0, 0.5]
         >>> rows = cb.Predictions.from_many_labels(true, labels)
-        >>> after = cb.PerLabel("beta").fit_predictions(rows).apply_predictions(rows)
+        >>> after = cb.posthoc.PerLabel("beta").fit_predictions(rows).apply_predictions(rows)
         >>> after
         <Predictions 'many labels': 2000 rows x 2 labels, prob>
     """

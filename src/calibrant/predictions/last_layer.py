@@ -29,7 +29,8 @@ class Head(NamedTuple):
     Examples:
         >>> import numpy as np
         >>> import calibrant as cb
-        >>> head = cb.Head(weight=np.asarray([[1.0, 0.0], [0.0, 3.0]]), bias=np.asarray([0.0, 1.0]))
+        >>> from calibrant.predictions import Head
+        >>> head = Head(weight=np.asarray([[1.0, 0.0], [0.0, 3.0]]), bias=np.asarray([0.0, 1.0]))
         >>> features = np.asarray([[2.0, 1.0]])
         >>> features @ head.weight.T + head.bias  # the logits
         array([[2., 4.]])

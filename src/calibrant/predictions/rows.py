@@ -66,7 +66,7 @@ class RowSummary:
 
     Examples:
         >>> import calibrant as cb
-        >>> rows = cb.summarize([[3.0, 1.0, 0.0]], labels=[1])
+        >>> rows = cb.predictions.summarize([[3.0, 1.0, 0.0]], labels=[1])
         >>> rows.margin, rows.label_gap  # second largest and true class are the same here
         (array([2.]), array([2.]))
         >>> rows.confidence(beta=0.0).round(2)  # softmax at infinite temperature
@@ -177,7 +177,7 @@ def summarize(
 
     Examples:
         >>> import calibrant as cb
-        >>> rows = cb.summarize([[2.0, 0.0], [0.0, 1.0]], labels=[0, 0])
+        >>> rows = cb.predictions.summarize([[2.0, 0.0], [0.0, 1.0]], labels=[0, 0])
         >>> rows.predicted, rows.margin
         (array([0, 1]), array([2., 1.]))
         >>> rows.confidence(beta=1.0).round(2)
@@ -247,9 +247,9 @@ def softmax(logits: Array, beta: FloatArray | float = 1.0) -> Array:
     Examples:
         >>> import numpy as np
         >>> import calibrant as cb
-        >>> cb.softmax(np.log([[1.0, 3.0]]))
+        >>> cb.predictions.softmax(np.log([[1.0, 3.0]]))
         array([[0.25, 0.75]])
-        >>> cb.softmax(np.log([[1.0, 3.0]]), beta=0.0)
+        >>> cb.predictions.softmax(np.log([[1.0, 3.0]]), beta=0.0)
         array([[0.5, 0.5]])
     """
     betas = np.broadcast_to(np.asarray(beta, dtype=np.float64), (as_array(logits).shape[0],))

@@ -7,5 +7,4 @@ names stand in `__init__.pyi`.
 
 from calibrant.core.lazy import public_face
 
-__getattr__, __dir__, _names = public_face(__name__, __file__)
-__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = public_face(__name__, __file__)

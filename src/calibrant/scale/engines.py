@@ -54,7 +54,7 @@ class Engine:
         if self.name not in get_args(EngineName):
             raise InputError(
                 f"engine must be one of {names}, not '{self.name}'; any other can call "
-                "calibrant.sample_of and calibrant.merge"
+                "calibrant.sample_of and calibrant.scale.merge"
             )
         if self.workers is not None and self.workers < 1:
             raise InputError(f"workers must be at least 1, not {self.workers}")

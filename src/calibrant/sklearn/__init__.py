@@ -22,5 +22,4 @@ except ImportError as error:
         "calibrant.sklearn needs scikit-learn: pip install 'calibrant[sklearn]'"
     ) from error
 
-__getattr__, __dir__, _names = public_face(__name__, __file__)
-__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = public_face(__name__, __file__)

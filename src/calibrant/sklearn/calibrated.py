@@ -29,8 +29,7 @@ from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
-from calibrant.sklearn.pooling import Pool
-from calibrant.sklearn.responses import Response, Scores, floor_of, response_of, scores_of
+from calibrant.sklearn.scores import Pool, Response, Scores, floor_of, response_of, scores_of
 
 FEWEST_FOLDS = 2
 # Networks err at a margin or with a class; margins of linear models and the probabilities of simple
@@ -44,7 +43,7 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     With `cv` folds, each row is scored by a classifier that was fitted to the others, and one
     calibrator is fitted to all these scores together. With `ensemble` the probabilities are the
     mean of what it makes of the folds' classifiers, sharpened, because a mean of several is surer
-    than each (`calibrant.sklearn.pooling`; how much, one more classifier tells, fitted to what the
+    than each (`calibrant.sklearn.scores`; how much, one more classifier tells, fitted to what the
     first two folds have in common). Otherwise they are what it makes of one classifier that is
     fitted to all rows. Two classes go to the calibrator as one score a row.
 

@@ -14,5 +14,4 @@ except ImportError as error:
         "calibrant.training needs torch: pip install 'calibrant[train]'"
     ) from error
 
-__getattr__, __dir__, _names = public_face(__name__, __file__)
-__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = public_face(__name__, __file__)

@@ -13,5 +13,4 @@ Examples:
 from calibrant.core.lazy import public_face
 from calibrant_studies._version import __version__ as __version__
 
-__getattr__, __dir__, _names = public_face(__name__, __file__)
-__all__ = _names  # pyright: ignore[reportUnsupportedDunderAll]
+__getattr__, __dir__ = public_face(__name__, __file__)

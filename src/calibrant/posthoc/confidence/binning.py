@@ -49,7 +49,7 @@ class HistogramBinning(ShrunkMap):
         >>> import calibrant as cb
         >>> import numpy as np
         >>> logits = np.log([[0.9, 0.1]] * 999)  # says 90 %
-        >>> binning = cb.HistogramBinning().fit(logits, [0] * 666 + [1] * 333)
+        >>> binning = cb.posthoc.HistogramBinning().fit(logits, [0] * 666 + [1] * 333)
         >>> binning.predict_confidence(logits[:1])[1].round(2)  # 2 of 3 were right
         array([0.67])
     """
@@ -163,7 +163,8 @@ class BayesianBinning(MapOfEitherForm):
         >>> import calibrant as cb
         >>> for n in (200, 20_000):
         ...     rows = cb.synthetic.tempered(n, 10, temperature=2.0).predictions
-        ...     print(cb.BayesianBinning().fit_predictions(rows).bins_[0])  # the likeliest number
+        ...     likeliest = cb.posthoc.BayesianBinning().fit_predictions(rows).bins_[0]
+        ...     print(likeliest)
         3
         14
     """
@@ -327,7 +328,7 @@ class ScalingBinning(ConfidenceMap):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> scaling = cb.ScalingBinning(n_bins=5).fit_predictions(val)
+        >>> scaling = cb.posthoc.ScalingBinning(n_bins=5).fit_predictions(val)
         >>> len(set(scaling.predict_confidence(test.logits)[1]))  # a step for each bin
         5
     """

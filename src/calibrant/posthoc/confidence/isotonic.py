@@ -67,7 +67,7 @@ class IsotonicRegression(ShrunkMap):
         >>> import numpy as np
         >>> logits = np.log([[0.6, 0.4]] * 500 + [[0.9, 0.1]] * 500)
         >>> labels = [0] * 400 + [1] * 100 + [0] * 300 + [1] * 200  # 80 % right, then 60 %
-        >>> isotonic = cb.IsotonicRegression().fit(logits, labels)
+        >>> isotonic = cb.posthoc.IsotonicRegression().fit(logits, labels)
         >>> isotonic.predict_confidence(logits[[0, -1]])[1].round(2)  # can't fall: the mean
         array([0.7, 0.7])
     """
@@ -147,10 +147,11 @@ class MulticlassIsotonic(Calibrator):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> probs = cb.MulticlassIsotonic().fit_predictions(val).predict_proba(test.logits)
+        >>> probs = cb.posthoc.MulticlassIsotonic().fit_predictions(val).predict_proba(test.logits)
         >>> bool((probs.argmax(1) == test.logits.argmax(1)).all())  # no prediction changes
         True
-        >>> [f"{cb.negative_log_likelihood(said, test.labels):.2f}" for said in (test.probs, probs)]
+        >>> from calibrant.metrics import negative_log_likelihood
+        >>> [f"{negative_log_likelihood(said, test.labels):.2f}" for said in (test.probs, probs)]
         ['0.52', '0.47']
     """
 

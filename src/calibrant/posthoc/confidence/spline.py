@@ -48,9 +48,9 @@ class SplineCalibration(ConfidenceMap):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> probs = cb.SplineCalibration().fit_predictions(val).predict_proba(test.logits)
-        >>> before = cb.expected_calibration_error(test.probs, test.labels)
-        >>> round(before, 2), cb.expected_calibration_error(probs, test.labels) < before / 3
+        >>> probs = cb.posthoc.SplineCalibration().fit_predictions(val).predict_proba(test.logits)
+        >>> before = cb.metrics.expected_calibration_error(test.probs, test.labels)
+        >>> round(before, 2), cb.metrics.expected_calibration_error(probs, test.labels) < before / 3
         (0.06, True)
     """
 

@@ -177,7 +177,7 @@ class TopRestScaling(Calibrator):
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
         >>> for rows in (200, 5_000):
-        ...     scaling = cb.TopRestScaling().fit_predictions(val.take(slice(rows)))
+        ...     scaling = cb.posthoc.TopRestScaling().fit_predictions(val.take(slice(rows)))
         ...     low, high = scaling.confidence_interval(val.logits)
         ...     print(f"{(high - low).mean():.2f}")
         0.09

@@ -56,7 +56,7 @@ class VennAbers(MapOfEitherForm):
         >>> import calibrant as cb
         >>> import numpy as np
         >>> logits = np.log([[0.9, 0.1]] * 9)
-        >>> venn_abers = cb.VennAbers().fit(logits, [0] * 6 + [1] * 3)
+        >>> venn_abers = cb.posthoc.VennAbers().fit(logits, [0] * 6 + [1] * 3)
         >>> low, high = venn_abers.intervals(logits[:1])
         >>> low.round(3), high.round(3)  # 6 of 9 were right: with this row 6 or 7 of 10
         (array([0.6]), array([0.7]))

@@ -66,7 +66,7 @@ class DensityAwareCalibration(NeighbourCalibrator):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> dac = cb.DensityAwareCalibration(reference_rows=1_000).fit_predictions(val)
+        >>> dac = cb.posthoc.DensityAwareCalibration(reference_rows=1_000).fit_predictions(val)
         >>> dac.weights_.round(3), round(dac.offset_, 1)  # distance tells nothing here
         (array([0.]), 1.6)
     """

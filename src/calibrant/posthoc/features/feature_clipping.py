@@ -72,7 +72,8 @@ class FeatureClipping(FeatureCalibrator):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> clipping = cb.FeatureClipping().fit(val.logits, val.labels, val.features, head=val.head)
+        >>> from calibrant.posthoc import FeatureClipping
+        >>> clipping = FeatureClipping().fit(val.logits, val.labels, val.features, head=val.head)
         >>> print(f"{(abs(val.features) > clipping.bound_).mean():.1%} of the features are clipped")
         0.2% of the features are clipped
     """

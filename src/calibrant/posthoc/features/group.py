@@ -73,9 +73,11 @@ class GroupCalibration(FeatureCalibrator):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
-        >>> group = cb.GroupCalibration(partitions=4).fit(val.logits, val.labels, val.features)
+        >>> from calibrant.posthoc import GroupCalibration
+        >>> group = GroupCalibration(partitions=4).fit(val.logits, val.labels, val.features)
         >>> probs = group.predict_proba(test.logits, test.features)
-        >>> [f"{cb.negative_log_likelihood(said, test.labels):.2f}" for said in (test.probs, probs)]
+        >>> from calibrant.metrics import negative_log_likelihood
+        >>> [f"{negative_log_likelihood(said, test.labels):.2f}" for said in (test.probs, probs)]
         ['0.52', '0.47']
     """
 

@@ -178,7 +178,7 @@ class ProximityDensityRatio(ProximityMap):
     Examples:
         >>> import calibrant as cb
         >>> val, test = cb.load_sample("validation").take(slice(1_000)), cb.load_sample("test")
-        >>> procal = cb.ProximityDensityRatio().fit(val.logits, val.labels, val.features)
+        >>> procal = cb.posthoc.ProximityDensityRatio().fit(val.logits, val.labels, val.features)
         >>> confidence = procal.predict_confidence(test.logits[:2_000], test.features[:2_000])[1]
         >>> [f"{said.mean():.2f}" for said in (test.probs.max(1), confidence)]  # 84 % are right
         ['0.90', '0.85']
@@ -291,7 +291,8 @@ class BinMeanShift(ProximityMap):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> shift = cb.BinMeanShift(scaling="none", reference_rows=1_000).fit_predictions(val)
+        >>> from calibrant.posthoc import BinMeanShift
+        >>> shift = BinMeanShift(scaling="none", reference_rows=1_000).fit_predictions(val)
         >>> shift.shifts_.shape
         (5, 10)
         >>> print(f"{shift.shifts_.min():.2f}")  # half of what the worst cell says too much

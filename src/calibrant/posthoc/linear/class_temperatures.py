@@ -334,7 +334,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
     Examples:
         >>> import calibrant as cb
         >>> rows = cb.synthetic.tempered(5_000, 3, temperature=2.0).predictions
-        >>> cts = cb.ClassTemperatureScaling().fit_predictions(rows)
+        >>> cts = cb.posthoc.ClassTemperatureScaling().fit_predictions(rows)
         >>> cts.temperatures_.round(1), cts.shrinkage_  # classes don't differ, so they share one
         (array([2., 2., 2.]), 0.0)
     """
@@ -459,7 +459,7 @@ class GradientClassTemperatureScaling(_ClassTemperatures):
         >>> import calibrant as cb
         >>> few = cb.synthetic.tempered(60, 3, temperature=1.0).predictions
         >>> for shrinkage in (0.01, 100.0):  # by itself, and drawn to the single temperature
-        ...     cts = cb.GradientClassTemperatureScaling(shrinkage).fit_predictions(few)
+        ...     cts = cb.posthoc.GradientClassTemperatureScaling(shrinkage).fit_predictions(few)
         ...     print(cts.temperatures_.round(2))
         [0.85 0.96 1.02]
         [0.94 0.95 0.95]

@@ -231,7 +231,7 @@ class MatrixScaling(_RegularisedMatrix):
 
     Examples:
         >>> import calibrant as cb
-        >>> matrix = cb.MatrixScaling().fit_predictions(cb.load_sample("validation"))
+        >>> matrix = cb.posthoc.MatrixScaling().fit_predictions(cb.load_sample("validation"))
         >>> matrix.n_parameters, matrix.penalties_.round(3)  # chosen: lambda, and lambda / (K - 1)
         (110, array([1.8, 0.2]))
     """
@@ -284,7 +284,7 @@ class DirichletCalibration(_RegularisedMatrix):
         >>> import numpy as np
         >>> logits = np.log([[0.9, 0.1]] * 1_000 + [[0.2, 0.8]] * 1_000)
         >>> labels = [0] * 700 + [1] * 300 + [1] * 900 + [0] * 100  # 70 % right, then 90 %
-        >>> dirichlet = cb.DirichletCalibration(penalty=0.01).fit(logits, labels)
+        >>> dirichlet = cb.posthoc.DirichletCalibration(penalty=0.01).fit(logits, labels)
         >>> dirichlet.predict_proba(logits[[0, -1]]).round(2)  # one down, one up: no T does
         array([[0.7, 0.3],
                [0.1, 0.9]])

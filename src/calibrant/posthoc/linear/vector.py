@@ -50,7 +50,7 @@ class VectorScaling(PenalisedMap):
         >>> import numpy as np
         >>> honest = cb.synthetic.tempered(5_000, 3, temperature=1.0).predictions
         >>> biased = honest.logits + np.asarray([0.0, 0.0, 1.0])  # favours class 2
-        >>> vector = cb.VectorScaling().fit(biased, honest.labels)
+        >>> vector = cb.posthoc.VectorScaling().fit(biased, honest.labels)
         >>> print(f"{vector.bias_[2] - vector.bias_[0]:.0f}")
         -1
     """
@@ -117,7 +117,8 @@ class StructuredVectorScaling(PenalisedMap):
     Examples:
         >>> import calibrant as cb
         >>> few = cb.synthetic.tempered(100, 5).predictions
-        >>> for method in (cb.VectorScaling(guard=False), cb.StructuredVectorScaling()):
+        >>> from calibrant.posthoc import StructuredVectorScaling
+        >>> for method in (cb.posthoc.VectorScaling(guard=False), StructuredVectorScaling()):
         ...     change = method.fit_predictions(few).change_
         ...     print(f"{abs(change).max():.2f}")  # with few rows the second holds back
         0.62
@@ -172,7 +173,7 @@ class StructuredMatrixScaling(PenalisedMap):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> sms, svs = cb.StructuredMatrixScaling(), cb.StructuredVectorScaling()
+        >>> sms, svs = cb.posthoc.StructuredMatrixScaling(), cb.posthoc.StructuredVectorScaling()
         >>> [method.fit_predictions(val).n_parameters for method in (sms, svs)]  # 10 * 9 more
         [111, 21]
     """

@@ -80,9 +80,9 @@ class LogitClipping(Calibrator):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> cb.LogitClipping().fit_predictions(val).clip_  # no gain, so nothing is clipped
+        >>> cb.posthoc.LogitClipping().fit_predictions(val).clip_  # no gain, so nothing is clipped
         0.0
-        >>> cb.LogitClipping(criterion="ece").fit_predictions(val).clip_ > 0
+        >>> cb.posthoc.LogitClipping(criterion="ece").fit_predictions(val).clip_ > 0
         True
     """
 

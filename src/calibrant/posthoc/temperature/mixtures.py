@@ -81,7 +81,7 @@ class LaplaceTemperatureScaling(Mixture):
         >>> import calibrant as cb
         >>> import numpy as np
         >>> logits = np.log([[0.9, 0.1]] * 99)
-        >>> scaling = cb.LaplaceTemperatureScaling().fit(logits, [0] * 66 + [1] * 33)
+        >>> scaling = cb.posthoc.LaplaceTemperatureScaling().fit(logits, [0] * 66 + [1] * 33)
         >>> scaling.uniform_  # 1 / (99 + 1)
         0.01
         >>> scaling.predict_proba([[1e6, 0.0]]).round(3)  # nothing is impossible
@@ -170,7 +170,7 @@ class EnsembleTemperatureScaling(Mixture):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> ets = cb.EnsembleTemperatureScaling().fit_predictions(val)
+        >>> ets = cb.posthoc.EnsembleTemperatureScaling().fit_predictions(val)
         >>> ets.weights_.round(2)
         array([1., 0., 0.])
     """

@@ -79,7 +79,7 @@ class ParameterisedTemperature(RowTemperature):
         >>> import calibrant as cb
         >>> fit, test = (cb.synthetic.margin_tempered(5_000, 10, seed=seed) for seed in (1, 2))
         >>> errors = []
-        >>> for method in (cb.TemperatureScaling(), cb.ParameterisedTemperature()):
+        >>> for method in (cb.TemperatureScaling(), cb.posthoc.ParameterisedTemperature()):
         ...     fitted = method.fit_predictions(fit.predictions)
         ...     probs = fitted.predict_proba(test.predictions.logits)
         ...     errors.append(test.true_calibration_error(probs))

@@ -36,7 +36,7 @@ class Uncalibrated(Calibrator):
     Examples:
         >>> import numpy as np
         >>> import calibrant as cb
-        >>> none = cb.Uncalibrated().fit([[2.0, 0.0], [0.0, 1.0]], [0, 1])
+        >>> none = cb.posthoc.Uncalibrated().fit([[2.0, 0.0], [0.0, 1.0]], [0, 1])
         >>> none.predict_proba(np.log([[3.0, 1.0]])).round(2)  # whatever it was fitted to
         array([[0.75, 0.25]])
     """
@@ -246,7 +246,7 @@ class PredictedClassTemperature(SummaryTemperature):
     Examples:
         >>> import calibrant as cb
         >>> val = cb.load_sample("validation")
-        >>> scaling = cb.PredictedClassTemperature().fit_predictions(val)
+        >>> scaling = cb.posthoc.PredictedClassTemperature().fit_predictions(val)
         >>> temperatures = 1 / scaling.class_betas_
         >>> int(temperatures.argmax()), temperatures.round(1)
         (5, array([1.5, 1.4, 1.5, 1.7, 1.4, 1.9, 1.6, 1.6, 1.5, 1.4]))

@@ -6,7 +6,7 @@ Examples:
     >>> val, test = cb.load_sample("validation"), cb.load_sample("test")
     >>> stage = HeadRetraining(epochs=2).fit(val.features, val.labels)
     >>> probs = stage.predict_proba(test.features)
-    >>> print(f"{cb.accuracy(probs, test.labels):.1f}")
+    >>> print(f"{cb.metrics.accuracy(probs, test.labels):.1f}")
     0.8
 """
 

@@ -51,9 +51,9 @@ def mmce(
     Examples:
         >>> import calibrant as cb
         >>> c, a = [0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0]
-        >>> round(cb.mmce(c, a, kind="confidence"), 4)  # .9 - .75
+        >>> round(cb.metrics.mmce(c, a, kind="confidence"), 4)  # .9 - .75
         0.15
-        >>> round(cb.mmce(c, a, squared=True, kind="confidence"), 4)
+        >>> round(cb.metrics.mmce(c, a, squared=True, kind="confidence"), 4)
         0.0225
     """
     square = squared_mmce_of_curves(

@@ -3,13 +3,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from calibrant import Calibrator, Predictions
-from calibrant.posthoc import FitReport
-from calibrant.predictions import softmax
+import calibrant as cb
 
 
 @dataclass(eq=False)
-class ShrinkTowardsUniform(Calibrator):
+class ShrinkTowardsUniform(cb.Calibrator):
     """Mixes with the uniform distribution until the mean confidence is the accuracy."""
 
     method: ClassVar[str] = "shrink-uniform"
@@ -18,12 +16,12 @@ class ShrinkTowardsUniform(Calibrator):
 
     weight_: float = field(init=False, repr=False)
 
-    def _fit(self, predictions: Predictions) -> FitReport:
-        probs = np.asarray(softmax(predictions.scores))
+    def _fit(self, predictions: cb.Predictions) -> cb.posthoc.FitReport:
+        probs = np.asarray(cb.predictions.softmax(predictions.scores))
         confidence, accuracy = probs.max(1), np.mean(probs.argmax(1) == predictions.labels)
         room = max(confidence.mean() - 1 / self.n_classes_, 1e-12)
         self.weight_ = float(np.clip((confidence.mean() - accuracy) / room, 0, 0.999))
-        return FitReport(predictions.n, "closed form")
+        return cb.posthoc.FitReport(predictions.n, "closed form")
 
     def transform(self, xp, logits, features, learnt, *, masks=True):
         weight = xp.astype(learnt["weight_"], logits.dtype)

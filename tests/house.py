@@ -1,6 +1,7 @@
 """Which module of a package imports which, read from its code; for the tests of both packages.
 
-Every import counts, also one inside a function; only those for type checkers don't.
+Every import counts, also one inside a function. Those that only type checkers see count for
+circles: a reader follows them too.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ class House:
         files: file of each module.
         trees: code of each module.
         arrows: modules of the package that each module imports.
+        typed_arrows: the same with the imports that only type checkers see.
     """
 
     source: Path
     files: dict[str, Path] = field(init=False)
     trees: dict[str, ast.Module] = field(init=False)
     arrows: dict[str, list[str]] = field(init=False)
+    typed_arrows: dict[str, list[str]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.files = {self._name_of(file): file for file in sorted(self.source.rglob("*.py"))}
@@ -36,14 +39,20 @@ class House:
             name: sorted({t for t in self.imported(tree) if t in self.files} - {name})
             for name, tree in self.trees.items()
         }
+        self.typed_arrows = {
+            name: sorted({t for t in self.imported(tree, types=True) if t in self.files} - {name})
+            for name, tree in self.trees.items()
+        }
 
     def _name_of(self, file: Path) -> str:
         parts = file.relative_to(self.source).with_suffix("").parts
         return ".".join([self.source.name, *(part for part in parts if part != "__init__")])
 
-    def imported(self, tree: ast.Module, *, inside_functions: bool = True) -> Iterator[str]:
+    def imported(
+        self, tree: ast.Module, *, inside_functions: bool = True, types: bool = False
+    ) -> Iterator[str]:
         """Yield the dotted names that a module imports; names of the package as its modules."""
-        for node in import_statements(tree, inside_functions=inside_functions):
+        for node in import_statements(tree, inside_functions=inside_functions, types=types):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -73,17 +82,60 @@ class House:
             for file in self.files.values()
         }
 
+    def too_small(self, fewest_lines: int) -> list[str]:
+        """Return modules below so many lines that only one other module imports."""
+        importers = {
+            name: [other for other, targets in self.typed_arrows.items() if name in targets]
+            for name in self.files
+        }
+        lengths = self.lengths()
+        return [
+            f"{name}, only {importers[name][0]} imports it"
+            for name, file in self.files.items()
+            if len(importers[name]) == 1
+            and not file.name.startswith("_")
+            and lengths[file.relative_to(self.source).as_posix()] < fewest_lines
+        ]
 
-def import_statements(node: ast.AST, *, inside_functions: bool) -> Iterator[ast.stmt]:
-    """Yield the imports within a piece of code, however deep, but for those of type checkers."""
+    def of_many_parameters(self, most: int) -> list[str]:
+        """Return functions of more parameters than that, without a reason beside them."""
+        return [
+            f"{name}:{node.lineno} {node.name}"
+            for name, tree in self.trees.items()
+            for node in of_many_parameters(tree, self.files[name].read_text("utf-8"), most)
+        ]
+
+
+def of_many_parameters(
+    tree: ast.Module, text: str, most: int
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield functions of more than `most` parameters with no comment that says why beside them.
+
+    It begins with ``# Parameters:`` and stands just above the function, or within its signature.
+    """
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            count = sum(each.arg not in ("self", "cls") for each in given)
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            beside = lines[max(first - 2, 0) : node.body[0].lineno]
+            if count > most and not any("# Parameters:" in line for line in beside):
+                yield node
+
+
+def import_statements(
+    node: ast.AST, *, inside_functions: bool, types: bool = False
+) -> Iterator[ast.stmt]:
+    """Yield the imports within a piece of code, however deep; of type checkers' if asked for."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield node
     elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         parts = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
             parts = node.orelse
         for part in parts:
-            yield from import_statements(part, inside_functions=inside_functions)
+            yield from import_statements(part, inside_functions=inside_functions, types=types)
 
 
 def circles(arrows: dict[str, list[str]]) -> list[list[str]]:

@@ -17,6 +17,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.lazy import stub_names
+from calibrant.metrics import registry
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (ROOT / "src", ROOT / "packages/calibrant-studies/src")
@@ -110,6 +111,7 @@ def test_an_example_gives_what_it_says(
 ) -> None:
     _skip_where_a_package_is_missing(name)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})  # what an example registers stays its own
     assert _complaints(_test_of(name, EXAMPLES[name])) == ""
 
 

@@ -26,7 +26,7 @@ def calibrated(method: str, fit: Predictions, test: Predictions, **arguments) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         calibrator = make_calibrator(method, **arguments).fit_predictions(fit)
-    return calibrator.predict_proba(test.logits, test.features)
+    return calibrator.predict_proba(test.logits, test.features, kind="logits")
 
 
 def errors(probs: np.ndarray, test: Predictions) -> tuple[float, float, float]:

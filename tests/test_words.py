@@ -97,7 +97,8 @@ def test_tables_name_what_is_in_percent(names: list[str], sentence: str, run, fi
         *("compare", file, "--methods", "none", "--resamples", "5"),
         *("--metrics", ",".join(names), "--rank-by", names[0]),
     )
-    assert in_percent(metrics_named(["ece", "nll"])) in compared.out  # what decides is always shown
+    # What decides is always shown, and so is the accuracy.
+    assert in_percent(metrics_named(["ece", "nll", "accuracy"])) in compared.out
 
 
 def test_of_many_metrics_the_few_that_are_not_in_percent_are_named():

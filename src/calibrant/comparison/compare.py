@@ -188,7 +188,7 @@ def compare(
     entries.sort(key=lambda entry: entry.evaluation[rank_by].cost)
     network = None
     if not any(entry.name == UNCALIBRATED for entry in entries):
-        network = replace(RowSample.of(test), margins=narrow).for_pictures()
+        network = replace(RowSample.of(test), margins=narrow).for_pictures(losses=True)
     before_fit = _mean_scores(fit)
     return Comparison(
         fit.source,

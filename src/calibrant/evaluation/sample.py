@@ -334,14 +334,19 @@ class RowSample(Sample):
             return {}
         return stretched(metrics, self.predictions, self.scores, level, seed)
 
-    def for_pictures(self) -> Self:
-        """Return what a result keeps: confidences, predicted labels, which are right, margins."""
+    def for_pictures(self, *, losses: bool = False) -> Self:
+        """Return what a result keeps: confidences, predicted labels, which are right, margins.
+
+        With `losses` also those of each row, so that it can be measured later.
+        """
         rows, margins = self.predictions, self.margins
         if margins is None and rows is not None and rows.kind != "toplabel":
             margins = rows.margins.astype(np.float32)
         scores, none = self.scores, np.zeros(1)[:0]
         few = scores.predicted.astype(np.min_scalar_type(-1 - int(scores.predicted.max())))
-        scores = replace(scores, predicted=few, nll=none, brier=none)
+        scores = replace(scores, predicted=few)
+        if not losses:
+            scores = replace(scores, nll=none, brier=none)
         slim = replace(self, scores=scores, predictions=None, weights=None, margins=margins)
         # What is sorted and drawn already needn't be made anew.
         vars(slim).update({n: v for n, v in vars(self).items() if n in ("_rows", "_draws")})

@@ -92,7 +92,7 @@ def interval_over_seeds(
 
     Examples:
         >>> import numpy as np
-        >>> from calibrant_studies.over_seeds import interval_over_seeds
+        >>> from calibrant_studies.significance import interval_over_seeds
         >>> rows = 0.1 * np.random.default_rng(0).normal(size=500)
         >>> low, high = interval_over_seeds(np.array([1.0]), rows[None], 0.95)
         >>> round(low, 2), round(high, 2)
@@ -128,7 +128,7 @@ def may_be_best_over_seeds(
 
     Examples:
         >>> import numpy as np
-        >>> from calibrant_studies.over_seeds import may_be_best_over_seeds
+        >>> from calibrant_studies.significance import may_be_best_over_seeds
         >>> noise = 0.1 * np.random.default_rng(0).normal(size=(3, 3, 500))
         >>> values = np.array([[0.0, 0.1, 0.2], [0.2, 0.3, 0.1], [9.0, 9.2, 9.1]])
         >>> may_be_best_over_seeds(values, noise, 0.95)

@@ -33,7 +33,7 @@ from calibrant.metrics.metric_types import Metric, RowsMetric
 # A sentence names no more methods than this.
 NAMED = 5
 # What the printed table shows; everything is in `Comparison.as_dict`.
-TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "top_nll", "brier", "accuracy")
+TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier", "accuracy")
 # Of more methods than this the printed table shows the ones to choose from only.
 MOST_SHOWN = 12
 # Beside the numbers of those that may be the best in a column.

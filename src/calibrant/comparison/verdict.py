@@ -2,8 +2,9 @@
 
 People compare methods to decide. The rule:
 
-1. A proper score decides: the NLL, or of top labels the log loss of being right. It can't be
-   improved by throwing information away, and has far less noise than a calibration error.
+1. A proper score decides: the NLL, or the Brier score where that alone was measured. It can't be
+   improved by throwing information away, and has far less noise than a calibration error. Top
+   labels alone have neither; there the calibration error decides.
 2. `auto` is recommended if it was compared and may be the best in that score (95 % set, multiple
    comparisons with the best); else the method of the lowest score. So a comparison recommends what
    `fit` would do, whatever else is on the menu.
@@ -47,7 +48,7 @@ from calibrant.posthoc.temperature.scaling import Uncalibrated
 # The method that leaves the network's own confidences as they are, and the one that `fit` takes.
 UNCALIBRATED, AUTO = Uncalibrated.method, AutoCalibrator.method
 # The first of these that was measured decides.
-PROPER_SCORES = ("nll", "top_nll", "brier")
+PROPER_SCORES = ("nll", "brier")
 CALIBRATION = "ece"
 # What a verdict rests on; `compare` measures them whatever else is asked for.
 DECIDING = ("nll", CALIBRATION, "accuracy")

@@ -44,7 +44,7 @@ from calibrant_studies.significance import mean_with_interval
 
 METHODS = (
     *("none", "temperature", "ets", "smart", "top-rest", "svs", "vector", "isotonic", "histogram"),
-    "spline",
+    *("spline", "auto"),
 )
 # Ways to choose a method, with what tables call them.
 WAYS = {
@@ -195,7 +195,7 @@ def look(methods: Sequence[ComparedMethod]) -> Found:
 class Verdicts(Kind):
     """Fit methods, draw test sets from the rest of the rows, and hold each choice to the truth."""
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     axes: ClassVar[tuple[str, ...]] = ("input",)
     defaults: ClassVar[Mapping[str, Any]] = {
         "fit_rows": 4000,

@@ -140,15 +140,6 @@ def _warn_of_no_common_names(said: NDArray[Any], true: NDArray[Any], source: str
     )
 
 
-def without_digits(labels: Array, names: Sequence[str]) -> Array:
-    """Return labels of a file as numbers, if they are digits and no names: a table holds text."""
-    if not are_words(labels):
-        return labels
-    values = to_numpy(as_array(labels))
-    digits = all(re.fullmatch(r"[0-9]{1,18}", str(value)) for value in values.tolist())
-    return values.astype(np.int64) if digits and not set(values.tolist()) & set(names) else values
-
-
 def listed(names: Sequence[Any]) -> str:
     """Return the first of some names for a message."""
     shown = ", ".join(f"'{name}'" for name in list(names)[:LISTED])

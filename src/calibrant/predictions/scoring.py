@@ -56,11 +56,6 @@ class RowScores(TopScores):
     brier: FloatArray
     weights: FloatArray | None = None
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether the scores of all classes were known."""
-        return not np.isnan(self.nll[0])
-
     def of_positive(self) -> RowScores:
         """Return rows of two classes as if all had been predicted to be of class 1.
 

@@ -17,6 +17,7 @@ from calibrant.core.errors import (
     InputError,
     NotApplicableError,
 )
+from calibrant.metrics.proper import negative_log_likelihood
 from calibrant.posthoc import model_selection, registry
 from calibrant.posthoc.auto import DEFAULT_CANDIDATES, AutoCalibrator
 from calibrant.posthoc.fitting.cross_validation import (
@@ -28,6 +29,7 @@ from calibrant.posthoc.fitting.cross_validation import (
 )
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.model_selection import SMALLEST_SHARE, choose, weights_by_likelihood
+from calibrant.posthoc.needs import copies_of_rows
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import Uncalibrated
 from calibrant.predictions.predictions import Predictions
@@ -619,3 +621,47 @@ def test_which_of_two_classes_comes_first_makes_no_difference_to_it():
     one = AutoCalibrator().fit(logits, labels).predict_proba(logits)
     other = AutoCalibrator().fit(logits[:, ::-1], 1 - labels).predict_proba(logits[:, ::-1])
     np.testing.assert_allclose(other[:, ::-1], one, atol=1e-6)
+
+
+def _oversampled(rows: int, times: int) -> Predictions:
+    return load_sample("validation").take(np.repeat(np.arange(rows), times)).only_logits()
+
+
+def test_copies_of_a_row_are_held_out_together():
+    five = _oversampled(300, 5)
+    clusters, several = copies_of_rows(five)
+    assert several == 300
+    np.testing.assert_array_equal(clusters.reshape(300, 5), np.tile(clusters[::5], (5, 1)).T)
+    assert len(np.unique(clusters)) == 300
+    fold = fold_numbers(five.summary, 5, 0, clusters=clusters).reshape(300, 5)
+    assert (fold == fold[:, :1]).all()
+    assert np.bincount(fold[:, 0]).tolist() == [60] * 5
+    # Wrong rows of the folds differ by one at most.
+    wrong = np.bincount(fold[:, 0], ~five.summary.correct[::5])
+    assert wrong.max() - wrong.min() <= 1
+
+
+def test_rows_that_repeat_by_nature_are_no_copies():
+    once = _oversampled(500, 1)
+    assert copies_of_rows(once) == (None, 0)
+    two = Predictions.from_logits(np.tile([[1.0, 0.0], [0.5, 0.0]], (50, 1)), np.tile([0, 1], 50))
+    assert copies_of_rows(two) == (None, 0)
+    # The same entries in another order are another row, and so are other features.
+    turned = Predictions.from_logits([[3.0, 1.0, 0.0], [3.0, 0.0, 1.0]], [0, 0])
+    assert copies_of_rows(turned) == (None, 0)
+    seen = Predictions.from_logits([[3.0, 1.0, 0.0]] * 4, [0] * 4, [[1.0], [1.0], [2.0], [3.0]])
+    clusters, several = copies_of_rows(seen)
+    assert several == 1
+    assert clusters[0] == clusters[1]
+    assert len(np.unique(clusters)) == 3
+
+
+@pytest.mark.parametrize("method", ["matrix", "vector", "auto"])
+def test_oversampled_rows_teach_no_more_than_they_hold(method):
+    test, note = load_sample("test"), "300 rows occur more than once; copies of a row are held out"
+    losses = list[float]()
+    for times in (1, 5):
+        fitted = make_calibrator(method).fit_predictions(_oversampled(300, times))
+        losses.append(negative_log_likelihood(fitted.predict_proba(test.logits), test.labels))
+        assert any(note in each for each in fitted.fit_report_.notes) == (times == 5)
+    assert losses[1] < losses[0] + 0.005

@@ -139,6 +139,11 @@ class AutoCalibrator(Calibrator):
         weights = zip(self.steps_, self.weights_.tolist(), strict=True)
         return dict(sorted(((n, w) for n, w in weights if w > 0), key=lambda pair: -pair[1]))
 
+    @property
+    def cross_validates(self) -> bool:
+        """Whether it chooses by rows held out: always."""
+        return True
+
     def chain(self, name: str = "") -> Calibrator:
         """Return one of the chains that are averaged, fitted, as a calibrator of its own.
 

@@ -41,6 +41,7 @@ from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
 from calibrant.posthoc.needs import (
     check_kind,
     checked_features,
+    copies_of_rows,
     fitted_form,
     lacking,
     refuse_masks,
@@ -178,13 +179,25 @@ class Calibrator(Estimator):
         self.called_ = None
         self.class_names_ = None if predictions.kind == "toplabel" else predictions.class_names
         rows = self._prepared(predictions)
+        several = 0
+        if self.cross_validates and rows.clusters is None and predictions.kind == "logits":
+            copies, several = copies_of_rows(rows)
+            rows = replace(rows, clusters=copies)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
+        if several:
+            occur = "row occurs" if several == 1 else "rows occur"
+            self._note(f"{several} {occur} more than once; copies of a row are held out together")
         if self.n_parameters > rows.n:
             self._note(
                 f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
                 f"'{self.method}'; a method with fewer is safer"
             )
+
+    @property
+    def cross_validates(self) -> bool:
+        """Whether `fit` holds some of the rows out from others."""
+        return False
 
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:
         report = self._fit_sums(work)

@@ -70,6 +70,11 @@ class Chain(Calibrator):
     seed: int = argument(0, at_least=0)
 
     @property
+    def cross_validates(self) -> bool:
+        """Whether steps are cross-fitted."""
+        return self.folds > 1
+
+    @property
     def steps_(self) -> list[Calibrator]:
         """The fitted steps, in order."""
         return list(self.parts().values())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from calibrant.core.arrays import Array, as_array, masked_classes, row_chunks
+import numpy as np
+
+from calibrant.core.arrays import Array, IntArray, as_array, masked_classes, row_chunks, to_numpy
 from calibrant.core.checks import check_features
 from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.core.weights import are_counts
@@ -25,6 +27,8 @@ NEEDS = {
 ONLY_COUNTS = "method '{}' takes weights that count rows, whole numbers, only"
 # A method that doesn't heed weights gets no more than so many repeats of a row, on average.
 MOST_REPEATS = 100
+# Rows of fewer distinct values, such as two classes' rounded scores, repeat by nature.
+FEWEST_DISTINCT = 3
 
 
 def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
@@ -47,6 +51,47 @@ def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
             "times in all; take one that heeds weights"
         )
     return rows.repeated_together()
+
+
+def copies_of_rows(rows: Predictions) -> tuple[IntArray | None, int]:
+    """Return the (N,) clusters that copies of a row make, and how many rows have copies.
+
+    Copies are bitwise equal in float logits, and in features where there are any, whatever their
+    labels. Clusters are numbered by margin, wrong rows first, so that those dealt one after the
+    other are alike. They are None where no row has a copy, or all are copies of one.
+    """
+    summary = rows.summary
+    # Copies agree in these, which are at hand; only rows that do are read.
+    order = np.lexsort((summary.predicted, summary.top, summary.margin))
+    keys = (summary.predicted[order], summary.top[order], summary.margin[order])
+    equal = np.logical_and.reduce([key[1:] == key[:-1] for key in keys])
+    alike = np.zeros(rows.n, dtype=bool)
+    alike[order[1:][equal]] = alike[order[:-1][equal]] = True
+    candidates = np.flatnonzero(alike)
+    if not len(candidates):
+        return None, 0
+    some = rows.take(candidates)
+    held = [some.scores] if some.features is None else [some.scores, some.features]
+    arrays = [np.ascontiguousarray(to_numpy(array)) for array in held]
+    if arrays[0].dtype.kind != "f":
+        return None, 0
+    ordered = [np.sort(array, axis=1) for array in arrays]
+    counts = [1 + (array[:, 1:] != array[:, :-1]).sum(axis=1) for array in ordered]
+    telling = np.maximum.reduce(counts) >= FEWEST_DISTINCT
+    content = np.hstack([array.view(np.uint8) for array in arrays])[telling]
+    whole = np.ascontiguousarray(content).view(f"V{content.shape[1]}").ravel()
+    _, first, which, count = np.unique(
+        whole, return_index=True, return_inverse=True, return_counts=True
+    )
+    several = int((count > 1).sum())
+    own = np.arange(rows.n)
+    own[candidates[telling]] = candidates[telling][first][which]
+    if not several or (own == own[0]).all():
+        return None, 0
+    place, earliest = np.empty(rows.n, dtype=np.int64), np.full(rows.n, rows.n)
+    place[np.lexsort((summary.margin, summary.correct))] = np.arange(rows.n)
+    np.minimum.at(earliest, own, place)
+    return earliest[own], several
 
 
 def lacking(estimator: Estimator, predictions: Predictions, *, to_apply: bool) -> str | None:

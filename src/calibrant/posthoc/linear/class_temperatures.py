@@ -357,6 +357,11 @@ class ClassTemperatureScaling(_ClassTemperatures):
     shrinkage_: float = learnt(at_least=0)
 
     @property
+    def cross_validates(self) -> bool:
+        """Whether the shrinkage is chosen by rows held out."""
+        return self.criterion != "ece"
+
+    @property
     def reads_log_probabilities(self) -> bool:
         """Whether it was fitted by likelihood."""
         return self.criterion != "ece"

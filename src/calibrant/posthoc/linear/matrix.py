@@ -127,6 +127,11 @@ class _RegularisedMatrix(LinearMap):
     penalties_: FloatArray = learnt(2, at_least=0)
 
     @property
+    def cross_validates(self) -> bool:
+        """Whether lambda is chosen by rows held out."""
+        return self.penalty <= 0
+
+    @property
     def n_parameters(self) -> int:
         """K^2 + K, or one where temperature scaling was taken."""
         fitted = bool(self.penalties_.any())

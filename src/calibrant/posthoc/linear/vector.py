@@ -67,6 +67,11 @@ class VectorScaling(PenalisedMap):
     guard: bool = argument(True)
 
     @property
+    def cross_validates(self) -> bool:
+        """Whether the guard compares it with temperature scaling on rows held out."""
+        return self.guard
+
+    @property
     def n_parameters(self) -> int:
         """2 K, or one where temperature scaling was taken."""
         fitted = self.change_.any() or self.bias_.any()

@@ -111,6 +111,11 @@ class ParameterisedTemperature(RowTemperature):
     network_: FloatArray = learnt("w")
 
     @property
+    def cross_validates(self) -> bool:
+        """Whether the guard compares it with temperature scaling on rows held out."""
+        return self.guard
+
+    @property
     def n_parameters(self) -> int:
         """5 d + 41, with d inputs, or one where temperature scaling was taken."""
         start = LayeredNetwork.start(len(self.mean_), np.random.default_rng(self.seed))

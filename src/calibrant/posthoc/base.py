@@ -19,33 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import check_arguments
-from calibrant.core.arrays import (
-    Array,
-    FloatArray,
-    IntArray,
-    as_array,
-    namespace,
-    to_numpy,
-)
+from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, namespace, to_numpy
 from calibrant.core.checks import check_labels, warn_of_probabilities
-from calibrant.core.errors import (
-    InputError,
-    NotApplicableError,
-    PredictionsError,
-)
+from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
+from calibrant.core.weights import check_weights, mean
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
 from calibrant.posthoc.needs import (
     check_kind,
     checked_features,
-    copies_of_rows,
     fitted_form,
     lacking,
     refuse_masks,
     rows_for,
+    with_copies_together,
 )
 from calibrant.posthoc.state import Estimator, FittedKind, save
 from calibrant.predictions.binary import BinaryKind, two_columns
@@ -179,15 +169,13 @@ class Calibrator(Estimator):
         self.called_ = None
         self.class_names_ = None if predictions.kind == "toplabel" else predictions.class_names
         rows = self._prepared(predictions)
-        several = 0
-        if self.cross_validates and rows.clusters is None and predictions.kind == "logits":
-            copies, several = copies_of_rows(rows)
-            rows = replace(rows, clusters=copies)
+        copies_found = None
+        if self.cross_validates and predictions.kind == "logits":
+            rows, copies_found = with_copies_together(rows)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
-        if several:
-            occur = "row occurs" if several == 1 else "rows occur"
-            self._note(f"{several} {occur} more than once; copies of a row are held out together")
+        if copies_found:
+            self._note(copies_found)
         if self.n_parameters > rows.n:
             self._note(
                 f"{counted(rows.n, 'row')} can't determine the {self.n_parameters} parameters of "
@@ -474,13 +462,7 @@ class Calibrator(Estimator):
         right = (predicted == truth).astype(np.float64)
         if sample_weight is None:
             return float(right.mean())
-        weights = np.asarray(to_numpy(as_array(sample_weight)), dtype=np.float64)
-        if weights.shape != right.shape or not (weights >= 0).all() or not weights.sum() > 0:
-            raise PredictionsError(
-                f"score: sample_weight must be {len(right)} numbers of at least 0, not all of "
-                "them 0"
-            )
-        return float(np.average(right, weights=weights))
+        return mean(right, check_weights(sample_weight, len(right), "score", "sample_weight"))
 
     def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
         """Return the arrays that `interval` reads, for intervals of a level; None without any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,18 @@ def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
             "times in all; take one that heeds weights"
         )
     return rows.repeated_together()
+
+
+def with_copies_together(rows: Predictions) -> tuple[Predictions, str | None]:
+    """Return the rows with copies of one as a cluster, unless they have clusters, and a note."""
+    if rows.clusters is not None:
+        return rows, None
+    copies, several = copies_of_rows(rows)
+    if not several:
+        return rows, None
+    occur = "row occurs" if several == 1 else "rows occur"
+    note = f"{several} {occur} more than once; copies of a row are held out together"
+    return replace(rows, clusters=copies), note
 
 
 def copies_of_rows(rows: Predictions) -> tuple[IntArray | None, int]:

@@ -86,8 +86,13 @@ def test_scores_are_weighted_by_row():
     assert calibrator.score(LOGITS, LABELS, weights) == pytest.approx(
         right.sum() / (right.sum() + 3 * (~right).sum())
     )
-    for bad in (np.zeros(len(right)), -weights, weights[1:]):
-        with pytest.raises(PredictionsError, match="sample_weight must be 400 numbers of at least"):
+    wrong = {
+        "above 0 for at least one row, but all 400 are 0": np.zeros(len(right)),
+        "finite and not negative, but row 0 holds": -weights,
+        "399": weights[1:],
+    }
+    for why, bad in wrong.items():
+        with pytest.raises(PredictionsError, match=why):
             calibrator.score(LOGITS, LABELS, bad)
 
 

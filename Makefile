@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # A second package in this checkout; the demonstration does without it.
 STUDIES := packages/calibrant-studies
 
-.PHONY: demo test tests other-processor lint types bench clean
+.PHONY: demo test tests other-processor lint types docs bench clean
 
 demo: $(VENV)/.ready-user            ## the whole job on sample data; writes demo-report/
 	$(BIN)/calibrant demo --out demo-report
@@ -24,6 +24,9 @@ tests: $(VENV)/.ready-dev
 
 other-processor: $(VENV)/.ready-dev  ## laws and reference values, computed as an older processor does
 	$(BIN)/python scripts/other_processor.py
+
+docs: $(VENV)/.ready-dev             ## the site, in docs/_build/html; a warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky docs docs/_build/html
 
 bench: benchmarks/.peers/.ready      ## times against the peers, in an environment of their own
 	benchmarks/.peers/bin/python -m benchmarks --out benchmarks/results/latest.json
@@ -47,4 +50,4 @@ $(VENV)/.ready-dev: pyproject.toml $(STUDIES)/pyproject.toml constraints.txt | $
 	touch $@ $(VENV)/.ready-user
 
 clean:
-	rm -rf $(VENV) demo-report
+	rm -rf $(VENV) demo-report docs/_build

@@ -335,7 +335,7 @@ def sample_rows():
 
 @pytest.mark.parametrize("rows", [200, 1000])
 def test_on_real_rows_it_costs_next_to_nothing_and_stays_near_the_best(rows, sample_rows):
-    """A small form of the study of docs/calibration-size.md."""
+    """A small form of the study of docs/appendix/calibration-size.md."""
     pool, test = sample_rows
     names = [name.strip() for name in DEFAULT_CANDIDATES.split(",") if "+" not in name]
     losses: dict[str, list[float]] = {name: [] for name in [*names, "svs-top-rest", "auto"]}

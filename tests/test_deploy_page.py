@@ -1,4 +1,4 @@
-"""The Python of docs/deploy.md runs, block by block, where what it imports is installed."""
+"""The Python of the page on deploying runs, where what it imports is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ for needed in ("onnx", "onnxruntime", "torch"):
     pytest.importorskip(needed)
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/appendix/deploy.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 FEATURES = np.asarray(cb.load_sample("test").features[:40], dtype=np.float32)
 

@@ -187,17 +187,17 @@ def _nothing() -> dict[str, Any]:
 # The blocks of a page that are whole programs, given what goes before.
 PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
     "README.md": (slice(None), _sample_rows),
-    "docs/features.md": (slice(None), _nothing),
-    "docs/figures.md": (slice(None), _nothing),
-    "docs/files.md": (slice(None), _nothing),
-    "docs/scikit-learn.md": (slice(None), _nothing),
-    "docs/known-truth.md": (slice(None), _nothing),
-    "docs/losses.md": (slice(2), _network),
-    "docs/monitoring.md": (slice(None), _nothing),
-    "docs/plug-ins.md": (slice(1), _nothing),
-    "docs/second-stages.md": (slice(1), _features),
-    "docs/training.md": (slice(3), _own_data),
-    "docs/why-my-ece-differs.md": (slice(None), _nothing),
+    "docs/guides/features.md": (slice(None), _nothing),
+    "docs/guides/figures.md": (slice(None), _nothing),
+    "docs/guides/files.md": (slice(None), _nothing),
+    "docs/appendix/scikit-learn.md": (slice(None), _nothing),
+    "docs/guides/known-truth.md": (slice(None), _nothing),
+    "docs/appendix/losses.md": (slice(2), _network),
+    "docs/appendix/monitoring.md": (slice(None), _nothing),
+    "docs/guides/plug-ins.md": (slice(1), _nothing),
+    "docs/appendix/second-stages.md": (slice(1), _features),
+    "docs/appendix/training.md": (slice(3), _own_data),
+    "docs/guides/why-my-ece-differs.md": (slice(None), _nothing),
 }
 
 

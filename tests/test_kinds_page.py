@@ -1,4 +1,4 @@
-"""docs/kinds-of-predictions.md runs from top to bottom, its Python and its commands."""
+"""docs/appendix/kinds-of-predictions.md runs from top to bottom, its Python and its commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calibrant.cli.app import app
 
-PAGE = Path(__file__).parents[1] / "docs/kinds-of-predictions.md"
+PAGE = Path(__file__).parents[1] / "docs/appendix/kinds-of-predictions.md"
 BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S)
 
 

@@ -458,7 +458,7 @@ def test_gamma_of_equal_pull():
 
 
 def test_the_list_in_the_guide_is_what_the_losses_say_of_themselves():
-    guide = (Path(__file__).parent.parent / "docs/losses.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parent.parent / "docs/appendix/losses.md").read_text(encoding="utf-8")
     listed = [line for line in guide.splitlines() if line.startswith("| `")]
     shown = [tuple(cell.strip() for cell in line[1:-1].split(" |")) for line in listed]
     told = [(f"`{name}`", f"`{kind}`", *rest) for name, kind, *rest in list_of_losses()]

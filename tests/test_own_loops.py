@@ -1,4 +1,4 @@
-"""The programs of docs/own-loops.md, from the page: broken off and gone on, they end alike."""
+"""The programs of the page on own loops: broken off and gone on, they end alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from calibrant.core.errors import InputError
 from calibrant.training import NetworkWithLoss, make_loss
 
-PAGE = Path(__file__).parents[1] / "docs/own-loops.md"
+PAGE = Path(__file__).parents[1] / "docs/guides/own-loops.md"
 NAMES = ["adafocal", "scheduled-focal", "crl", "rankmixup", "fedlas-ls"]
 ROWS = 32
 # To generate code takes a quarter of a minute for each loss. What is compiled is traced all the

@@ -149,7 +149,7 @@ def test_built_in_methods_load_no_plug_in(install):
 def test_the_documentation_shows_the_example():
     source = (EXAMPLE / "shrink_towards_uniform.py").read_text()
     assert len(source.splitlines()) <= 30
-    page = (Path(__file__).parents[1] / "docs/plug-ins.md").read_text()
+    page = (Path(__file__).parents[1] / "docs/guides/plug-ins.md").read_text()
     assert source in page
 
 

@@ -112,7 +112,9 @@ def test_a_head_whose_arguments_are_numpys_numbers_can_be_saved(tmp_path):
 
 
 def test_the_list_in_the_guide_is_what_the_methods_say_of_themselves():
-    guide = (Path(__file__).parent.parent / "docs/second-stages.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parent.parent / "docs/appendix/second-stages.md").read_text(
+        encoding="utf-8"
+    )
     for name, kind in SECOND_STAGES.items():
         assert kind.words
         assert f"\n| `{name}` | {kind.words} |\n" in guide

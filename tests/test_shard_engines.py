@@ -20,7 +20,7 @@ from calibrant.evaluation.cell_sample import CellSample, plan_of
 from calibrant.evaluation.sample_sources import summarised, summed
 
 PLAN = plan_of(None)
-GUIDE = Path(__file__).parent.parent / "docs" / "scale.md"
+GUIDE = Path(__file__).parent.parent / "docs" / "appendix" / "scale.md"
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_unknown_names_and_one_class_are_refused() -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_the_list_in_the_guide_is_what_a_network_says_of_itself(name: str) -> None:
-    guide = (Path(__file__).parent.parent / "docs/training.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parent.parent / "docs/appendix/training.md").read_text(encoding="utf-8")
     network = on_meta(name, 10)
     cells = (f"`{name}`", NETS[name].note, network.feature_width, f"{parameters(network):,}")
     assert f"\n| {' | '.join(map(str, cells))} |\n" in guide

@@ -77,7 +77,7 @@ def test_studies_are_declared_and_none_is_a_program_of_its_own() -> None:
 
 
 def test_the_page_of_studies_names_every_one_of_the_package() -> None:
-    page = (ROOT / "docs/studies.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/appendix/studies.md").read_text(encoding="utf-8")
     own = [name for name in declared() if study_named(name).paper == "Calibrant"]
     assert own
     assert [name for name in own if f"`{name}`" not in page] == []

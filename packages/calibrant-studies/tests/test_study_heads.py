@@ -232,7 +232,7 @@ def test_published_numbers_come_from_their_records(
 def test_the_page_of_second_stages_has_what_the_records_say(tmp_path: Path) -> None:
     from calibrant_studies.writing import filled, read_page
 
-    page = ROOT / "docs/second-stages-compared.md"
+    page = ROOT / "docs/appendix/second-stages-compared.md"
     for study, file in (
         ("second-stages-halved", "second-stages.json"),
         ("heads-halves", "second-stage-halves.json"),

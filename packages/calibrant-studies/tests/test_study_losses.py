@@ -399,7 +399,7 @@ def test_one_command_refreshes_page_pictures_and_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("matplotlib")
-    old = (ROOT / "docs/losses-compared.md").read_text()
+    old = (ROOT / "docs/appendix/losses-compared.md").read_text()
     page, figure, told = (tmp_path / name for name in ("page.md", "losses.png", "losses.json"))
     page.write_text(old)
     words = ["study", "run", "losses-compared", "--data", str(folder), "--workers", "1"]

@@ -202,7 +202,7 @@ def test_one_that_competes_with_nobody_has_no_marks(result: StudyResult) -> None
 
 
 def test_the_declaration_that_the_page_shows_runs(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/studies.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/appendix/studies.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```toml\n(.*?)```", page, flags=re.S)
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     mine = str(tmp_path / "mine.toml")

@@ -21,7 +21,7 @@ PROTOCOL, IMAGES, DEVICES = "In place of the protocol's", "Images", "Devices"
 class TrainOptions:
     """The network, its loss and how long it is trained."""
 
-    data: Path = option(..., "Folder or archive of images; see docs/training.md.")
+    data: Path = option(..., "Folder or archive of images; see docs/appendix/training.md.")
     net: str = option("resnet8", "The network.", metavar="NAME")
     loss: str = option("cross-entropy", "The loss.", metavar="NAME", complete=complete_loss)
     loss_arguments: list[str] = option(

@@ -16,7 +16,7 @@ People compare methods to decide. The rule:
 
 Who may be the best in a mean is computed from the rows, not from resamples
 (`calibrant.evaluation.best_set`), so the seed has no say in the verdict. What the rule costs and
-gives is simulated in `docs/verdict.md`.
+gives is simulated in `docs/appendix/verdict.md`.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class AutoCalibrator(Calibrator):
         weights_: (S,) weight of each of these chains, 0 for one that only leads to others.
 
     References:
-        Calibrant's own; docs/calibration-size.md measures it.
+        Calibrant's own; docs/appendix/calibration-size.md measures it.
 
     Examples:
         >>> import calibrant as cb

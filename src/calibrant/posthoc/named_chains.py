@@ -42,7 +42,7 @@ class ProbitTopRestScaling(Chain):
 
     The first step's log-probabilities are the logits of the second. One number can't overfit by
     more than a trifle, so both steps see the same rows, as in top-rest scaling itself. The
-    predicted class is kept. `docs/beyond-smart.md` has what it is worth.
+    predicted class is kept. `docs/appendix/beyond-smart.md` has what it is worth.
 
     Args:
         tails: ``"likelier"`` ones, as above, or ``"normal"`` whatever the rows say.
@@ -56,7 +56,7 @@ class ProbitTopRestScaling(Chain):
             behind it.
 
     References:
-        Calibrant's own; docs/beyond-smart.md measures it.
+        Calibrant's own; docs/appendix/beyond-smart.md measures it.
 
     Examples:
         >>> import calibrant as cb

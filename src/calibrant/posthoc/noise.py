@@ -205,7 +205,7 @@ class ProbitScaling(Calibrator):
 
     Networks trained for hundreds of epochs (a ResNet-50 on CIFAR-10, a WideResNet on CIFAR-100)
     are better described by normal noise, networks trained for few or by focal loss by Gumbel's:
-    docs/beyond-smart.md has the table. The integrals are computed to 1e-8 by polynomials
+    docs/appendix/beyond-smart.md has the table. The integrals are computed to 1e-8 by polynomials
     (`calibrant.posthoc.noise`), in float64 whatever the logits are.
 
     Attributes:

@@ -203,7 +203,7 @@ def _half_digit(text: str) -> float:
 
 # A study as its file declares it: which cells to compute, and how to lay them out.
 #
-# A declaration is a short TOML file; ``docs/studies.md`` shows what it may hold.
+# A declaration is a short TOML file; ``docs/appendix/studies.md`` shows what it may hold.
 
 INPUT, METHOD = "input", "method"
 # What the axis of inputs becomes in the small form of a study that declares none.

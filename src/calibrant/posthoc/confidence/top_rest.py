@@ -171,7 +171,7 @@ class TopRestScaling(Calibrator):
             varied and nothing was fitted beyond T.
 
     References:
-        Calibrant's own; docs/beyond-smart.md measures it.
+        Calibrant's own; docs/appendix/beyond-smart.md measures it.
 
     Examples:
         >>> import calibrant as cb

@@ -1,1 +1,1 @@
-"""What training losses do to calibration, before and after rescaling: docs/losses-compared.md."""
+"""What training losses do to calibration, before and after rescaling."""

@@ -47,6 +47,30 @@ def test_measure_takes_groups_and_several_files(
     assert "10 groups by predicted class" in done.out
 
 
+def test_several_files_are_one_set_for_measure_and_several_for_compare_unless_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("shards/0.npz", "shards/1.npz")
+    drawn = ("--metrics", "ece", "--resamples", "20")
+    one = call(capsys, "measure", *files, *drawn, "--workers", "1")
+    assert "1000 rows" in one.out
+    assert "2 arguments, one set of rows; --each measures each by itself." in one.out
+    each = call(capsys, "measure", *files, *drawn, "--each", "--json", "-")
+    found = json.loads(each.out)
+    assert {name: measured["n"] for name, measured in found.items()} == dict.fromkeys(files, 500)
+    alone = json.loads(call(capsys, "measure", files[1], *drawn, "--json", "-").out)
+    assert found[files[1]] == alone
+    for words, odd in ((("shards",), "is no file"), ((files[0], "--report", "a.html"), "--each")):
+        refused = call(capsys, "measure", *words, "--each")
+        assert refused.code == 2
+        assert odd in refused.err
+    methods = ("--methods", "none,temperature", *drawn)
+    several = call(capsys, "compare", *files, *methods)
+    assert "2 data sets, each compared by itself; --pool makes one set" in several.out
+    pooled = json.loads(call(capsys, "compare", *files, *methods, "--pool", "--json", "-").out)
+    assert pooled["fit_rows"] + pooled["test_rows"] == 1000
+
+
 def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--method", "temperature", "--out", "t.safetensors", "--workers", "1")
     done = call(capsys, "fit", "shards", *words)

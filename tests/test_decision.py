@@ -12,6 +12,7 @@ import pytest
 from calibrant.cli.output import as_json
 from calibrant.comparison.compare import compare
 from calibrant.comparison.verdict import Verdict, decide
+from calibrant.core.errors import InputError
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.rare_outcomes import Gap
@@ -146,6 +147,41 @@ def prices(verdict: Verdict) -> dict[str, str]:
     return {each.reason: each.name for each in verdict.alternatives}
 
 
+def top_labels(rows: int, seed: int, decimals: int = 9) -> Predictions:
+    """Return overconfident top labels: right with the square of the confidence."""
+    rng = np.random.default_rng(seed)
+    c = rng.beta(5, 1, rows)
+    wrong = (rng.random(rows) >= c**2).astype(int)
+    return Predictions.from_confidence(c.round(decimals), np.zeros(rows, int), wrong)
+
+
+def test_top_labels_are_decided_by_the_log_loss_of_being_right():
+    methods = ["none", "temperature", "beta", "scaling-binning", "histogram"]
+    sets: Any = {"fit": top_labels(2000, 0, 2), "test": top_labels(2000, 1, 2)}
+    found = compare(methods, resamples=50, **sets)
+    assert found.verdict.score == "top_nll"
+    assert found.recommended == "beta"  # the square of c is a beta map, but for a constant
+    losses = {m.name: m.evaluation["top_nll"].value for m in found.methods}
+    assert min(losses, key=lambda name: losses[name]) == "beta"
+    assert "lowest top-label NLL" in str(found.verdict)
+    assert "top-label NLL" in str(found.as_table())
+    # Few steps have the lower ECE here, and lose by the score.
+    assert found.best == "histogram"
+    assert losses["histogram"] > losses["beta"] + 0.04
+
+
+def test_wrong_rows_whose_confidence_is_1_are_counted():
+    sets: Any = {"fit": top_labels(500, 0, 1), "test": top_labels(500, 1, 1)}
+    found = compare(["none", "histogram"], resamples=20, **sets)
+    rows = sets["test"]
+    sure = int(((rows.scores == 1) & (rows.predicted != rows.labels)).sum())
+    assert sure > 3
+    (said,) = found["none"].warnings
+    assert said.startswith(f"{sure} rows turned out otherwise at a confidence of 1 or 0")
+    assert found["histogram"].warnings == ()
+    assert found.recommended == "histogram"
+
+
 def test_auto_is_recommended_where_it_may_be_best_and_the_lowest_likelihood_elsewhere():
     sharp, auto = of("sharp", nll=0.3, ece=0.2), of("auto", nll=0.305, ece=0.3, parameters=90)
     assert decide([sharp, auto], LEVEL).recommended == "auto"
@@ -204,10 +240,9 @@ def test_the_first_sentence_says_what_is_still_wrong_and_what_helps():
     assert decide([of("fine", nll=0.3, ece=0.05, floor=0.1), worse], LEVEL).caution == ""
 
 
-def test_without_a_proper_score_the_calibration_error_decides():
-    verdict = decide([of("a", ece=0.4), of("b", ece=0.1, parameters=7)], LEVEL)
-    assert verdict.recommended == "b"
-    assert verdict.score == "ece"
+def test_a_calibration_error_alone_decides_nothing():
+    with pytest.raises(InputError, match="a verdict takes nll, brier or top_nll"):
+        decide([of("a", ece=0.4), of("b", ece=0.1, parameters=7)], LEVEL)
 
 
 @pytest.fixture(scope="module")

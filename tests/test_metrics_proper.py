@@ -16,7 +16,12 @@ from scipy.special import log_softmax
 from calibrant.core.errors import InputError
 from calibrant.metrics.bins import BinSums
 from calibrant.metrics.decomposition import corp_decomposition, murphy_decomposition
-from calibrant.metrics.proper import accuracy, brier_score, negative_log_likelihood
+from calibrant.metrics.proper import (
+    accuracy,
+    brier_score,
+    negative_log_likelihood,
+    top_label_nll,
+)
 from calibrant.metrics.refit import (
     measure_calibration,
     measure_refinement,
@@ -202,3 +207,46 @@ def test_resampled_splits_are_refits(labelled_logits: Callable[..., Labelled], c
     assert calibration.honest is not None
     assert calibration.honest.mean() == pytest.approx(1 / 600, rel=0.6)
     assert split.calibration > np.quantile(calibration.honest, 0.95)
+
+
+# --- the log loss of being right
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 0.99), st.booleans()), min_size=1, max_size=30))
+def test_the_top_label_nll_is_that_of_the_event_that_the_label_is_right(
+    rows: list[tuple[float, bool]],
+):
+    said, right = np.array([c for c, _ in rows]), np.array([r for _, r in rows])
+    by_hand = -np.mean([np.log(c if r else 1 - c) for c, r in rows])
+    value = top_label_nll(said, right, kind="confidence")
+    assert value == pytest.approx(by_hand)
+    both = np.stack([1 - said, said], axis=1)
+    assert value == pytest.approx(negative_log_likelihood(both, right.astype(int)))
+    weight = np.arange(1.0, len(rows) + 1)
+    repeated = np.repeat(np.arange(len(rows)), np.arange(1, len(rows) + 1))
+    again = top_label_nll(said[repeated], right[repeated], kind="confidence")
+    assert top_label_nll(said, right, kind="confidence", sample_weight=weight) == pytest.approx(
+        again
+    )
+
+
+def test_no_constant_beats_the_accuracy_in_top_label_nll():
+    right = np.arange(100) < 73
+    tried = {c: top_label_nll(np.full(100, c), right, kind="confidence") for c in (0.6, 0.73, 0.8)}
+    assert min(tried, key=lambda c: tried[c]) == 0.73
+
+
+def test_of_two_classes_the_top_label_nll_is_the_nll(overconfident: Labelled):
+    probs = softmax(overconfident[0][:, :2])
+    labels = overconfident[1] % 2
+    assert top_label_nll(probs, labels) == pytest.approx(negative_log_likelihood(probs, labels))
+    assert top_label_nll(probs[:, 1], labels, kind="prob") == pytest.approx(
+        negative_log_likelihood(probs, labels)
+    )
+
+
+def test_a_wrong_row_whose_confidence_was_rounded_to_1_costs_a_step_of_float32():
+    step = np.nextafter(np.float32(1), np.float32(0), dtype=np.float32)
+    sure, nearly = (top_label_nll([c], [False], kind="confidence") for c in (1.0, float(step)))
+    assert sure == pytest.approx(nearly + np.log(2))  # half of a step is what 1 may hide
+    assert top_label_nll([1.0], [True], kind="confidence") == 0

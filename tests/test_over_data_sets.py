@@ -58,7 +58,8 @@ def test_friedmans_test_is_scipys_in_iman_and_davenports_form() -> None:
     chi = friedmanchisquare(*costs.T).statistic
     wanted = f.sf(11 * chi / (12 * 4 - chi), 4, 44)
     assert friedman_p(ranks_within(costs)) == pytest.approx(wanted, rel=1e-9)
-    assert friedman_p(np.tile([1.0, 2.0, 3.0], (4, 1))) == 0
+    # All in the same order: by chance in one of 3!^3 cases, where F is infinite.
+    assert friedman_p(np.tile([1.0, 2.0, 3.0], (4, 1))) == pytest.approx(1 / 216)
     assert friedman_p(np.full((4, 3), 2.0)) == 1
     assert friedman_p(np.array([[1.0, 2.0]])) is None
 
@@ -108,12 +109,29 @@ def test_a_pair_is_measured_once_and_methods_that_fail_somewhere_are_left_out(da
     assert found.as_dict()["seeds"] == {"pair": 1}
     assert set(found.methods) == {"none", "temperature"}
     assert "features" in found.left_out["feature-clipping"]
-    assert "So few data sets can't tell" in " ".join(str(found).split())
+    assert "No two methods can be told apart by" in " ".join(str(found).split())
     with pytest.raises(CalibrantError, match="no method could be fitted"):
         compare_over({"pair": pair}, ["feature-clipping"], resamples=5)
     for wrong in ({"datasets": {}}, {"datasets": {"a": pair}, "seeds": []}):
         with pytest.raises(InputError, match="needs at least one"):
             compare_over(**wrong)
+
+
+def test_what_few_data_sets_can_tell_is_one_sentence_with_friedmans_test(datasets) -> None:
+    three = {name: datasets[name] for name in list(datasets)[:3]}
+    alike = compare_over(three, ["none", "temperature"], resamples=5)
+    assert alike.friedman_p == pytest.approx(0.25)  # 1 / 2!^2: the same order thrice
+    assert "No two methods can be told apart by 3 data sets; 6 can." in alike.headline()
+    methods = ["none", "temperature", "histogram", "svs", "ets"]
+    differ = compare_over(three, methods, resamples=5)
+    assert differ.friedman_p < 0.05
+    assert "Not all rank alike (Friedman's test, p = " in differ.headline()
+    assert "but no two methods can be told apart by 3 data sets; 6 can." in differ.headline()
+
+
+def test_two_data_sets_that_agree_prove_no_more_than_chance_would() -> None:
+    assert friedman_p(np.array([[1.0, 2.0], [1.0, 2.0]])) == pytest.approx(1 / 2)
+    assert friedman_p(np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])) == pytest.approx(1 / 6)
 
 
 def test_tables_are_written_for_papers_and_programs(found) -> None:

@@ -71,6 +71,9 @@ class CompareOptions:
         None,
         "The simplest method within this much NLL of the recommended one is named. Default: .001.",
     )
+    pool: bool = option(
+        False, "Take several FILEs as one set of rows, to be split, not as several data sets."
+    )
     seeds: str | None = option(
         None, "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.", metavar="SEEDS"
     )
@@ -121,7 +124,8 @@ def compare(
     """
     paths = files or []
     check_outputs([*paths, options.fit, options.test], [output.report, output.json, *output.table])
-    if len(paths) > 1 or options.seeds is not None or any(path.is_dir() for path in paths):
+    several = len(paths) > 1 and not options.pool
+    if several or options.seeds is not None or any(path.is_dir() for path in paths):
         _compare_datasets(paths, options, draw, output, read)
         return
     if output.table:
@@ -157,7 +161,7 @@ def _two_sets(
     """Return the rows to fit on and the rows to measure on."""
     fit, test, size = options.fit, options.test, options.fit_size
     if paths and fit is None and test is None:
-        rows = read_predictions(paths[0], read)
+        rows = _sampled_or_read(ShardSource([str(path) for path in paths], read, engine), seed)
         return rows.split(FIT_SIZE if size is None else size, seed, stratify=options.stratify)
     if not paths and fit is not None and test is not None:
         if size is not None or options.stratify:
@@ -256,6 +260,9 @@ def _compare_datasets(
     for path in output.table:
         write_text(path, found.table(found.rank_by).written_for(path))
     written = "".join(f"\n\nwrote {path}" for path in output.table)
+    if len(datasets) > 1:
+        apart = f"{len(datasets)} data sets, each compared by itself; --pool makes one set of them."
+        written = f"\n\n{apart}{written}"
     emit(f"{found}{written}", found.as_dict(), output.json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from calibrant.cli.completion import all_metrics, complete_group
 from calibrant.cli.help import ends_with
 from calibrant.cli.options import (
+    MANY,
     DrawOptions,
     EngineOptions,
     File,
@@ -49,6 +51,10 @@ class MeasureOptions:
         metavar="ECE",
     )
 
+    each: bool = option(
+        False, "Measure each of several FILEs by itself, not all as one set.", panel=MANY
+    )
+
     def __post_init__(self) -> None:
         if self.rows_for is not None and not 0 < self.rows_for < 1:
             raise InputError(
@@ -73,7 +79,9 @@ def measure(
     FILE may be a run of `calibrant train`: then its validation and its test rows are measured.
     """
     source, first, page = ShardSource(files, read, engine), Path(files[0]), output.report
-    if len(files) == 1 and is_run(first) and not engine.given:
+    if options.each:
+        found = _measured_each(files, options, draw, output, read)
+    elif len(files) == 1 and is_run(first) and not engine.given:
         found = _measured_run(first, options, draw, output, read)
     elif source.many:
         found = _measured_shards(source, options, draw, output)
@@ -109,6 +117,26 @@ def _measured_run(
     for file, (_, measured) in zip(files, found, strict=True):
         document[file.stem] = measured
     return "\n\n".join(text for text, _ in found), document
+
+
+def _measured_each(
+    files: Sequence[str],
+    options: MeasureOptions,
+    draw: DrawOptions,
+    output: ReportOptions,
+    read: ReadOptions,
+) -> Found:
+    """Measure each of several files by itself."""
+    paths = [Path(file) for file in files]
+    check_outputs(paths, [output.json])
+    if output.report is not None:
+        raise InputError("--report is the page of one set of rows; leave out either it or --each")
+    odd = next((path for path in paths if not path.is_file()), None)
+    if odd is not None:
+        raise InputError(f"{odd}: --each measures files by themselves, and this is no file")
+    found = {str(path): _measured(path, options, draw, None, read) for path in paths}
+    text = "\n\n".join(text for text, _ in found.values())
+    return text, {name: document for name, (_, document) in found.items()}
 
 
 def _measured(
@@ -161,7 +189,11 @@ def _measured_shards(
         result = evaluate(shards, clusters=cluster, **_drawn(draw), **how)
     if output.report is not None:
         result.to_html(output.report)
-    return _with_rows_needed(result, options, draw)
+    text, document = _with_rows_needed(result, options, draw)
+    if len(source.files) > 1:
+        several = f"{len(source.files)} arguments, one set of rows"
+        text += f"\n\n{several}; --each measures each by itself."
+    return text, document
 
 
 def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOptions) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from calibrant.comparison.comparison import Comparison, Network
 from calibrant.comparison.verdict import (
     DECIDING,
+    DECIDING_OF_TOP,
     MARGIN,
     UNCALIBRATED,
     ComparedMethod,
@@ -28,6 +30,7 @@ from calibrant.core.errors import (
     hear,
     heard_warnings,
 )
+from calibrant.core.text import counted
 from calibrant.core.threads import each_at_once, worker_count
 from calibrant.core.weights import mean
 from calibrant.evaluation.bootstrap import drawn_once
@@ -36,6 +39,7 @@ from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample, losses_of
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
 from calibrant.metrics.metric_types import Facts
+from calibrant.metrics.proper import ROUNDED_TO_ONE, TOP_NLL, rounded_rows
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS
@@ -167,7 +171,7 @@ def compare(
             fitted - started,
             applied - fitted,
             top_only or _keeps_classes(evaluation, test_rows.scores),
-            tuple(str(warning) for warning in heard),
+            (*(str(warning) for warning in heard), *_rounded(sample, top_only=top_only)),
             by_margin,
             losses_of(sample, [each.metric for each in evaluation.results.values()]),
         )
@@ -255,7 +259,8 @@ def _with_the_ranking(
     if refusal is not None:
         raise InputError(f"{test.source}: ranking by {rank_by} isn't possible: {refusal}")
     names = [metric.name for metric in metrics_named(metrics, binary=test.binary)]
-    return list(dict.fromkeys([*names, rank_by, *DECIDING]))
+    deciding = DECIDING_OF_TOP if test.kind == "toplabel" else DECIDING
+    return list(dict.fromkeys([*names, rank_by, *deciding]))
 
 
 def _lacking(calibrator: Calibrator, fit: Predictions, test: Predictions) -> str | None:
@@ -283,6 +288,17 @@ def _mean_scores(rows: Predictions) -> tuple[float, float]:
     scores = score_rows(rows)
     return mean(scores.correct.astype(np.float64), scores.weights), mean(
         scores.confidence, scores.weights
+    )
+
+
+def _rounded(sample: RowSample, *, top_only: bool) -> tuple[str, ...]:
+    """Return what is to be said of rows whose loss hangs on how a confidence was rounded."""
+    rows = rounded_rows(sample.scores) if top_only else 0
+    if not rows:
+        return ()
+    return (
+        f"{counted(rows, 'row')} turned out otherwise at a confidence of 1 or 0, as far as its "
+        f"digits go; {TOP_NLL.title} counts each as {-math.log(ROUNDED_TO_ONE):.1f}",
     )
 
 

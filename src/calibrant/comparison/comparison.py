@@ -33,7 +33,7 @@ from calibrant.metrics.metric_types import Metric, RowsMetric
 # A sentence names no more methods than this.
 NAMED = 5
 # What the printed table shows; everything is in `Comparison.as_dict`.
-TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "brier", "accuracy")
+TABLE_METRICS = ("ece", "ece_positive", "adaece", "smce", "nll", "top_nll", "brier", "accuracy")
 # Of more methods than this the printed table shows the ones to choose from only.
 MOST_SHOWN = 12
 # Beside the numbers of those that may be the best in a column.
@@ -392,6 +392,8 @@ def _shown(of: Comparison) -> list[Metric]:
     """Return the metrics that the table shows: the ranking one and the usual ones."""
     results = of.methods[0].evaluation.results
     names = [name for name in TABLE_METRICS if name in results]
+    if of.verdict.score != "top_nll" and "top_nll" in names:
+        names.remove("top_nll")
     if of.rank_by not in names:
         names.insert(0, of.rank_by)
     return [results[name].metric for name in names]

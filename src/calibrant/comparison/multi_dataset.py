@@ -22,7 +22,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
-from calibrant.evaluation.formatting import show
+from calibrant.evaluation.formatting import sentence, show
 from calibrant.evaluation.over_data_sets import (
     critical_difference,
     friedman_p,
@@ -155,13 +155,22 @@ class ManyComparisons(Result):
         if len(self.methods) == 1:
             return said
         if n < FEWEST_TO_TEST:
-            return f"{said} So few data sets can't tell methods apart; {FEWEST_TO_TEST} can."
+            return f"{said} {self._too_few(n)}"
         alike = [m for m, d in self.to_best.items() if m != self.best and not self._worse(d)]
         if not alike:
             return f"{said} All others are worse."
         if len(alike) > NAMED:
             alike = [*alike[: NAMED - 1], f"{len(alike) - NAMED + 1} others"]
         return f"{said} Not shown to be worse: {listed(alike)}."
+
+    def _too_few(self, n: int) -> str:
+        """Return what so few data sets can tell, which is never which of two methods is better."""
+        few = counted(n, "data set")
+        pairs = f"no two methods can be told apart by {few}; {FEWEST_TO_TEST} can."
+        p = self.friedman_p
+        if p is None or p > 1 - self.level:
+            return sentence(pairs)
+        return f"Not all rank alike (Friedman's test, p = {p:.2g}), but {pairs}"
 
     def _worse(self, difference: OverDataSets) -> bool:
         p = difference.p_adjusted

@@ -2,9 +2,9 @@
 
 People compare methods to decide. The rule:
 
-1. A proper score decides: the NLL, or the Brier score where that alone was measured. It can't be
-   improved by throwing information away, and has far less noise than a calibration error. Top
-   labels alone have neither; there the calibration error decides.
+1. A proper score decides: the NLL, of top labels that of being right (`top_nll`), or the Brier
+   score where that alone was measured. It can't be improved by throwing information away, and has
+   far less noise than a calibration error, which decides nothing alone.
 2. `auto` is recommended if it was compared and may be the best in that score (95 % set, multiple
    comparisons with the best); else the method of the lowest score. So a comparison recommends what
    `fit` would do, whatever else is on the menu.
@@ -29,6 +29,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.formatting import (
@@ -40,6 +41,7 @@ from calibrant.evaluation.results import Evaluation, MetricResult, finding, stat
 from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
 from calibrant.metrics.metric_types import MeanMetric, Metric
+from calibrant.metrics.proper import TOP_NLL
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.temperature.by_margin import MarginTemperature
@@ -48,10 +50,12 @@ from calibrant.posthoc.temperature.scaling import Uncalibrated
 # The method that leaves the network's own confidences as they are, and the one that `fit` takes.
 UNCALIBRATED, AUTO = Uncalibrated.method, AutoCalibrator.method
 # The first of these that was measured decides.
-PROPER_SCORES = ("nll", "brier")
+PROPER_SCORES = ("nll", "brier", TOP_NLL.name)
 CALIBRATION = "ece"
 # What a verdict rests on; `compare` measures them whatever else is asked for.
 DECIDING = ("nll", CALIBRATION, "accuracy")
+# The same of top labels, which have no NLL.
+DECIDING_OF_TOP = (TOP_NLL.name, CALIBRATION, "accuracy")
 # Differences in the score that matter to nobody, in nats.
 MARGIN = 1e-3
 Reason = Literal["keeps classes", "simplest", "lowest ece", "helps"]
@@ -269,9 +273,14 @@ def decide(methods: Sequence[ComparedMethod], level: float, margin: float = MARG
         methods: at least one, with evaluations on the same resamples.
         level: probability that each set of best methods holds the truly best one.
         margin: difference in the score that doesn't matter, in its unit.
+
+    Raises:
+        InputError: no proper score was measured.
     """
     sets = best_sets(methods, level)
-    score = next((name for name in (*PROPER_SCORES, CALIBRATION) if name in sets), min(sets))
+    score = next((name for name in PROPER_SCORES if name in sets), None)
+    if score is None:
+        raise InputError("a verdict takes nll, brier or top_nll, and none of them was measured")
     by_score = sorted(methods, key=lambda m: (m.evaluation[score].cost, m.calibrator.n_parameters))
     ours = next((m for m in by_score if m.calibrator.method == AUTO), by_score[0])
     chosen = ours if ours.name in sets[score] else by_score[0]

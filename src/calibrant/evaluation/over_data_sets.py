@@ -51,6 +51,9 @@ def critical_difference(n_methods: int, n_datasets: int, level: float) -> float 
 def friedman_p(ranks: FloatArray) -> float | None:
     """Return the p-value of Friedman's test that all methods rank alike, as Iman and Davenport's F.
 
+    No order of k methods on n data sets is less likely by chance than 1 / k!^(n - 1), that of all n
+    in the same order, so p is at least that: F of two data sets that agree is infinite.
+
     Args:
         ranks: (data sets, methods) ranks within data sets.
 
@@ -69,10 +72,11 @@ def friedman_p(ranks: FloatArray) -> float | None:
     if spread == 0:
         return 1.0
     chi = n * (k - 1) * between / spread
+    least = math.exp(-(n - 1) * math.lgamma(k + 1))
     if n * (k - 1) - chi <= 1e-12:
-        return 0.0  # the same order on every data set
+        return least  # the same order on every data set
     f = (n - 1) * chi / (n * (k - 1) - chi)
-    return float(cast(Any, fdtrc)(k - 1, (k - 1) * (n - 1), f))
+    return max(least, float(cast(Any, fdtrc)(k - 1, (k - 1) * (n - 1), f)))
 
 
 def t_interval(values: FloatArray, level: float) -> tuple[float | None, float | None]:

@@ -37,6 +37,7 @@ from calibrant.metrics.maximum_mean import mmce as mmce
 from calibrant.metrics.proper import accuracy as accuracy
 from calibrant.metrics.proper import brier_score as brier_score
 from calibrant.metrics.proper import negative_log_likelihood as negative_log_likelihood
+from calibrant.metrics.proper import top_label_nll as top_label_nll
 from calibrant.metrics.refit import RefinementSplit as RefinementSplit
 from calibrant.metrics.refit import refinement_split as refinement_split
 from calibrant.metrics.registry import CORE_METRICS as CORE_METRICS

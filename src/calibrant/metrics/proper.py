@@ -6,13 +6,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibrant.core.arrays import Array, FloatArray, as_array
+from calibrant.core.arrays import Array, BoolArray, FloatArray, as_array
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import mean
 from calibrant.metrics.metric_types import MeanMetric
-from calibrant.metrics.pairs import PairKind, check_kind, checked_weight
+from calibrant.metrics.pairs import (
+    PairKind,
+    check_kind,
+    checked_weight,
+    confidence_and_correct,
+)
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
+
+# Confidences come in float32, where 1 may be anything above this much below 1: half of the step
+# between 1 and its neighbour.
+ROUNDED_TO_ONE = 2.0**-25
 
 
 def negative_log_likelihood(
@@ -92,6 +101,48 @@ def accuracy(
     return mean(right, checked_weight(sample_weight, len(labels)))
 
 
+def top_label_nll(
+    scores: Array,
+    labels: Array,
+    *,
+    kind: PairKind | None = None,
+    sample_weight: Array | None = None,
+) -> float:
+    """Return the mean of -log c where the top label is right, -log(1 - c) where it isn't, in nats.
+
+    It is the NLL of "the predicted label is right", the proper score of a confidence. Where scores
+    of all classes are known, the NLL sees more.
+
+    A probability below 3e-8 (half of a step of float32 below 1) is raised to it: a wrong row whose
+    confidence was rounded to 1 costs 17.3, and a few of them decide the mean. Confidences that were
+    written with few decimals say 1 of rows that may be wrong, and pay for it; `compare` says how
+    many rows that are.
+
+    Args:
+        scores: (N, K) probabilities; or (N,) of the `kind` that is named.
+        labels: (N,) true classes, of ``"confidence"`` whether each prediction was right.
+        kind: what (N,) scores are: ``"confidence"``, or ``"prob"`` of the positive class.
+        sample_weight: (N,) how much each row counts; by default all alike.
+
+    References:
+        Good, J. R. Stat. Soc. B 1952, of the event that the predicted label is right.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> value = cb.metrics.top_label_nll([0.5, 0.75], [True, False], kind="confidence")
+        >>> round(value, 3)  # (log 2 + log 4) / 2
+        1.04
+    """
+    said, right = confidence_and_correct(scores, labels, kind, top=True)
+    weight = checked_weight(sample_weight, len(said))
+    return mean(_of_event(said, right.astype(np.bool_)), weight)
+
+
+def _of_event(probability: FloatArray, happened: BoolArray) -> FloatArray:
+    """Return (N,) -log of the probability of what happened, of one event a row."""
+    return -np.log(np.maximum(np.where(happened, probability, 1 - probability), ROUNDED_TO_ONE))
+
+
 def _scores(probs: Array, labels: Array, kind: PairKind | None) -> RowScores:
     return score_rows(_predictions(probs, labels, kind))
 
@@ -128,6 +179,17 @@ def right_of_rows(rows: RowScores) -> FloatArray:
     return rows.correct.astype(np.float64)
 
 
+def top_nll_of_rows(rows: RowScores) -> FloatArray:
+    """Return (N,) -log of the probability of what became of the predicted label."""
+    return _of_event(rows.confidence, rows.correct)
+
+
+def rounded_rows(rows: RowScores) -> int:
+    """Return how many rows `top_nll_of_rows` gives its greatest loss."""
+    of_what_happened = np.where(rows.correct, rows.confidence, 1 - rows.confidence)
+    return int(np.sum(of_what_happened < ROUNDED_TO_ONE))
+
+
 NLL = MeanMetric(
     name="nll",
     title="NLL",
@@ -159,6 +221,16 @@ ACCURACY = MeanMetric(
     fails="it says nothing of confidence",
     lower_is_better=False,
     per_row=right_of_rows,
+)
+TOP_NLL = MeanMetric(
+    name="top_nll",
+    title="top-label NLL",
+    definition="mean of -log c of right rows, -log(1 - c) of wrong ones, in nats",
+    function=top_label_nll,
+    effort="one pass over N x K",
+    fails="a few wrong rows whose confidence was rounded to 1 can decide it",
+    percent=False,
+    per_row=top_nll_of_rows,
 )
 BRIER_POSITIVE = replace(
     BRIER,

@@ -60,6 +60,7 @@ BUILT_IN = (
     proper.NLL,
     proper.BRIER,
     proper.ACCURACY,
+    proper.TOP_NLL,
     gaps.MCE,
     gaps.AVERAGE_CE,
     gaps.RMSCE,

@@ -14,7 +14,8 @@ from calibrant.core.errors import (
     NotIdentifiedWarning,
 )
 from calibrant.metrics.proper import negative_log_likelihood
-from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
+from calibrant.posthoc.temperature.layered import LayeredNetwork
+from calibrant.posthoc.temperature.parameterised import ParameterisedTemperature
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.temperature.smart.objectives import brier
@@ -41,15 +42,15 @@ def rows_of_two_sharpnesses(rows: int, classes: int = 6, seed: int = 0):
 def test_the_networks_gradient_and_its_size():
     rng = np.random.default_rng(0)
     inputs, direction = rng.normal(size=(30, 10)), rng.normal(size=30)
-    start = LayeredNetwork.start(10, rng)
+    start = LayeredNetwork.constant((10, 5, 5, 1), rng)
     assert len(start.weights) == 91  # the paper's
     np.testing.assert_allclose(start.forward(inputs)[0], 1)
-    network = LayeredNetwork(start.weights + rng.normal(scale=0.2, size=91), 10)
+    network = LayeredNetwork(start.weights + rng.normal(scale=0.2, size=91), start.sizes)
     _, tape = network.forward(inputs)
     gradient = network.backward(tape, direction)
     for i, step in enumerate(1e-6 * np.eye(91)):
         up, down = (
-            direction @ LayeredNetwork(network.weights + s * step, 10).forward(inputs)[0]
+            direction @ LayeredNetwork(network.weights + s * step, start.sizes).forward(inputs)[0]
             for s in (1, -1)
         )
         np.testing.assert_allclose(gradient[i], (up - down) / 2e-6, atol=1e-6)
@@ -65,9 +66,9 @@ def test_objective_is_the_squared_error_with_decay(labelled_logits):
     found = fitted(logits, labels, weight_decay=0.7, guard=False)
     probs = found.predict_proba(logits)
     error = ((probs - np.eye(5)[labels]) ** 2).sum(axis=1).mean()
-    network = LayeredNetwork(found.network_, 5)
-    layers = network.layers()
-    decay = sum((kernel**2).sum() for kernel in (layers.w1, layers.w2, layers.w3))
+    network = LayeredNetwork(found.network_, (5, 5, 5, 1))
+    decay = network.kernels() @ network.weights**2
+    assert network.kernels().sum() == 5 * 5 + 5 * 5 + 5
     np.testing.assert_allclose(found.fit_report_.value, error + 0.7 / 200 * decay, rtol=1e-9)
     long = fitted(logits, labels, weight_decay=0.7, max_iterations=3000, guard=False)
     assert long.fit_report_.converged
@@ -89,7 +90,7 @@ def test_restarts_keep_the_best(labelled_logits):
         many.high_,
     )
     for _ in range(4):
-        start = LayeredNetwork.start(6, rng)
+        start = LayeredNetwork.constant((6, 5, 5, 1), rng)
         loss = Penalised(rows, single, brier, 0.0, 0.0)
         values.append(fit_network(start, inputs, loss, 100, start.kernels() / 300).value)
     assert np.ptp(values) > 0

@@ -61,17 +61,23 @@ BUILT_IN = {
     "auto": "auto:AutoCalibrator",
 }
 
+# Methods as their authors fit them where the package's own fit differs: by name, for whoever wants
+# a paper's numbers, and not among the methods that `compare` takes when it is asked for all.
+AS_PUBLISHED = {"smart:published": "temperature.smart.published:PublishedSMART"}
+
 
 class Methods(Mapping[str, type[Calibrator]]):
     """Methods by name. Plug-ins are looked for once anything else is asked for.
 
     A chain such as ``svs+top-rest`` goes by its steps' names joined by ``+``; there is no end to
-    chains, so only those with a name of their own are counted.
+    chains, so only those with a name of their own are counted. Those of `AS_PUBLISHED` are found
+    and not counted.
     """
 
     def __getitem__(self, method: str) -> type[Calibrator]:
-        if method in BUILT_IN:
-            module, _, name = BUILT_IN[method].partition(":")
+        place = BUILT_IN.get(method) or AS_PUBLISHED.get(method)
+        if place is not None:
+            module, _, name = place.partition(":")
             found = getattr(import_module(f"calibrant.posthoc.{module}"), name)
             return cast(type[Calibrator], found)
         steps = method.split("+")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
 from calibrant.core.arguments import argument
-from calibrant.core.arrays import Array, FloatArray, sigmoid, to_numpy
+from calibrant.core.arrays import Array, FloatArray, to_numpy
 from calibrant.core.fit_report import FitReport
 from calibrant.posthoc.applying import Learnt, apply_map
-from calibrant.posthoc.array_ops import largest_few, softplus, sums, unmasked, zero_where_masked
+from calibrant.posthoc.array_ops import largest_few, sums, unmasked, zero_where_masked
 from calibrant.posthoc.facts import ROW, Facts
 from calibrant.posthoc.fitting.cross_validation import NO_CLEAR_GAIN, gains_on_temperature
 from calibrant.posthoc.fitting.row_order import in_own_order
 from calibrant.posthoc.state import learnt
+from calibrant.posthoc.temperature.layered import LayeredNetwork
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.posthoc.temperature.smart.fitting import (
     LARGEST_RELATIVE_TEMPERATURE,
-    TEMPERATURE_FLOOR,
     Penalised,
     fit_network,
 )
@@ -28,7 +28,8 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import DENSE_CLASSES, RowSummary, summarize
 from calibrant.predictions.temperature import fit_temperature
 
-HIDDEN_UNITS = 5
+# Units of the two hidden layers.
+HIDDEN = (5, 5)
 # With more rows its weights are well known, and five fits more would take long.
 MOST_GUARDED = 5_000
 
@@ -118,7 +119,8 @@ class ParameterisedTemperature(RowTemperature):
     @property
     def n_parameters(self) -> int:
         """5 d + 41, with d inputs, or one where temperature scaling was taken."""
-        start = LayeredNetwork.start(len(self.mean_), np.random.default_rng(self.seed))
+        rng = np.random.default_rng(self.seed)
+        start = LayeredNetwork.constant((len(self.mean_), *HIDDEN, 1), rng)
         return 1 if np.array_equal(self.network_, start.weights) else len(self.network_)
 
     def _fit(self, predictions: Predictions) -> FitReport:
@@ -138,9 +140,8 @@ class ParameterisedTemperature(RowTemperature):
         if no_gain:
             notes = (*notes, NO_CLEAR_GAIN)
         if no_gain or start.warning is not None:
-            self.network_ = LayeredNetwork.start(
-                values.shape[1], np.random.default_rng(self.seed)
-            ).weights
+            rng = np.random.default_rng(self.seed)
+            self.network_ = LayeredNetwork.constant((values.shape[1], *HIDDEN, 1), rng).weights
             return FitReport(rows.n, "brier", float("nan"), start.iterations, True, notes)
         if rows.n_classes > DENSE_CLASSES:
             rows = rows.tabulated(start.beta)
@@ -155,8 +156,8 @@ class ParameterisedTemperature(RowTemperature):
         self, rows: RowSummary, inputs: FloatArray, notes: tuple[str, ...]
     ) -> FitReport:
         loss = Penalised(rows, self.reference_, brier, 0.0, 0.0)
-        rng = np.random.default_rng(self.seed)
-        starts = [LayeredNetwork.start(inputs.shape[1], rng) for _ in range(self.restarts)]
+        rng, sizes = np.random.default_rng(self.seed), (inputs.shape[1], *HIDDEN, 1)
+        starts = [LayeredNetwork.constant(sizes, rng) for _ in range(self.restarts)]
         decay = self.weight_decay / rows.n * starts[0].kernels()
         best = min(
             (fit_network(start, inputs, loss, self.max_iterations, decay) for start in starts),
@@ -180,7 +181,7 @@ class ParameterisedTemperature(RowTemperature):
         known = _largest_of(xp, xp.astype(logits, xp.float64), width, masks)
         inputs = (known * learnt["reference_"] - learnt["mean_"]) / learnt["deviation_"]
         inputs = xp.minimum(xp.maximum(inputs, learnt["low_"]), learnt["high_"])
-        relative = LayeredNetwork.temperatures(xp, inputs, learnt["network_"])
+        relative = LayeredNetwork.temperatures(xp, inputs, learnt["network_"], HIDDEN)
         return learnt["reference_"] / xp.minimum(
             relative, xp.full_like(relative, LARGEST_RELATIVE_TEMPERATURE)
         )
@@ -191,107 +192,3 @@ def _largest_of(xp: Any, logits: Array, width: int, masks: bool) -> Array:
     known = zero_where_masked(xp, logits, logits, masks)
     count = sums(xp, unmasked(xp, logits)) if masks else int(logits.shape[1])
     return largest_few(xp, logits, width) - (sums(xp, known) / count)[:, None]
-
-
-class Layers(NamedTuple):
-    """Weights of a network with two hidden layers: kernels w and biases b."""
-
-    w1: FloatArray
-    b1: FloatArray
-    w2: FloatArray
-    b2: FloatArray
-    w3: FloatArray
-    b3: FloatArray
-
-
-class Tape(NamedTuple):
-    """What the backward pass needs of a forward pass."""
-
-    inputs: FloatArray
-    first: FloatArray
-    second: FloatArray
-    raw: FloatArray
-
-
-def _by_layer(weights: Array, width: int) -> Layers:
-    """Return one vector of weights by layer, for an array of any kind."""
-    h, start = HIDDEN_UNITS, 0
-    parts: list[Any] = []
-    for size in (h * width, h, h * h, h, h, 1):
-        parts.append(weights[start : start + size])
-        start += size
-    w1, b1, w2, b2, w3, b3 = parts
-    return Layers(w1.reshape((h, width)), b1, w2.reshape((h, h)), b2, w3, b3)
-
-
-@dataclass(frozen=True, eq=False)
-class LayeredNetwork:
-    """softplus(w3 . relu(W2 relu(W1 x + b1) + b2) + b3) + 0.1.
-
-    Attributes:
-        weights: all of them as one vector; width: number of inputs.
-    """
-
-    weights: FloatArray
-    width: int
-
-    @classmethod
-    def start(cls, width: int, rng: np.random.Generator) -> LayeredNetwork:
-        """Return a network that says 1 everywhere: its last layer has nothing but a bias."""
-        w1 = rng.normal(scale=np.sqrt(2 / width), size=(HIDDEN_UNITS, width))
-        w2 = rng.normal(scale=np.sqrt(2 / HIDDEN_UNITS), size=(HIDDEN_UNITS, HIDDEN_UNITS))
-        # A little bias keeps units of the second layer alive where the first one is silent.
-        biases = np.full(HIDDEN_UNITS, 0.1)
-        level = np.log(np.expm1(1 - TEMPERATURE_FLOOR))
-        parts = [w1.ravel(), biases, w2.ravel(), biases, np.zeros(HIDDEN_UNITS), [level]]
-        return cls(np.concatenate(parts), width)
-
-    def flat(self) -> FloatArray:
-        """Return all weights as one vector."""
-        return self.weights
-
-    def with_flat(self, vector: FloatArray) -> LayeredNetwork:
-        """Return a network of this width with the weights of `vector`."""
-        return LayeredNetwork(vector, self.width)
-
-    def layers(self) -> Layers:
-        """Return the weights by layer."""
-        return _by_layer(self.weights, self.width)
-
-    def kernels(self) -> FloatArray:
-        """Return 1 for every weight of a kernel and 0 for every bias."""
-        h = HIDDEN_UNITS
-        return np.repeat([1.0, 0.0, 1.0, 0.0, 1.0, 0.0], [h * self.width, h, h * h, h, h, 1])
-
-    def forward(self, inputs: FloatArray) -> tuple[FloatArray, Tape]:
-        """Return (N,) temperatures for (N, d) `inputs`, and the tape for `backward`."""
-        w = self.layers()
-        first = np.maximum(inputs @ w.w1.T + w.b1, 0.0)
-        second = np.maximum(first @ w.w2.T + w.b2, 0.0)
-        raw = second @ w.w3 + w.b3[0]
-        return np.logaddexp(raw, 0.0) + TEMPERATURE_FLOOR, Tape(inputs, first, second, raw)
-
-    @staticmethod
-    def temperatures(xp: Any, inputs: Array, weights: Array) -> Array:
-        """Return what `forward` gives, as a pure function of arrays."""
-        w = _by_layer(weights, int(inputs.shape[1]))
-        first = inputs @ w.w1.T + w.b1
-        second = xp.maximum(first, xp.zeros_like(first)) @ w.w2.T + w.b2
-        raw = xp.maximum(second, xp.zeros_like(second)) @ w.w3 + w.b3
-        return softplus(xp, raw) + TEMPERATURE_FLOOR
-
-    def backward(self, tape: Tape, by_temperature: FloatArray) -> FloatArray:
-        """Return the gradient of a loss by `flat()`, given its (N,) gradient by temperature."""
-        w = self.layers()
-        by_raw = by_temperature * sigmoid(tape.raw)
-        by_second = by_raw[:, None] * w.w3 * (tape.second > 0)
-        by_first = (by_second @ w.w2) * (tape.first > 0)
-        parts = [
-            (by_first.T @ tape.inputs).ravel(),
-            by_first.sum(axis=0),
-            (by_second.T @ tape.first).ravel(),
-            by_second.sum(axis=0),
-            by_raw @ tape.second,
-            [by_raw.sum()],
-        ]
-        return np.concatenate(parts)

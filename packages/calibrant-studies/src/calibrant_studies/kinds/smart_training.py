@@ -21,10 +21,11 @@ from calibrant.core.fit_report import FitReport
 from calibrant.metrics.binned import ece_of_curves
 from calibrant.metrics.top_label import TopLabel
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.temperature.parameterised import LayeredNetwork, ParameterisedTemperature
+from calibrant.posthoc.temperature.layered import LayeredNetwork
+from calibrant.posthoc.temperature.parameterised import HIDDEN, ParameterisedTemperature
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
-from calibrant.posthoc.temperature.smart.calibrator import SMART, IndicatorName, indicator_values
-from calibrant.posthoc.temperature.smart.fitting import Penalised, TemperatureNetwork, fit_network
+from calibrant.posthoc.temperature.smart.calibrator import IndicatorName, indicator_values
+from calibrant.posthoc.temperature.smart.fitting import Penalised, fit_network
 from calibrant.posthoc.temperature.smart.objectives import (
     Objective,
     ObjectiveName,
@@ -32,6 +33,7 @@ from calibrant.posthoc.temperature.smart.objectives import (
     make_objective,
     objective_names,
 )
+from calibrant.posthoc.temperature.smart.published import PublishedSMART, adam
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import RowSummary
 from calibrant_studies.cells import Cell, CellResults
@@ -50,8 +52,8 @@ PUBLISHED_SMOOTHING = {"temperature": 0.1, "pts": 0.01, "smart": 0.005}
 # How far from the likelihood's temperature the search goes, in octaves, and in how many steps. A
 # binned gap has several valleys, so a search downhill isn't enough.
 OCTAVES, STEPS = 3.0, 121
-# SMART as published: its objective alone, to the end.
-AS_PUBLISHED: dict[str, Any] = {"likelihood_weight": 0.0, "shrinkage": 0.0, "max_iterations": 100}
+# Units of the network whose training is followed, the one of the paper's text.
+HIDDEN_UNITS = 16
 
 
 def objective_named(name: str) -> ObjectiveName:
@@ -95,7 +97,7 @@ def make_with_objective(
         "smoothing": smoothing,
     }
     if method == "smart":
-        return SMART(objective=objective, seed=seed, **AS_PUBLISHED, **settings)
+        return PublishedSMART(objective=objective, seed=seed, **settings)
     if method == "pts":
         return TunedNetwork(objective=objective, seed=seed, guard=False, **settings)
     return TunedTemperature(objective=objective, **settings)
@@ -154,8 +156,8 @@ class TunedNetwork(ParameterisedTemperature):
         self, rows: RowSummary, inputs: FloatArray, notes: tuple[str, ...]
     ) -> FitReport:
         loss = Penalised(rows, self.reference_, _made(self), 0.0, 0.0)
-        rng = np.random.default_rng(self.seed)
-        starts = [LayeredNetwork.start(inputs.shape[1], rng) for _ in range(self.restarts)]
+        rng, sizes = np.random.default_rng(self.seed), (inputs.shape[1], *HIDDEN, 1)
+        starts = [LayeredNetwork.constant(sizes, rng) for _ in range(self.restarts)]
         # MSE is the Brier score over K; so must be what holds it, or the two fits would differ.
         pull = self.weight_decay / (rows.n_classes if self.objective == "mse" else 1)
         decay = pull / rows.n * starts[0].kernels()
@@ -192,8 +194,7 @@ class Objectives(PostHoc):
 # network is trained as the paper says: full batch, Adam with a rate of 5e-3, from small random
 # weights.
 
-RATE, DECAYS, TINY = 5e-3, (0.9, 0.999), 1e-8
-HIDDEN = 16
+RATE = 5e-3
 
 
 @dataclass(frozen=True)
@@ -268,40 +269,18 @@ def train_by_adam(
     held = np.clip(held, inputs.min(), inputs.max())
     chosen = make_objective(objective, bins=SoftBins(15, width), delta=delta, smoothing=0.005)
     loss = Penalised(rows, 1.0, chosen, 0.0, 0.0)
-    network, moments, found = _start(seed), np.zeros((2, 3 * HIDDEN + 1)), list[list[float]]()
-    for epoch in range(epochs + 1):
-        temperatures, tape = network.forward(inputs)
-        value, by_temperature = loss(temperatures)
-        gradient = network.backward(tape, by_temperature)
+    start = LayeredNetwork.drawn((1, HIDDEN_UNITS, 1), np.random.default_rng(seed))
+    found: list[list[float]] = []
+
+    def note(network: LayeredNetwork, value: float, gradient: FloatArray) -> bool:
         found.append([value, float(np.linalg.norm(gradient)), *_measured(network, held, others)])
-        network = network.with_flat(network.flat() - rate * _adam(moments, gradient, epoch + 1))
+        return len(found) <= epochs
+
+    adam(start, inputs, loss, rate, note)
     return TrainingPath(*np.array(found).T)
 
 
-def _start(seed: int) -> TemperatureNetwork:
-    """Return weights as torch draws those of linear layers: uniform within 1 / sqrt(inputs)."""
-    rng = np.random.default_rng(seed)
-    narrow = 1 / np.sqrt(HIDDEN)
-    return TemperatureNetwork(
-        rng.uniform(-1, 1, (HIDDEN, 1)),
-        rng.uniform(-1, 1, HIDDEN),
-        rng.uniform(-narrow, narrow, HIDDEN),
-        rng.uniform(-narrow, narrow, 1),
-    )
-
-
-def _adam(moments: FloatArray, gradient: FloatArray, step: int) -> FloatArray:
-    """Return the direction of a step, and keep the running moments."""
-    for moment, decay, power in zip(moments, DECAYS, (1, 2), strict=True):
-        moment *= decay
-        moment += (1 - decay) * gradient**power
-    first, second = (m / (1 - d**step) for m, d in zip(moments, DECAYS, strict=True))
-    return first / (np.sqrt(second) + TINY)
-
-
-def _measured(
-    network: TemperatureNetwork, inputs: FloatArray, rows: RowSummary
-) -> tuple[float, float]:
+def _measured(network: LayeredNetwork, inputs: FloatArray, rows: RowSummary) -> tuple[float, float]:
     """Return ECE and mean NLL."""
     beta = 1 / network.forward(inputs)[0]
     point = rows.curve.evaluate(beta)

@@ -54,11 +54,12 @@ def test_the_networks_gradient_and_its_size():
             for s in (1, -1)
         )
         np.testing.assert_allclose(gradient[i], (up - down) / 2e-6, atol=1e-6)
-    layers = network.layers()
-    hidden = np.maximum(layers.w1 @ inputs[0] + layers.b1, 0)
-    hidden = np.maximum(layers.w2 @ hidden + layers.b2, 0)
-    raw = layers.w3 @ hidden + layers.b3[0]
-    np.testing.assert_allclose(network.forward(inputs)[0][0], np.log1p(np.exp(raw)) + 0.1)
+    seen, start = inputs[0], 0
+    for read, given in ((10, 5), (5, 5), (5, 1)):
+        kernel, bias = np.split(network.weights[start : start + (read + 1) * given], [read * given])
+        raw = kernel.reshape(given, read) @ seen + bias
+        seen, start = np.maximum(raw, 0), start + (read + 1) * given
+    np.testing.assert_allclose(network.forward(inputs)[0][0], np.log1p(np.exp(raw[0])) + 0.1)
 
 
 def test_objective_is_the_squared_error_with_decay(labelled_logits):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import calibrant as cb
 from calibrant.core.errors import CalibratorFileError
 from calibrant.monitor.sequential_tests import ALTERNATIVES, MOST_GROUPS, OTHERS, Groups, payments
-from calibrant.monitor.state import read_state, write_state
+from calibrant.monitor.state_file import read_state, write_state
 from calibrant.monitor.trail import Trail
 
 
@@ -463,13 +463,13 @@ def of_alarm(name, value):
         of_array("stream.products", np.nan),
         of_array("stream.products", np.inf),
         of_array("stream.masses", -1.0),
-        of_array("stream.rows", 2_999),
-        of_array("stream.rows", -1),
+        of_array("stream.units", 2_999),
+        of_array("stream.units", -1),
         of_array("stream.trail.count", 5),
         of_array("stream.trail.row", 10**9, -1),
         of_array("stream.trail.level", 63),
         of_array("stream.trail.sums", np.nan, 70),
-        of_array("group1.rows", 7),
+        of_array("group1.units", 7),
         of_array("group1.cells", 7.0),
         of_array("windows.cells", -1.0),
         of_array("windows.sums", 1e9, -1),

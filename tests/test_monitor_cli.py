@@ -601,3 +601,35 @@ def test_lines_heed_the_names_that_are_told(run, tmp_path):
     found = json.loads(run(*words, "--json", "-").out)["windows"][0]
     assert (found["confidence"], found["accuracy"]) == (pytest.approx(0.85), 0.5)
     assert "lines hold one prediction each" in run("sure.jsonl", "--kind", "tokens").err
+
+
+def test_clusters_are_a_column_a_key_or_the_rows_of_tokens(run, tmp_path):
+    rng = np.random.default_rng(0)
+    said, right = drifting()
+    names = np.repeat(np.arange(ROWS // 20), 20)
+    table = "".join(f"{p},0,{1 - y},{c}\n" for p, y, c in zip(said, right, names, strict=True))
+    (tmp_path / "rows.csv").write_text("confidence,pred_label,label,doc\n" + table)
+    (tmp_path / "rows.jsonl").write_text(lines(said, right, doc=names.tolist()))
+    found = {}
+    for name in ("rows.csv", "rows.jsonl"):
+        ended = run(name, "--cluster", "doc", "--json", "-", "--details")
+        found[name] = json.loads(ended.out)
+        assert found[name]["details"]["clusters"]["counted"] == ROWS // 20
+    assert found["rows.csv"]["level"] == pytest.approx(found["rows.jsonl"]["level"])
+    logits, labels = rng.normal(size=(200, 20, 5)) * 3, rng.integers(0, 5, (200, 20))
+    labels[:, -2:] = -100
+    np.savez(tmp_path / "tokens.npz", logits=logits, labels=labels, doc=np.arange(200) // 4)
+    for more, clusters in (((), 200), (("--cluster", "doc"), 50)):
+        words = ("tokens.npz", "--kind", "tokens", *more, "--json", "-", "--details")
+        assert json.loads(run(*words).out)["details"]["clusters"]["counted"] == clusters
+    # With a state, rows of the last cluster may still come.
+    run("rows.jsonl", "--cluster", "doc", "--state", "state")
+    ended = run("rows.jsonl", "--state", "state", "--json", "-", "--details", "--cluster", "doc")
+    clusters = json.loads(ended.out)["details"]["clusters"]
+    assert (clusters["counted"], clusters["unfinished"]) == (ROWS // 20 - 1, 1)
+    (tmp_path / "more.jsonl").write_text(lines(said[:1], right[:1]))
+    ended = run("more.jsonl", "--state", "state", "--cluster", "doc")
+    assert ended.code == 2
+    assert "line 1: there is no 'doc', the row's cluster" in ended.err
+    ended = run("more.jsonl", "--state", "state")
+    assert "clusters must be given for all rows or for none" in ended.err

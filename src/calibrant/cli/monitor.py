@@ -53,6 +53,12 @@ class MonitorOptions:
         panel=TESTS,
     )
     n_groups: int | None = option(None, "How many groups there will be, if known.", panel=TESTS)
+    open_clusters: int | None = option(
+        None,
+        "With --cluster: how many clusters may be unfinished at once. Default: 1, so that one is "
+        "counted when the next begins.",
+        panel=TESTS,
+    )
     of: int | None = option(
         None,
         "Watch the probability of this class, not of the predicted one.",
@@ -117,7 +123,7 @@ def monitor(
     state, outcomes, key = options.state, options.outcomes, read.id or "id"
     outputs = [state, output.report, output.metrics_out, output.json]
     check_outputs([*inputs, *outcomes, *options.merge], outputs)
-    names = ("tolerance", "alpha", "average_run_length", "window", "n_groups")
+    names = ("tolerance", "alpha", "average_run_length", "window", "n_groups", "open_clusters")
     given = {name: getattr(options, name) for name in names}
     settings = {name: value for name, value in given.items() if value is not None}
     if options.merge:
@@ -143,6 +149,8 @@ def monitor(
         checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
         for path in outcomes:
             checkpoints.keep(feed_outcomes(watched, str(path), key))
+        if state is None:  # nothing follows
+            checkpoints.keep([list(watched.close_clusters())])
         checkpoints.save()
     _finish(watched, output)
 

@@ -18,11 +18,12 @@ from calibrant.evaluation.formatting import percent
 
 
 class Said(NamedTuple):
-    """A prediction that waits: its confidence, its class if the outcome will be a label, group."""
+    """A prediction that waits: confidence, class if the outcome will be a label, group, cluster."""
 
     confidence: float
     predicted: int | None
-    group: str | None
+    group: str | None = None
+    cluster: str | None = None
 
 
 class Outcome(NamedTuple):
@@ -42,6 +43,7 @@ class Joined(NamedTuple):
     confidence: float
     correct: bool
     group: str | None
+    cluster: str | None
 
 
 @dataclass
@@ -90,7 +92,7 @@ class DelayedLabels:
     def predict(self, key: Hashable, said: Said) -> tuple[bool, Joined | None]:
         """Take a prediction; return whether it is new, and the row if its outcome was there."""
         name = str(key)
-        if name in self.predictions or _hash(name) in self.done:
+        if name in self.predictions or hash_of_name(name) in self.done:
             self.repeated += 1
             return False, None
         if name in self.outcomes:
@@ -102,7 +104,7 @@ class DelayedLabels:
     def learn(self, key: Hashable, outcome: Outcome) -> Joined | None:
         """Take an outcome; return the row if its prediction was there."""
         name = str(key)
-        if name in self.outcomes or _hash(name) in self.done:
+        if name in self.outcomes or hash_of_name(name) in self.done:
             self.repeated += 1
             return None
         if name in self.predictions:
@@ -112,10 +114,10 @@ class DelayedLabels:
         return None
 
     def _join(self, name: str, said: Said, outcome: Outcome) -> Joined:
-        self.done[_hash(name)] = None
+        self.done[hash_of_name(name)] = None
         while len(self.done) > self.most:
             del self.done[next(iter(self.done))]
-        return Joined(said.confidence, outcome.right(said.predicted), said.group)
+        return Joined(said.confidence, outcome.right(said.predicted), said.group, said.cluster)
 
     def _bound(self, waiting: dict[str, Any]) -> None:
         while len(waiting) > self.most:
@@ -142,8 +144,8 @@ class DelayedLabels:
         return merged
 
 
-def _hash(name: str) -> int:
-    """Return 64 bits of an id, the same in every process; an id may hold half a surrogate pair."""
+def hash_of_name(name: str) -> int:
+    """Return 64 bits of a name, the same in every process; it may hold half a surrogate pair."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

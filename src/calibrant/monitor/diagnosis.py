@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import BoolArray, FloatArray
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray
+from calibrant.core.weights import codes_of
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.rare_outcomes import Gap
 from calibrant.evaluation.results import Evaluation, State, state_of
 from calibrant.metrics.bins import equal_mass_cuts, logit
 from calibrant.metrics.cox import CoxFit, fit_of_curve
+from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.predictions import Predictions
 
@@ -144,27 +146,40 @@ class Diagnosis:
         )
 
 
-def diagnose(first: int, confidence: FloatArray, correct: BoolArray) -> Diagnosis:
-    """Return what n rows show, the first of which has the number `first`."""
+def diagnose(
+    first: int, confidence: FloatArray, correct: BoolArray, clusters: IntArray | None = None
+) -> Diagnosis:
+    """Return what n rows show, the first of which has the number `first`.
+
+    Args:
+        first: see above.
+        confidence: (n,).
+        correct: (n,).
+        clusters: (n,) code of each row's cluster, of at least two; None where rows stand alone.
+    """
     rows = TopLabel.sort(confidence, correct)
-    before, gap = _evaluated(confidence, correct), Gap.of(rows, LEVEL)
+    before = _evaluated(confidence, correct, clusters)
+    sorted_clusters = None if clusters is None else clusters[rows.order]
+    gap = Gap.of(rows, LEVEL, Clusters.of(sorted_clusters))
     return Diagnosis(
         first,
         rows.n,
         state_of(before),
         (gap.value, gap.low, gap.high),
-        tuple(_bands(rows)),
-        _refit(confidence, correct, before["ece"].ends),
+        tuple(_bands(rows, sorted_clusters)),
+        _refit(confidence, correct, before["ece"].ends, clusters),
     )
 
 
-def _evaluated(confidence: FloatArray, correct: BoolArray) -> Evaluation:
+def _evaluated(confidence: FloatArray, correct: BoolArray, clusters: IntArray | None) -> Evaluation:
     right = correct.astype(np.int64)
-    predictions = Predictions.from_confidence(confidence, np.ones_like(right), right)
+    predictions = Predictions.from_confidence(
+        confidence, np.ones_like(right), right, clusters=clusters
+    )
     return evaluate(predictions, metrics=["ece"], resamples=RESAMPLES, level=LEVEL)
 
 
-def _bands(rows: TopLabel) -> list[Band]:
+def _bands(rows: TopLabel, clusters: IntArray | None) -> list[Band]:
     bands = min(BANDS, rows.n // FEWEST_IN_BAND)
     if bands < 2:
         return []
@@ -174,7 +189,10 @@ def _bands(rows: TopLabel) -> list[Band]:
         part = TopLabel(
             rows.confidence[start:stop], rows.correct[start:stop], rows.order[start:stop]
         )
-        gap = Gap.of(part, 1 - (1 - LEVEL) / bands)
+        within = None if clusters is None else Clusters.of(clusters[start:stop])
+        if within is not None and within.number < 2:
+            return []
+        gap = Gap.of(part, 1 - (1 - LEVEL) / bands, within)
         low, high = float(part.confidence[0]), float(part.confidence[-1])
         found.append(Band(low, high, part.n, *gap))
     return found
@@ -187,23 +205,30 @@ def _mapped(confidence: FloatArray, fit: FloatArray, right: BoolArray) -> tuple[
 
 
 def _refit(
-    confidence: FloatArray, correct: BoolArray, before: tuple[float, float, float]
+    confidence: FloatArray,
+    correct: BoolArray,
+    before: tuple[float, float, float],
+    clusters: IntArray | None,
 ) -> Refit | None:
+    of = np.arange(len(confidence)) if clusters is None else codes_of(clusters)[0]
+    number = int(of.max()) + 1
     rare = min(int(correct.sum()), int((~correct).sum()))
-    if len(confidence) < FEWEST_TO_REFIT or rare < FOLDS or np.ptp(confidence) == 0:
+    few = len(confidence) < FEWEST_TO_REFIT or rare < FOLDS or number < FOLDS
+    if few or np.ptp(confidence) == 0:
         return None
-    fold = np.random.default_rng(0).permutation(len(confidence)) % FOLDS
+    fold = (np.random.default_rng(0).permutation(number) % FOLDS)[of]
     after = np.empty_like(confidence)
     for k in range(FOLDS):
         out = fold == k
         after[out], _ = _mapped(confidence[out], confidence[~out], correct[~out])
     after = np.clip(after, 0.0, 1.0)
     _, cox = _mapped(confidence, confidence, correct)
-    evaluated = _evaluated(after, correct)["ece"]
+    evaluated = _evaluated(after, correct, clusters)["ece"]
     loss = [np.logaddexp(0, np.where(correct, -1, 1) * logit(c)) for c in (after, confidence)]
     apart = loss[0] - loss[1]
     value = float(apart.mean())
-    half = 1.96 * float(apart.std(ddof=1)) / len(apart) ** 0.5
+    of_clusters = np.bincount(of, apart - value)
+    half = 1.96 * float(of_clusters @ of_clusters * number / (number - 1)) ** 0.5 / len(apart)
     return Refit(
         cox.slope,
         cox.intercept,
@@ -225,24 +250,36 @@ class Latest:
     Attributes:
         most: how many are kept.
         confidence: (n,) theirs; correct: (n,) whether each was right.
+        origin: (n,) hash of each one's cluster; 0 where rows have none.
     """
 
     most: int
     confidence: FloatArray
     correct: BoolArray
+    origin: IntArray
 
     @classmethod
     def start(cls, most: int) -> Latest:
         """Return none yet."""
-        return cls(most, np.empty(0), np.empty(0, dtype=np.bool_))
+        return cls(most, np.empty(0), np.empty(0, dtype=np.bool_), np.empty(0, dtype=np.int64))
 
-    def add(self, confidence: FloatArray, correct: BoolArray) -> None:
+    def add(
+        self,
+        confidence: FloatArray,
+        correct: BoolArray,
+        origin: IntArray | Sequence[int] | None = None,
+    ) -> None:
         """Keep (n,) more rows."""
+        known = np.zeros(len(correct)) if origin is None else origin
+        known = np.asarray(known, dtype=np.int64)
+        self.origin = np.concatenate([self.origin, known])[-self.most :]
         self.confidence = np.concatenate([self.confidence, confidence])[-self.most :]
         self.correct = np.concatenate([self.correct, correct])[-self.most :]
 
     def diagnosis(self, rows: int, since: int | None) -> Diagnosis | None:
-        """Return what the rows show from row `since` on, or all that are kept; None without any.
+        """Return what the rows show from row `since` on, or all that are kept.
+
+        None without any, or where all are of one cluster.
 
         Args:
             rows: how many rows the stream has.
@@ -253,8 +290,12 @@ class Latest:
             return None
         wanted = held if since is None else max(rows - since, FEWEST)
         part = slice(max(held - wanted, 0), None)
-        said, right = self.confidence[part], self.correct[part]
-        return diagnose(rows - len(said), said, right)
+        said, right, origin = self.confidence[part], self.correct[part], self.origin[part]
+        if not origin.any():
+            return diagnose(rows - len(said), said, right)
+        if len(np.unique(origin)) < 2:
+            return None
+        return diagnose(rows - len(said), said, right, origin)
 
     @classmethod
     def merged(cls, parts: Sequence[Latest]) -> Latest:
@@ -262,5 +303,5 @@ class Latest:
         most = parts[0].most
         whole, share = cls.start(most), max(most // len(parts), 1)
         for part in parts:
-            whole.add(part.confidence[-share:], part.correct[-share:])
+            whole.add(part.confidence[-share:], part.correct[-share:], part.origin[-share:])
         return whole

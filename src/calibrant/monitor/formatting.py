@@ -12,6 +12,7 @@ from calibrant.evaluation.formatting import percent
 from calibrant.monitor.delayed_labels import Unlabelled
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
+from calibrant.monitor.state import State
 from calibrant.monitor.windows import Window
 
 # A table on a terminal shows no more windows than this: the first and the latest.
@@ -38,15 +39,64 @@ class GroupFound:
     gap_high: float
 
 
-def groups_found(tests: TwoTests) -> list[GroupFound]:
-    """Return what each group shows."""
+@dataclass(frozen=True)
+class ClustersFound:
+    """What is known of the clusters of a stream.
+
+    Attributes:
+        counted: how many were counted; unfinished: how many weren't yet.
+        late: rows on which nothing was bet, because their cluster was counted before.
+        correlation: of the residuals of two rows of a cluster; None where none has two.
+        effect: how many rows say as much as one that stands alone.
+    """
+
+    counted: int
+    unfinished: int
+    late: int
+    correlation: float | None
+    effect: float
+
+    def __str__(self) -> str:
+        text = f"{counted(self.counted, 'cluster')} counted"
+        if self.unfinished:
+            text += f", {self.unfinished} unfinished"
+        if self.correlation is not None:
+            text += (
+                f"; what is left of two rows of a cluster beside their confidence correlates by "
+                f"{self.correlation:.2f}, so that {self.effect:.1f} rows say as much as one that "
+                "stands alone, and the intervals heed it"
+            )
+        if self.late:
+            text += (
+                f". {counted(self.late, 'row')} came after their cluster was counted: reports show "
+                "them, and nothing was bet on them"
+            )
+        return f"{text}."
+
+
+def clusters_found(state: State) -> ClustersFound | None:
+    """Return what is known of the clusters; None where rows have none."""
+    if not state.clustered:
+        return None
+    clusters, dependence = state.clusters, state.clusters.dependence
+    return ClustersFound(
+        dependence.clusters,
+        len(clusters.unfinished),
+        clusters.late,
+        dependence.correlation,
+        dependence.effect,
+    )
+
+
+def groups_found(tests: TwoTests, effect: float = 1.0) -> list[GroupFound]:
+    """Return what each group shows; see `Window.of_sums` for `effect`."""
     flagged, groups = tests.flagged(), tests.groups
     found: list[GroupFound] = []
     for name, evidence, sums in zip(groups.names, groups.evidence, groups.sums, strict=True):
-        if evidence.rows:
-            whole = Window.of_sums(0, sums)
+        if sums.any():
+            whole = Window.of_sums(0, sums, effect=effect)
             gap = (whole.gap, whole.gap_low, whole.gap_high)
-            found.append(GroupFound(name, evidence.rows, evidence.log_level, name in flagged, *gap))
+            found.append(GroupFound(name, whole.rows, evidence.log_level, name in flagged, *gap))
     return found
 
 
@@ -64,6 +114,7 @@ class MonitorFindings:
         diagnosis: what is wrong; None without rows.
         groups: what each group shows.
         unlabelled: rows without outcome.
+        clusters: what is known of the clusters; None where each row stands alone.
     """
 
     rows: int
@@ -77,6 +128,23 @@ class MonitorFindings:
     diagnosis: Diagnosis | None
     groups: list[GroupFound]
     unlabelled: Unlabelled
+    clusters: ClustersFound | None = None
+
+    @property
+    def unit(self) -> str:
+        """What the tests count."""
+        return "row" if self.clusters is None else "cluster"
+
+    @property
+    def condition(self) -> str:
+        """Under which condition the promises hold, as a sentence."""
+        before = "whatever the rows before it showed"
+        if self.clusters is not None:
+            before = "whatever the clusters before its own showed, and however rows of one depend"
+        return (
+            f"An alarm is false if each row's probability lay within {100 * self.tolerance:g} "
+            f"points of its confidence, {before}."
+        )
 
     @property
     def headline(self) -> str:
@@ -85,8 +153,8 @@ class MonitorFindings:
             return "No row with an outcome yet."
         if not self.alarms:
             return (
-                f"No alarm in {counted(self.rows, 'row')}: nothing shows that confidences are off "
-                f"by more than {100 * self.tolerance:g} points."
+                f"No alarm in {counted(self.rows, 'row')}: nothing shows that the probability of "
+                f"any row lies more than {100 * self.tolerance:g} points from its confidence."
             )
         change = self.alarms.get("change")
         if change is None:
@@ -102,17 +170,17 @@ class MonitorFindings:
 
     def alarm_sentence(self, alarm: Alarm) -> str:
         """Return what an alarm says and what it is worth, as a sentence."""
-        off = f"off by more than {100 * self.tolerance:g} points"
+        off = f"some are off by more than {100 * self.tolerance:g} points"
         where = "" if alarm.group is None else f", most plainly in group {alarm.group}"
         since = f"row {alarm.since.row} (95 % interval {alarm.since.low} to {alarm.since.high})"
         if alarm.test == "level":
             return (
-                f"at row {alarm.row}: they are {off}{where}, probably since {since}. A false alarm "
-                f"has a probability of {100 * self.alpha:g} % at most, however long the stream."
+                f"at row {alarm.row}: {off}{where}, probably since {since}. A false alarm has a "
+                f"probability of {100 * self.alpha:g} % at most, however long the stream."
             )
         return (
-            f"at row {alarm.row}: they have gone {off}{where}, probably since {since}. A false "
-            f"alarm comes after {spaced(self.average_run_length)} rows on average, or later."
+            f"at row {alarm.row}: {off}{where}, probably since {since}. A false alarm comes after "
+            f"{spaced(self.average_run_length)} {self.unit}s on average, or later."
         )
 
     @property
@@ -157,6 +225,8 @@ class MonitorFindings:
                 "diagnosis": None if self.diagnosis is None else self.diagnosis.as_dict(),
                 "groups": [asdict(group) for group in self.groups],
                 "unlabelled": self.unlabelled.as_dict(),
+                "clusters": None if self.clusters is None else asdict(self.clusters),
+                "condition": self.condition,
             }
         return found
 
@@ -165,7 +235,9 @@ class MonitorFindings:
         if self.rows:
             alarms = self.alarms.values()
             parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]
-            parts.append(wrap(self.evidence_sentence))
+            parts.append(wrap(f"{self.condition} {self.evidence_sentence}"))
+            if self.clusters is not None:
+                parts.append(wrap(str(self.clusters)))
             if self.diagnosis is not None:
                 parts.append(wrap(f"{self.which_way} {self.diagnosis.what_a_refit_gives()}"))
             parts.append(windows_table(self.windows))

@@ -16,9 +16,10 @@ from calibrant.files.atomic import StrPath
 from calibrant.metrics.pairs import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled
 from calibrant.monitor.diagnosis import Diagnosis
-from calibrant.monitor.formatting import GroupFound, MonitorFindings, groups_found
+from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
 from calibrant.monitor.sequential_tests import Alarm, TestName
-from calibrant.monitor.state import State, damaged_is_said, read_state, write_state
+from calibrant.monitor.state import State
+from calibrant.monitor.state_file import damaged_is_said, read_state, write_state
 from calibrant.monitor.windows import Window
 
 SETTINGS = (
@@ -29,6 +30,7 @@ SETTINGS = (
     "latest",
     "n_groups",
     "most_waiting",
+    "open_clusters",
 )
 
 
@@ -45,6 +47,11 @@ class Monitor:
 
     Both may be looked at after every row. Formulas: `calibrant.monitor.sequential_tests`.
 
+    Rows that depend on one another beyond what was said of them, such as those of a document or a
+    user, break the condition. With `clusters` the hypothesis is only that each row is right with
+    such a probability whatever came in the clusters before; then the cluster is what is counted:
+    see `calibrant.monitor.clusters`. `average_run_length` is a number of clusters.
+
     Args:
         tolerance: how far a probability may be from what was said, a fraction; 0 is allowed, but
             no calibrator is that exact.
@@ -54,7 +61,10 @@ class Monitor:
         latest: rows kept, to say what is wrong and what a refit would give.
         n_groups: how many groups there will be, if known: their evidence then weighs the same.
             Otherwise those that show up later weigh less.
-        most_waiting: predictions that may wait for their outcome; also ids that are remembered.
+        most_waiting: predictions that may wait for their outcome; also ids, and clusters, that are
+            remembered.
+        open_clusters: how many clusters may be unfinished at once. When one more begins, that whose
+            last row is the oldest is counted; its later rows are shown in reports, and not bet on.
 
     Attributes:
         rows: how many rows with outcomes were counted.
@@ -86,6 +96,7 @@ class Monitor:
     latest: int = argument(5000, at_least=200)
     n_groups: int | None = None
     most_waiting: int = argument(100_000, at_least=1)
+    open_clusters: int = argument(1, at_least=1)
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -132,7 +143,11 @@ class Monitor:
         return self._state.tests.bounds
 
     def update(
-        self, confidence: Array, correct: Array | None = None, groups: Any = None
+        self,
+        confidence: Array,
+        correct: Array | None = None,
+        groups: Any = None,
+        clusters: Any = None,
     ) -> tuple[Alarm, ...]:
         """Count rows, and return the alarms that rose at one of them.
 
@@ -142,10 +157,11 @@ class Monitor:
             correct: (n,) whether the prediction was right, or class 1 the true one; with (n, K)
                 probabilities the true classes. None where nobody knows.
             groups: (n,) names of groups, or one for all rows; always or never.
+            clusters: (n,) names of clusters, or one for all rows; always or never.
 
         Raises:
             PredictionsError: unusable arrays; nothing is counted then.
-            InputError: groups for some rows only, or more of them than `n_groups`.
+            InputError: groups or clusters for some rows only, or more groups than `n_groups`.
         """
         said = as_rows(confidence)
         if correct is None:
@@ -153,8 +169,8 @@ class Monitor:
             self.unlabelled.add(np.clip(_pairs(said, nothing)[0], 0.0, 1.0))
             return ()
         values, right = _pairs(said, as_rows(correct))
-        names = as_names(groups, len(values))
-        return self._state.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), names)
+        names = as_names(groups, len(values)), as_names(clusters, len(values), "clusters")
+        return self._state.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), *names)
 
     def predict(
         self,
@@ -162,6 +178,7 @@ class Monitor:
         confidence: Array,
         predicted: Array | None = None,
         groups: Any = None,
+        clusters: Any = None,
     ) -> tuple[Alarm, ...]:
         """Take predictions whose outcomes come later, or came before; see `learn`.
 
@@ -171,18 +188,19 @@ class Monitor:
             confidence: (n,) probabilities of the predicted classes.
             predicted: (n,) predicted classes, if outcomes will be true labels.
             groups: (n,) names of groups, or one for all rows; always or never.
+            clusters: (n,) names of clusters, or one for all rows; always or never.
 
         Raises:
             PredictionsError: unusable arrays.
         """
         keys, said = as_ids(ids), as_rows(confidence)
         said = _pairs(said, np.zeros(len(said), dtype=np.int64))[0]
-        names = as_names(groups, len(said))
+        names = as_names(groups, len(said)), as_names(clusters, len(said), "clusters")
         classes: list[Any] = [None] * len(said)
         if predicted is not None:
             classes = [int(label) for label in as_rows(predicted).tolist()]
         check_lengths(keys, said, classes)
-        return self._state.predict(keys, np.clip(said, 0.0, 1.0), classes, names)
+        return self._state.predict(keys, np.clip(said, 0.0, 1.0), classes, *names)
 
     def learn(
         self, ids: Any, labels: Array | None = None, *, correct: Array | None = None
@@ -208,9 +226,15 @@ class Monitor:
         check_lengths(keys, known)
         return self._state.learn(keys, [Outcome(int(value), is_label) for value in known])
 
+    def close_clusters(self) -> tuple[Alarm, ...]:
+        """Count the unfinished clusters, of which no more rows come, and return the alarms."""
+        return self._state.close_clusters()
+
     def windows(self) -> list[Window]:
         """Return calibration over the windows of the stream, the last of which may be growing."""
-        return [Window.of_sums(first, sums) for first, sums in self._state.windows.stretches()]
+        effect = self._state.clusters.dependence.effect
+        stretches = self._state.windows.stretches()
+        return [Window.of_sums(first, sums, effect=effect) for first, sums in stretches]
 
     def latest_window(self) -> Window | None:
         """Return the latest window that is whole, or else the growing one; None without rows."""
@@ -218,7 +242,8 @@ class Monitor:
         if not stretches:
             return None
         whole = len(stretches) > 1 and self.rows - stretches[-1][0] < self.window
-        return Window.of_sums(*stretches[-2 if whole else -1])
+        effect = self._state.clusters.dependence.effect
+        return Window.of_sums(*stretches[-2 if whole else -1], effect=effect)
 
     def diagnosis(self) -> Diagnosis | None:
         """Return what is wrong since the change, or over the latest rows; None without rows."""
@@ -240,7 +265,7 @@ class Monitor:
 
     def groups(self) -> list[GroupFound]:
         """Return what each group shows, in the order in which they came."""
-        return groups_found(self._state.tests)
+        return groups_found(self._state.tests, self._state.clusters.dependence.effect)
 
     def findings(self) -> MonitorFindings:
         """Return all that was found so far, as a value that later rows don't change."""
@@ -256,6 +281,7 @@ class Monitor:
             diagnosis=self.diagnosis(),
             groups=self.groups(),
             unlabelled=replace(self.unlabelled),
+            clusters=clusters_found(self._state),
         )
 
     def to_html(self, path: StrPath) -> None:
@@ -303,7 +329,8 @@ class Monitor:
         part spends an alpha of its own. Rows are numbered part after part.
 
         Raises:
-            InputError: settings differ, or there are groups and `n_groups` isn't known.
+            InputError: settings differ; there are groups and `n_groups` isn't known; or rows of one
+            cluster came to two of them.
         """
         settings = self._settings()
         for other in others:
@@ -336,15 +363,15 @@ def as_ids(ids: Any) -> list[Any]:
     return as_rows(ids).tolist()
 
 
-def as_names(groups: Any, rows: int) -> list[str] | None:
-    """Return the group's name of each of so many rows; one name is for all of them."""
+def as_names(groups: Any, rows: int, what: str = "groups") -> list[str] | None:
+    """Return the name of the group, or of `what`, of each of so many rows; one is for all."""
     if groups is None:
         return None
     names = [str(name) for name in as_ids(groups)]
     if len(names) == 1:
         return names * rows
     if len(names) != rows:
-        raise PredictionsError(f"groups has {len(names)} entries, but there are {rows} rows")
+        raise PredictionsError(f"{what} has {len(names)} entries, but there are {rows} rows")
     return names
 
 

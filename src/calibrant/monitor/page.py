@@ -26,6 +26,8 @@ def monitor_page(found: MonitorFindings) -> str:
         monitor=found,
         headline=typeset(found.headline),
         evidence=typeset(found.evidence_sentence),
+        condition=typeset(found.condition),
+        clusters="" if found.clusters is None else typeset(str(found.clusters)),
         alarms=[
             (alarm.test, typeset(found.alarm_sentence(alarm))) for alarm in found.alarms.values()
         ],

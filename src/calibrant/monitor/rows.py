@@ -73,6 +73,11 @@ class Reading:
     skip_broken: bool = False
     read: ReadOptions = field(default_factory=ReadOptions)
 
+    @property
+    def cluster(self) -> str | None:
+        """The key whose value is a row's cluster, or None."""
+        return self.read.cluster
+
 
 class Unreadable:
     """The lines that were left out, in a monitor's notes.
@@ -248,6 +253,7 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
         outcomes,
         [row.get(reading.key) for row in rows],
         _groups(rows, forms, predicted, reading, numbers, source),
+        _clusters(rows, forms, reading, numbers, source),
     )
 
 
@@ -396,6 +402,24 @@ def _groups(
     return names
 
 
+def _clusters(
+    rows: Sequence[Row],
+    forms: Sequence[str | None],
+    reading: Reading,
+    numbers: Sequence[int],
+    source: str,
+) -> list[str] | None:
+    """Return the cluster of each row; outcomes that come alone need none."""
+    if reading.cluster is None:
+        return None
+    for i, row in enumerate(rows):
+        if forms[i] is not None and row.get(reading.cluster) in (None, ""):
+            raise PredictionsError(
+                f"{source}: line {numbers[i]}: there is no '{reading.cluster}', the row's cluster"
+            )
+    return [str(row.get(reading.cluster)) for row in rows]
+
+
 @dataclass(frozen=True)
 class Scored:
     """n rows.
@@ -405,7 +429,7 @@ class Scored:
         predicted: (n,) the class that it is the probability of; -1 where that isn't known.
         outcomes: (n,) what came true; None where it isn't known.
         ids: (n,) or None each.
-        groups: (n,) names, or None.
+        groups: (n,) names, or None; clusters: (n,) names, or None.
     """
 
     confidence: FloatArray
@@ -413,6 +437,7 @@ class Scored:
     outcomes: Sequence[Outcome | None]
     ids: Sequence[object]
     groups: list[str] | None
+    clusters: list[str] | None = None
 
     def feed(self, monitor: Monitor, unreadable: Unreadable | None = None) -> list[Alarm]:
         """Let a monitor count the rows in their order, and return the alarms that rose.
@@ -458,14 +483,16 @@ class Scored:
                 self.outcomes[part], self.predicted[part].tolist(), strict=True
             )
         ]
-        return monitor.update(said, np.array(right, dtype=np.bool_), groups)
+        clusters = None if self.clusters is None else self.clusters[part]
+        return monitor.update(said, np.array(right, dtype=np.bool_), groups, clusters)
 
     def _by_id(self, monitor: Monitor, kind: str, i: int) -> list[Alarm]:
         key, outcome, alarms = str(self.ids[i]), self.outcomes[i], list[Alarm]()
         if kind != "outcome":
             predicted = None if self.predicted[i] < 0 else int(self.predicted[i])
             group = None if self.groups is None else self.groups[i]
-            alarms += monitor.predict(key, float(self.confidence[i]), predicted, group)
+            cluster = None if self.clusters is None else self.clusters[i]
+            alarms += monitor.predict(key, float(self.confidence[i]), predicted, group, cluster)
         if outcome is not None:
             alarms += _learn(monitor, key, outcome)
         return alarms

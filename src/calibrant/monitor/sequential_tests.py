@@ -15,6 +15,9 @@ A. Henzi, M. Puke, T. Dimitriadis, J. Ziegel, *A safe Hosmer-Lemeshow test*, arX
 holds, E is a nonnegative supermartingale that starts at 1, so it ever reaches 1 / alpha with
 probability at most alpha (Ville).
 
+**Units.** What is said of rows here goes for units of the bet: each row is one, or each cluster of
+rows (`calibrant.monitor.clusters`), in the order in which they are counted.
+
 **Change**: has it gone off? r_j <- (r_j + 1) L_j is the sum, over all rows at which the bets might
 have begun, of what they would have made since; R = mean over j of r_j. R_t - t is a
 supermartingale, so R reaches c after c rows on average, or later. J. Shin, A. Ramdas, A. Rinaldo,
@@ -92,6 +95,41 @@ def payments(confidence: FloatArray, correct: BoolArray, tolerance: float) -> Fl
     return paid
 
 
+# Of one group: positions of its units among all, (k, J) payments there, (k,) shares of the units.
+OfGroup = tuple[IntArray, FloatArray, FloatArray]
+
+
+@dataclass
+class Bets:
+    """What n units of the bet pay: rows, or clusters of them.
+
+    Attributes:
+        paid: (n, J) payments.
+        row: (n,) number of each unit's last row in the stream.
+        groups: of each group that has rows here, by its index; empty without groups.
+    """
+
+    paid: FloatArray
+    row: IntArray
+    groups: dict[int, OfGroup] = field(default_factory=dict[int, OfGroup])
+
+
+def bets_of_rows(paid: FloatArray, row: IntArray, member: IntArray | None) -> Bets:
+    """Return the bets on rows, each of which is a unit.
+
+    Args:
+        paid: (n, J) payments.
+        row: (n,) their numbers in the stream.
+        member: (n,) index of each row's group, or None.
+    """
+    groups: dict[int, OfGroup] = {}
+    present: list[int] = [] if member is None else sorted(set(member.tolist()))
+    for group in present:
+        at = np.flatnonzero(member == group)
+        groups[group] = at, paid[at], np.ones(len(at))
+    return Bets(paid, row, groups)
+
+
 def log_mean_exp(logs: FloatArray) -> FloatArray:
     """Return log of the mean of exp over the last axis, without overflow."""
     top = logs.max(axis=-1)
@@ -110,12 +148,12 @@ MOST_MASS = 1e150
 
 @dataclass
 class Step:
-    """What n more rows would make of the evidence.
+    """What n more units would make of the evidence.
 
     Attributes:
-        products: (n + 1, J) log of the products of payments, before the rows and after each.
-        masses: (n, J) r after each row.
-        row: (n,) the rows' numbers in the whole stream.
+        products: (n + 1, J) log of the products of payments, before the units and after each.
+        masses: (n, J) r after each unit.
+        row: (n,) number of each unit's last row in the whole stream.
     """
 
     products: FloatArray
@@ -124,27 +162,27 @@ class Step:
 
     @property
     def log_level(self) -> FloatArray:
-        """(n + 1,) log E, before the rows and after each."""
+        """(n + 1,) log E, before the units and after each."""
         return log_mean_exp(self.products)
 
     @property
     def mass(self) -> FloatArray:
-        """(n,) R after each row."""
+        """(n,) R after each unit."""
         return self.masses.mean(axis=1)
 
 
 @dataclass
 class Evidence:
-    """The evidence of the rows so far, in memory that hardly grows.
+    """The evidence of the units so far, in memory that hardly grows.
 
     Attributes:
-        rows: how many rows it is of.
+        units: how many rows, or clusters, it is of.
         products: (J,) log of the products of payments.
         masses: (J,) r.
         trail: `products` as they were, to find a change.
     """
 
-    rows: int = 0
+    units: int = 0
     products: FloatArray = field(default_factory=lambda: np.zeros(COUNT))
     masses: FloatArray = field(default_factory=lambda: np.zeros(COUNT))
     trail: Trail = field(default_factory=lambda: Trail.start(COUNT, MARK_ROWS, MARKS))
@@ -164,30 +202,33 @@ class Evidence:
         """R."""
         return float(self.masses.mean())
 
-    def look(
-        self, confidence: FloatArray, correct: BoolArray, tolerance: float, row: IntArray
-    ) -> Step:
-        """Return what n rows would make of this evidence, which stays as it is."""
-        paid = payments(confidence, correct, tolerance)
+    def look(self, paid: FloatArray, row: IntArray, share: FloatArray) -> Step:
+        """Return what n units would make of this evidence, which stays as it is.
+
+        Args:
+            paid: (n, J) payments.
+            row: (n,) number of each unit's last row.
+            share: (n,) with what r begins anew at each unit, at most 1.
+        """
         products = np.empty((len(paid) + 1, COUNT))
         products[0] = self.products
         np.log(paid, out=products[1:])
-        # In the order of the rows, so that it doesn't matter how many come at once.
+        # In the order of the units, so that it doesn't matter how many come at once.
         np.cumsum(products, axis=0, out=products)
         masses, mass, more = np.empty_like(paid), self.masses, np.empty(COUNT)
         with np.errstate(over="ignore"):
-            for pays, after in zip(paid, masses, strict=True):
-                np.add(mass, 1.0, out=more)
+            for pays, after, begins in zip(paid, masses, share.tolist(), strict=True):
+                np.add(mass, begins, out=more)
                 np.multiply(more, pays, out=after)
                 mass = after
         return Step(products, masses, row)
 
     def take(self, step: Step) -> None:
         """Make a step that `look` returned."""
-        before, self.rows = self.rows, self.rows + len(step.masses)
+        before, self.units = self.units, self.units + len(step.masses)
         self.products = step.products[-1].copy()
         self.masses = np.minimum(step.masses[-1], MOST_MASS)
-        due = self.trail.due(before, self.rows)
+        due = self.trail.due(before, self.units)
         self.trail.extend(due, step.row[due - before - 1] + 1, step.products[due - before])
 
 
@@ -208,24 +249,26 @@ class ChangePoint:
 
 
 def change_point(
-    evidence: Evidence, step: Step | None = None, upto: int = 0, level: float = 0.95
+    evidence: Evidence, seen: int | tuple[Step, int], level: float = 0.95
 ) -> ChangePoint:
-    """Return the change point as it looks after some rows of a step.
+    """Return the change point as it looks after some units of a step, or now.
 
     Args:
         evidence: before the step.
-        step: of which the first `upto` + 1 rows are seen; None for the evidence alone.
-        upto: the last row seen.
+        seen: a step, and the position of its last unit that is seen; or, of the evidence as it is,
+            the number of the last row.
         level: nominal coverage of the interval.
     """
     trail, now = evidence.trail, evidence.products
     counts, rows, sums = trail.count, trail.row, trail.sums
-    total = evidence.rows
-    last = int(rows[-1]) + total - int(counts[-1]) - 1
-    if step is not None:
+    total = evidence.units
+    if isinstance(seen, int):
+        last = seen
+    else:
+        step, upto = seen
         total, now, last = total + upto + 1, step.products[upto + 1], int(step.row[upto])
-        due = trail.due(evidence.rows, total)
-        at = due - evidence.rows
+        due = trail.due(evidence.units, total)
+        at = due - evidence.units
         counts = np.concatenate([counts, due])
         rows = np.concatenate([rows, step.row[at - 1] + 1])
         sums = np.concatenate([sums, step.products[at]])
@@ -261,12 +304,12 @@ LARGEST_LOG = 600.0
 
 @dataclass
 class GroupStep:
-    """What n more rows would make of the evidence of all groups.
+    """What n more units would make of the evidence of all groups.
 
     Attributes:
-        log_level: (n + 1,) log of the weighted mean of the groups' E, before and after each row.
-        mass: (n,) sum of the groups' R after each row.
-        steps: of each group that has rows: its index, the positions of its rows, its step.
+        log_level: (n + 1,) log of the weighted mean of the groups' E, before and after each unit.
+        mass: (n,) sum of the groups' R after each unit.
+        steps: of each group that has rows: its index, the positions of its units, its step.
     """
 
     log_level: FloatArray
@@ -324,25 +367,16 @@ class Groups:
         """Return (G,) log of each group's E."""
         return np.array([evidence.log_level for evidence in self.evidence])
 
-    def look(
-        self,
-        confidence: FloatArray,
-        correct: BoolArray,
-        member: IntArray,
-        tolerance: float,
-        row: IntArray,
-    ) -> GroupStep:
-        """Return what n rows, (n,) `member` of which groups, would make of the evidence."""
+    def look(self, bets: Bets) -> GroupStep:
+        """Return what n units would make of the evidence."""
         steps: list[tuple[int, IntArray, Step]] = []
-        level, mass = np.zeros(len(row)), np.zeros(len(row))
-        present: list[int] = sorted(set(member.tolist()))
-        for group in present:
-            at = np.flatnonzero(member == group)
+        level, mass = np.zeros(len(bets.row)), np.zeros(len(bets.row))
+        for group, (at, paid, share) in bets.groups.items():
             evidence = self.evidence[group]
-            step = evidence.look(confidence[at], correct[at], tolerance, row[at])
+            step = evidence.look(paid, bets.row[at], share)
             steps.append((group, at, step))
-            level[at] = self.weight(group) * np.diff(_capped(step.log_level))
-            mass[at] = np.diff(step.mass, prepend=evidence.mass)
+            level[at] += self.weight(group) * np.diff(_capped(step.log_level))
+            mass[at] += np.diff(step.mass, prepend=evidence.mass)
         weights = np.array([self.weight(group) for group in range(len(self.names))])
         start = 1 - weights.sum() + weights @ _capped(self.log_levels())
         levels = start + np.concatenate([[0.0], np.cumsum(level)])
@@ -352,10 +386,15 @@ class Groups:
             np.log(np.maximum(levels, 1e-300)), np.maximum(held + np.cumsum(mass), 0.0), steps
         )
 
-    def take(self, step: GroupStep, confidence: FloatArray, correct: BoolArray) -> None:
-        """Make a step that `look` returned, of the same rows."""
-        for group, at, own in step.steps:
+    def take(self, step: GroupStep) -> None:
+        """Make a step that `look` returned."""
+        for group, _, own in step.steps:
             self.evidence[group].take(own)
+
+    def count(self, confidence: FloatArray, correct: BoolArray, member: IntArray) -> None:
+        """Sum the cells of (n,) rows of these groups."""
+        for group in sorted(set(member.tolist())):
+            at = member == group
             self.sums[group] = self.sums[group] + cell_sums(confidence[at], correct[at])[0]
 
 
@@ -451,22 +490,12 @@ class TwoTests:
             if level + math.log(groups.weight(i)) >= bound
         ]
 
-    def add(
-        self, confidence: FloatArray, correct: BoolArray, row: IntArray, member: IntArray | None
-    ) -> list[Alarm]:
-        """Take n more rows, and return the alarms that rose at one of them.
-
-        Args:
-            confidence: (n,) in [0, 1].
-            correct: (n,) whether each row is right.
-            row: (n,) their numbers in the stream.
-            member: (n,) index of each row's group, or None.
-        """
-        step = self.evidence.look(confidence, correct, self.tolerance, row)
+    def add(self, bets: Bets) -> list[Alarm]:
+        """Take n more units, and return the alarms that rose at one of them."""
+        step = self.evidence.look(bets.paid, bets.row, np.ones(len(bets.row)))
         level, mass = step.log_level[1:], step.mass
-        of_groups = None
-        if member is not None:
-            of_groups = self.groups.look(confidence, correct, member, self.tolerance, row)
+        of_groups = self.groups.look(bets) if bets.groups else None
+        if of_groups is not None:
             level = np.logaddexp(level, of_groups.log_level[1:]) - math.log(2)
             mass = (mass + of_groups.mass) / 2
         risen = [
@@ -481,14 +510,14 @@ class TwoTests:
         self.alarms |= {alarm.test: alarm for alarm in risen}
         self.evidence.take(step)
         if of_groups is not None:
-            self.groups.take(of_groups, confidence, correct)
+            self.groups.take(of_groups)
         return risen
 
     def _risen(
         self, test: TestName, logs: FloatArray, step: Step, groups: GroupStep | None
     ) -> list[Alarm]:
         bound = self.bounds[test]
-        if test in self.alarms or not (logs.max() >= bound):
+        if test in self.alarms or not (logs.max(initial=-np.inf) >= bound):
             return []
         at = int((logs >= bound).argmax())
         since, group = self._since(at, step, groups)
@@ -499,11 +528,11 @@ class TwoTests:
     ) -> tuple[ChangePoint, str | None]:
         """Return since when, by whatever holds most of R at a row of a step."""
         most, best = float(step.mass[at]), (self.evidence, step, at, None)
-        # A group without rows in this step had no part in what rose here.
-        for index, rows, own in [] if groups is None else groups.steps:
-            upto = int(np.searchsorted(rows, at, side="right")) - 1
+        # A group without units in this step had no part in what rose here.
+        for index, units, own in [] if groups is None else groups.steps:
+            upto = int(np.searchsorted(units, at, side="right")) - 1
             if upto >= 0 and own.mass[upto] > most:
                 most = float(own.mass[upto])
                 best = (self.groups.evidence[index], own, upto, self.groups.names[index])
         evidence, taken, upto, name = best
-        return change_point(evidence, taken, upto), name
+        return change_point(evidence, (taken, upto)), name

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
 from calibrant.core.errors import InputError, PredictionsError
@@ -27,6 +28,8 @@ from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.rows import Reading, Scored, count_lines, score
 from calibrant.monitor.sequential_tests import Alarm
+from calibrant.predictions.grids import spread_over
+from calibrant.predictions.predictions import Predictions
 
 LINE_FILES = (".jsonl", ".ndjson", ".json")
 # Files of predictions are scored this many rows at a time, and lines read this many bytes.
@@ -128,7 +131,8 @@ def _predictions(
     if rows.weights is not None:
         raise InputError(f"{path}: its rows carry weights, and a monitor counts each row once")
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)
-    groups = None if by in (None, "class") else read_column(path, str(by))
+    groups = None if by in (None, "class") else _of_rows(rows, read_column(path, str(by)), str(by))
+    clusters = _clusters(rows, path, reading)
     note = _note(monitor, path)
     counted, seen = note.get("rows", 0), 0
     if counted > rows.n:
@@ -148,15 +152,38 @@ def _predictions(
             continue
         names = predicted if by == "class" else None if groups is None else groups[part]
         own = None if names is None else [str(name) for name in names.tolist()]
+        within = None if clusters is None else clusters[part].tolist()
         if ids is None:
-            alarms = monitor.update(said, None if truth is None else predicted == truth, own)
+            right = None if truth is None else predicted == truth
+            alarms = monitor.update(said, right, own, within)
         else:
             known = (
                 [None] * len(said) if truth is None else [Outcome(y, True) for y in truth.tolist()]
             )
-            alarms = Scored(said, predicted, known, ids[part].tolist(), own).feed(monitor)
+            alarms = Scored(said, predicted, known, ids[part].tolist(), own, within).feed(monitor)
         note |= {"rows": stop, "check": seen}
         yield list(alarms)
+
+
+def _of_rows(rows: Predictions, column: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the (M,) entries of a column for rows, several of which may come from one."""
+    if rows.grid is None:
+        return column
+    places = spread_over(np.arange(len(column)), rows.grid, name, rows.source)
+    return column[places]
+
+
+def _clusters(rows: Predictions, path: str, reading: Reading) -> NDArray[Any] | None:
+    """Return the names of the clusters of rows; those that come from one row are a cluster."""
+    if reading.cluster is not None:
+        column = read_column(path, reading.cluster)
+        return _of_rows(rows, np.array([str(name) for name in column.tolist()]), reading.cluster)
+    if rows.grid is None:
+        return None
+    places = spread_over(np.arange(rows.grid.shape[0]), rows.grid, "rows", rows.source)
+    # Another file has a row of this number too.
+    source = zlib.crc32(os.path.realpath(path).encode("utf-8", "surrogateescape"))
+    return np.array([f"row {place} of {source:08x}" for place in places.tolist()])
 
 
 def _starts(counted: int, n: int) -> Iterator[int]:

@@ -64,21 +64,33 @@ class Window:
     floor_95: float
 
     @classmethod
-    def of_sums(cls, first: int, sums: FloatArray, level: float = 0.95) -> Window:
+    def of_sums(
+        cls, first: int, sums: FloatArray, level: float = 0.95, effect: float = 1.0
+    ) -> Window:
         """Return the window whose first row is `first`, from its (3 C,) sums.
 
         Random numbers are seeded by `first`, so that a window always shows the same.
+
+        Args:
+            first: see above.
+            sums: see above.
+            level: nominal coverage of the intervals.
+            effect: how many rows say as much as one that depends on no other: noise has a variance
+                that many times as large.
         """
         count, said, right = sums.reshape(3, CELLS)
         n = round(float(count.sum()))
-        gap = _gap(count, said, right, level)
+        gap = _gap(count, said, right, level, effect)
         rng = np.random.default_rng(first)
         mean = np.clip(np.divide(said, count, out=np.zeros(CELLS), where=count > 0), 0.0, 1.0)
         ece = float(_ece(said - right, n))
-        honest = _ece(said - rng.binomial(count.astype(np.int64), mean, (RESAMPLES, CELLS)), n)
+        noise = count * mean - rng.binomial(count.astype(np.int64), mean, (RESAMPLES, CELLS))
+        wider = effect**0.5
+        honest = _ece(said - count * mean + wider * noise, n)
         outcomes = np.concatenate([right, count - right])
         drawn = rng.multinomial(n, outcomes / n, RESAMPLES).astype(np.float64)
         drawn = drawn[:, :CELLS] * (mean - 1) + drawn[:, CELLS:] * mean
+        drawn = said - right + wider * (drawn - (said - right))
         low, high = interval(ece, _ece(drawn, n), level, biased=True)
         if min(float(right.sum()), n - float(right.sum())) < ENOUGH:
             # Resamples know too little of so few; the ECE is never below the gap.
@@ -108,13 +120,15 @@ class Window:
         return asdict(self)
 
 
-def _gap(count: FloatArray, said: FloatArray, right: FloatArray, level: float) -> Gap:
+def _gap(
+    count: FloatArray, said: FloatArray, right: FloatArray, level: float, effect: float
+) -> Gap:
     """Return the gap of cells; the rows of a cell count as equally confident."""
     n = float(count.sum())
     mean = np.divide(said, count, out=np.zeros(CELLS), where=count > 0)
     gap = float((said - right).sum()) / n
     square = float((right * (mean - 1) ** 2 + (count - right) * mean**2).sum()) / n
-    return Gap.of_moments(gap, max(square - gap**2, 0.0), float(right.sum()) / n, round(n), level)
+    return Gap.of_moments(gap, max(square - gap**2, 0.0), float(right.sum()) / n, n / effect, level)
 
 
 def _ece(residual: FloatArray, n: int) -> FloatArray:

@@ -24,6 +24,7 @@ GROUP = "calibrant.study_kinds"
 # Where each stands; a module is imported when a study asks for one of its kinds.
 KINDS: Mapping[str, str] = {
     "alarms": "monitoring:Alarms",
+    "alarms-of-documents": "monitoring:AlarmsOfDocuments",
     "alarms-on-images": "monitoring:AlarmsOnImages",
     "calarena": "calarena:CalArena",
     "corrupted-images": "networks:CorruptedImages",

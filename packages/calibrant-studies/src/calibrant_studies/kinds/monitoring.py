@@ -296,3 +296,81 @@ class AlarmsOnImages(NetworkKind):
             since = change.since
             values["since"] = {"value": since.row, "low": since.low, "high": since.high}
         return {"values": values}
+
+
+# Documents, whose rows are each honest and depend on one another.
+
+_DOCUMENT_MEASURES = (
+    Measure("false", "false alarms", 100, 1, "low", "streams of honest rows with an alarm"),
+    Measure("found", "true alarms", 100, 1, "high", "streams with an alarm"),
+    Measure("delay", "documents", 1, 0, "low", "median up to the alarm; ends are quartiles"),
+)
+
+
+def documents(
+    count: int, rows: int, correlation: float, slope: float, seed: int
+) -> tuple[FloatArray, BoolArray]:
+    """Return confidences and outcomes of `count` documents of so many rows.
+
+    Whether a row is right depends on a normal number, which correlates with those of its document;
+    by itself it is right with logit p' = slope logit p.
+    """
+    from scipy.special import ndtr
+
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(2.2, 1.6, (count, rows))
+    shared, own = rng.normal(size=(count, 1)), rng.normal(size=(count, rows))
+    mixed = correlation**0.5 * shared + (1 - correlation) ** 0.5 * own
+    right = ndtr(mixed) < 1 / (1 + np.exp(-slope * odds))
+    return 1 / (1 + np.exp(-odds.ravel())), right.ravel()
+
+
+class AlarmsOfDocuments(Simulated):
+    """Draw streams of documents, and look when a monitor of rows or of clusters raises an alarm."""
+
+    version: ClassVar[str] = "1"
+    axes: ClassVar[tuple[str, ...]] = ("slope", "unit", "test")
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "streams": 300,
+        "documents": 500,
+        "rows": 20,
+        "correlation": 0.3,
+    }
+
+    own_measures: ClassVar[tuple[Measure, ...]] = _DOCUMENT_MEASURES
+
+    def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
+        slope, unit = float(cell.at["slope"]), cell.at["unit"]
+        sizes = self.settings(cell, "documents", "rows", "correlation")
+        streams, rows = self.setting(cell, "streams"), int(sizes["rows"])
+        name, tolerance = _of_monitor(cell.at["test"])
+        if unit not in ("rows", "documents"):
+            raise unknown(("rows", "documents"), unit, "unit")
+        seeds = range(cell.seed * streams, (cell.seed + 1) * streams)
+        whole = _seen(slope, unit, tolerance, tuple(sizes.values()), seeds)
+        alarms = [found.get(name) for found in whole]
+        risen = share(np.array([row is not None for row in alarms]))
+        values: dict[str, Any] = {"false" if slope == 1 else "found": risen}
+        taken = [row // rows + 1 for row in alarms if row is not None]
+        if taken and slope != 1:
+            low, middle, high = np.quantile(taken, (0.25, 0.5, 0.75)).tolist()
+            values["delay"] = {"value": middle, "low": low, "high": high}
+        return {"values": values}
+
+
+@lru_cache(maxsize=2)
+def _seen(
+    slope: float, unit: str, tolerance: float, sizes: tuple[Any, ...], seeds: range
+) -> list[dict[str, int]]:
+    """Return the rows of the alarms of each stream, by test; c is ten times the stream."""
+    count, rows, correlation = int(sizes[0]), int(sizes[1]), float(sizes[2])
+    names = np.repeat(np.arange(count), rows).tolist()
+    found: list[dict[str, int]] = []
+    for seed in seeds:
+        drawn = documents(count, rows, correlation, slope, seed)
+        units = count if unit == "documents" else count * rows
+        monitor = Monitor(tolerance=tolerance, average_run_length=10 * units)
+        monitor.update(*drawn, clusters=names if unit == "documents" else None)
+        monitor.close_clusters()
+        found.append({test: alarm.row for test, alarm in monitor.alarms.items()})
+    return found

@@ -1,0 +1,335 @@
+"""The file in which a monitor's state is kept: safetensors with a header of JSON, written whole.
+
+Whatever is read from it is checked: a state decides whether an alarm rises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from os import fspath
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import CalibrantError, CalibratorFileError
+from calibrant.files.atomic import StrPath
+from calibrant.files.parameters import ParameterFormat
+from calibrant.monitor.clusters import Clusters, Dependence, Unfinished
+from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
+from calibrant.monitor.sequential_tests import (
+    ALTERNATIVES,
+    COUNT,
+    MOST_GROUPS,
+    Alarm,
+    Evidence,
+    Groups,
+    TwoTests,
+)
+from calibrant.monitor.trail import FOR_EVER, Trail
+from calibrant.monitor.windows import WIDTH
+
+Arrays = dict[str, NDArray[Any]]
+
+# As a row's number in a file holds.
+MOST_ROWS = (1 << 62) - 1
+FORMAT = ParameterFormat("calibrant-monitor", 1, "the state of a monitor", "numpy")
+_TRAIL = ("count", "row", "level", "sums")
+
+
+class Damaged(ValueError):
+    """What is wrong with a state; `damaged_is_said` makes an error of it that names the file."""
+
+
+def write_state(path: StrPath, header: dict[str, Any], arrays: Arrays) -> None:
+    """Write header and arrays, whole or not at all.
+
+    Raises:
+        InputError: a folder that doesn't exist, or no room.
+    """
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    whole["alternatives"] = ALTERNATIVES
+    text = json.dumps(header)
+    FORMAT.write(path, {"monitor": text, "checksum": _checksum(text, whole)}, whole)
+
+
+def read_state(path: StrPath) -> Saved:
+    """Return what is in the file of a state.
+
+    Raises:
+        CalibratorFileError: the file is missing, damaged or something else.
+    """
+    header, arrays = FORMAT.read(path)
+    bets = arrays.get("alternatives")
+    if bets is None or not np.array_equal(bets, ALTERNATIVES):
+        raise CalibratorFileError(f"{fspath(path)}: was made with other bets; begin a new state")
+    with damaged_is_said(path):
+        text = header["monitor"]
+        if header.get("checksum") != _checksum(text, arrays):
+            raise Damaged("it was changed since it was written")
+        found: Any = json.loads(text)
+        if not isinstance(found, dict):
+            raise Damaged("its header is no JSON object")
+        return Saved(cast(dict[str, Any], found), arrays)
+
+
+def _checksum(text: str, arrays: Arrays) -> str:
+    """Return a hash of all that a state holds."""
+    found = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+@contextmanager
+def damaged_is_said(path: StrPath) -> Generator[None]:
+    """Turn whatever a damaged state raises in the body into one sentence."""
+    try:
+        yield
+    except CalibrantError:
+        raise
+    except Exception as error:
+        why = f": {error}" if isinstance(error, Damaged) else ""
+        raise CalibratorFileError(
+            f"{fspath(path)}: is a damaged state of a monitor{why}; begin a new one"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The content of a state's file. Whatever is taken out of it is checked.
+
+    Attributes:
+        header: a JSON object; arrays: by name.
+    """
+
+    header: dict[str, Any]
+    arrays: Arrays
+
+    @staticmethod
+    def part(of: dict[str, Any], name: str, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+        """Return an entry of an object that has to be of a type."""
+        value = of.get(name)
+        if not isinstance(value, kind):
+            raise Damaged(f"'{name}' is missing or of another type")
+        return value
+
+    @classmethod
+    def whole(cls, of: dict[str, Any], name: str, most: int = MOST_ROWS) -> int:
+        """Return a whole number from 0."""
+        value = cls.part(of, name, int)
+        if isinstance(value, bool) or not 0 <= value <= most:
+            raise Damaged(f"'{name}' is out of its limits")
+        return value
+
+    @classmethod
+    def number(cls, of: dict[str, Any], name: str, low: float, high: float) -> float:
+        """Return a number within limits."""
+        value = cls.part(of, name, (int, float))
+        if isinstance(value, bool) or not low <= value <= high:
+            raise Damaged(f"'{name}' is out of its limits")
+        return float(value)
+
+    def array(
+        self,
+        name: str,
+        dtype: type[Any],
+        shape: tuple[int | None, ...],
+        low: float = -np.inf,
+        high: float = np.inf,
+    ) -> NDArray[Any]:
+        """Return a copy of an array whose type, sizes and numbers have to be such; None: any."""
+        found = self.arrays.get(name)
+        if found is None or found.dtype != dtype or found.ndim != len(shape):
+            raise Damaged(f"'{name}' is missing or of another type")
+        if any(size not in (None, own) for size, own in zip(shape, found.shape, strict=True)):
+            raise Damaged(f"'{name}' has another shape")
+        if not (np.isfinite(found) & (found >= low) & (found <= high)).all():
+            raise Damaged(f"'{name}' holds a number out of its limits")
+        return found.copy()
+
+    def cells(self, name: str, rows: int) -> FloatArray:
+        """Return the (3 C,) sums of the cells of so many rows."""
+        sums = self.array(name, np.float64, (WIDTH,), 0.0, float(rows))
+        count, confidence, right = sums.reshape(3, -1)
+        if count.sum() != rows or (right > count).any() or (confidence > count + 1e-6).any():
+            raise Damaged(f"'{name}' isn't of so many rows")
+        return sums
+
+    def trail(self, empty: Trail, name: str, count: int, rows: int) -> Trail:
+        """Return the trail of `count` rows of a stream of `rows`; `empty` is one of its kind."""
+        counts = self.array(f"{name}.count", np.int64, (None,), 0, count)
+        row = self.array(f"{name}.row", np.int64, (len(counts),), 0, rows)
+        level = self.array(f"{name}.level", np.int64, (len(counts),), 0, FOR_EVER)
+        sums = self.array(f"{name}.sums", np.float64, (len(counts), empty.sums.shape[1]))
+        rising = (np.diff(counts) >= 0).all() and (np.diff(row) >= 0).all()
+        if not len(counts) or counts[0] != 0 or not rising or (row < counts).any():
+            raise Damaged(f"the rows of '{name}' don't follow one another")
+        return Trail(empty.base, empty.keep, counts, row, level, sums)
+
+    def evidence(self, empty: Evidence, name: str, rows: int, count: int | None) -> Evidence:
+        """Return evidence of `count` units, or as many as it says, of a stream of `rows`."""
+        own = int(self.array(f"{name}.units", np.int64, (1,), 0, rows)[0])
+        if own != (own if count is None else count):
+            raise Damaged(f"'{name}' isn't of so many rows or clusters")
+        return Evidence(
+            own,
+            self.array(f"{name}.products", np.float64, empty.products.shape),
+            self.array(f"{name}.masses", np.float64, empty.masses.shape, 0.0),
+            self.trail(empty.trail, f"{name}.trail", own, rows),
+        )
+
+    def groups(self, known: int | None, rows: int, *, clustered: bool) -> Groups:
+        """Return the groups of a stream of so many rows, in clusters or not."""
+        names: list[Any] = self.part(self.header, "groups", list)
+        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise Damaged("names of groups that aren't text, or not different")
+        if len(names) > min(MOST_GROUPS, MOST_GROUPS if known is None else known):
+            raise Damaged("more groups than there may be")
+        found = Groups(known, list(names))
+        for i in range(len(names)):
+            cells = self.arrays.get(f"group{i}.cells", np.empty(0))
+            count = round(float(cells[: len(cells) // 3].sum())) if len(cells) == WIDTH else 0
+            found.sums.append(self.cells(f"group{i}.cells", count))
+            units = None if clustered else count
+            found.evidence.append(self.evidence(Evidence.of_group(), f"group{i}", rows, units))
+            if found.evidence[-1].units > count:
+                raise Damaged(f"'group{i}' has fewer rows than clusters")
+        if round(sum(float(sums[: len(sums) // 3].sum()) for sums in found.sums)) not in (0, rows):
+            raise Damaged("groups don't have all rows")
+        return found
+
+    def of_three(self, of: dict[str, Any], name: str) -> bool | None:
+        """Return true, false or None."""
+        if of.get(name, "") not in (None, True, False):
+            raise Damaged(f"'{name}' is neither true nor false")
+        return of[name]
+
+    def clusters(self, empty: Clusters, closed: int, groups: int, rows: int) -> Clusters:
+        """Return the clusters of a stream of so many rows, of which so many were closed."""
+        names: list[Any] = self.part(self.header, "unfinished", list)
+        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise Damaged("names of clusters that aren't text, or not different")
+        count = len(names)
+        last = self.array("open.last", np.int64, (count,), 0, max(rows - 1, 0))
+        moments = self.array("open.moments", np.float64, (count, 3), -float(rows), float(rows))
+        cluster = self.array("open.cluster", np.int64, (None,), 0, max(count - 1, 0))
+        group = self.array("open.group", np.int64, (len(cluster),), 0, max(groups - 1, 0))
+        held = self.array("open.rows", np.int64, (len(cluster),), 1, rows)
+        paid = self.array("open.payments", np.float64, (len(cluster), COUNT), 0.0)
+        known = self.array("closed", np.int64, (None,)).tolist()
+        sums = self.array("dependence", np.float64, (6,))
+        if len(known) > min(closed, empty.most_known) or held.sum() > rows or sums[0] > rows:
+            raise Damaged("more clusters than there may be")
+        found: list[Unfinished] = []
+        for row, own in zip(last.tolist(), moments, strict=True):
+            found.append(Unfinished(row, own))
+        places: list[int] = cluster.tolist()
+        for i, g, n, own in zip(places, group.tolist(), held.tolist(), paid, strict=True):
+            found[i].rows[g], found[i].payments[g] = n, own
+        if any(sum(one.rows.values()) != one.moments[0] for one in found):
+            raise Damaged("a cluster isn't of so many rows")
+        late = self.whole(self.header, "late", rows)
+        dependence = Dependence(self.whole(self.header, "clusters", rows), sums)
+        return replace(
+            empty,
+            unfinished=dict(zip(names, found, strict=True)),
+            closed=dict.fromkeys(known),
+            late=late,
+            dependence=dependence,
+        )
+
+    def alarms(self, tests: TwoTests, rows: int) -> dict[str, Alarm]:
+        """Return the alarms that rose in so many rows."""
+        found: dict[str, Alarm] = {}
+        for fields in self.part(self.header, "alarms", list):
+            alarm = Alarm.from_dict(fields)
+            since = alarm.since
+            places = (since.low, since.row, since.high, alarm.row)
+            whole = all(type(place) is int for place in places)
+            if alarm.test not in tests.bounds or alarm.test in found or not whole:
+                raise Damaged("an alarm of no test, or without its row")
+            ordered = 0 <= since.low <= since.row <= since.high <= alarm.row + 1 <= rows
+            bound = self.number(fields, "threshold", -np.inf, np.inf)
+            if not ordered or bound != tests.bounds[alarm.test]:
+                raise Damaged("an alarm whose rows or threshold can't be")
+            self.number(fields, "log_evidence", bound, np.inf)
+            if not (alarm.group is None or alarm.group in tests.groups.names):
+                raise Damaged("an alarm of an unknown group")
+            found[alarm.test] = alarm
+        return found
+
+    def waiting(self, most: int) -> DelayedLabels:
+        """Return what waits, at most so many of each kind."""
+        text = self.array("waiting", np.uint8, (None,)).tobytes().decode()
+        predictions, outcomes, repeated, given_up = json.loads(text)
+        counts = {"repeated": repeated, "given up": given_up}
+        done = self.array("done", np.int64, (None,)).tolist()
+        found = DelayedLabels(
+            most,
+            {name: Said(*fields) for name, fields in predictions.items()},
+            {name: Outcome(*fields) for name, fields in outcomes.items()},
+            dict.fromkeys(done),
+            *(self.whole(counts, name) for name in counts),
+        )
+        if max(len(found.predictions), len(found.outcomes), len(done)) > most:
+            raise Damaged("more predictions or outcomes wait than may")
+        for said in found.predictions.values():
+            self.number(said._asdict(), "confidence", 0.0, 1.0)
+            if said.predicted is not None:
+                self.whole(said._asdict(), "predicted")
+            names: tuple[Any, ...] = said.group, said.cluster
+            if not all(name is None or isinstance(name, str) for name in names):
+                raise Damaged("a group or a cluster that isn't text")
+        for outcome in found.outcomes.values():
+            self.whole(outcome._asdict(), "value")
+            self.part(outcome._asdict(), "is_label", bool)
+        return found
+
+
+def pack_trail(trail: Trail, name: str) -> Arrays:
+    """Return a trail as arrays that begin with `name`."""
+    return {f"{name}.{part}": getattr(trail, part) for part in _TRAIL}
+
+
+def pack_evidence(evidence: Evidence, name: str) -> Arrays:
+    """Return evidence as arrays that begin with `name`."""
+    return {
+        f"{name}.units": np.array([evidence.units]),
+        f"{name}.products": evidence.products,
+        f"{name}.masses": evidence.masses,
+        **pack_trail(evidence.trail, f"{name}.trail"),
+    }
+
+
+def pack_groups(groups: Groups) -> Arrays:
+    """Return the evidence of all groups as arrays; their names go into the header."""
+    arrays: Arrays = {}
+    for i, (evidence, sums) in enumerate(zip(groups.evidence, groups.sums, strict=True)):
+        arrays |= pack_evidence(evidence, f"group{i}") | {f"group{i}.cells": sums}
+    return arrays
+
+
+def pack_clusters(clusters: Clusters) -> Arrays:
+    """Return the sums of unfinished clusters, and which were closed; names go into the header."""
+    unfinished = list(clusters.unfinished.values())
+    parts = [(i, group) for i, one in enumerate(unfinished) for group in one.rows]
+    at = np.array(parts, dtype=np.int64).reshape(-1, 2)
+    return {
+        "open.last": np.array([one.last for one in unfinished], dtype=np.int64),
+        "open.moments": np.array([one.moments for one in unfinished]).reshape(-1, 3),
+        "open.cluster": at[:, 0],
+        "open.group": at[:, 1],
+        "open.rows": np.array([unfinished[i].rows[group] for i, group in parts], dtype=np.int64),
+        "open.payments": np.array([unfinished[i].payments[group] for i, group in parts]).reshape(
+            -1, COUNT
+        ),
+        "closed": np.fromiter(clusters.closed, dtype=np.int64, count=len(clusters.closed)),
+        "dependence": clusters.dependence.sums,
+    }

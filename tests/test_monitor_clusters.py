@@ -1,0 +1,295 @@
+"""Clusters as units of the bet: valid under any dependence, and a row where a cluster is one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+import calibrant as cb
+from calibrant.monitor.clusters import factors, largest_stakes
+from calibrant.monitor.sequential_tests import ALTERNATIVES, payments
+from calibrant.monitor.state_file import read_state, write_state
+
+
+def documents(n: int, rows: int = 20, correlation: float = 0.3, slope: float = 1.0, seed: int = 0):
+    """Return confidences, outcomes and names of n documents, honest one by one if slope is 1."""
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(2.2, 1.6, (n, rows))
+    shared, own = rng.normal(size=(n, 1)), rng.normal(size=(n, rows))
+    mixed = correlation**0.5 * shared + (1 - correlation) ** 0.5 * own
+    right = norm.cdf(mixed) < 1 / (1 + np.exp(-slope * odds))
+    names = np.repeat(np.arange(n), rows)
+    return 1 / (1 + np.exp(-odds.ravel())), right.ravel(), names
+
+
+def by_hand(said, right, names, groups, tolerance):
+    """Return log E and log R after each cluster, one bet and one cluster at a time.
+
+    Without groups they are those of the whole stream, with them those of each group, not combined.
+    """
+    of_group = {g: [] for g in dict.fromkeys(groups)}
+    products = {g: [0.0] * len(ALTERNATIVES) for g in of_group}
+    masses = {g: [0.0] * len(ALTERNATIVES) for g in of_group}
+    for name in dict.fromkeys(names):
+        in_cluster = [i for i in range(len(said)) if names[i] == name]
+        for g in of_group:
+            at = [i for i in in_cluster if groups[i] == g]
+            if not at:
+                continue
+            for j, (a, b) in enumerate(ALTERNATIVES.tolist()):
+                pays, lowest = [], 1.0
+                for i in at:
+                    q = 1 / (1 + math.exp(-(a + b * math.log(said[i] / (1 - said[i])))))
+                    u = min(max(q, said[i] - tolerance), said[i] + tolerance)
+                    pays.append(q / u if right[i] else (1 - q) / (1 - u))
+                lowest = 1 - 0.95 / largest_stakes(tolerance)[j]
+                stake = min(math.sqrt(len(at)), max(0.95 / (1 - lowest), 1))
+                factor = 1 + stake * (sum(pays) / len(pays) - 1)
+                products[g][j] += math.log(factor)
+                masses[g][j] = (masses[g][j] + len(at) / len(in_cluster)) * factor
+    n = len(ALTERNATIVES)
+    level = {g: math.log(sum(map(math.exp, products[g])) / n) for g in of_group}
+    return level, {g: sum(masses[g]) / n for g in of_group}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    said=st.lists(st.floats(0, 1), min_size=1, max_size=3),
+    tolerance=st.sampled_from([0.0, 0.02, 0.3]),
+    where=st.floats(-1, 1),
+    seed=st.integers(0, 100),
+)
+def test_no_bet_on_a_cluster_gains_on_average_however_its_rows_depend(said, tolerance, where, seed):
+    m, rng = len(said), np.random.default_rng(seed)
+    truth = [min(max(p + where * tolerance, 0.0), 1.0) for p in said]
+    # A law of all rows together with these chances: rows share or swap one number, or don't.
+    cuts, flips = [0.0, 1.0], rng.integers(0, 2, m)
+    ends = [(0.0, t) if not flip else (1 - t, 1.0) for t, flip in zip(truth, flips, strict=True)]
+    cuts = sorted({*cuts, *itertools.chain.from_iterable(ends)})
+    mean = 0.0
+    for low, high in itertools.pairwise(cuts):
+        middle = (low + high) / 2
+        right = np.array([a <= middle < b for a, b in ends])
+        total = payments(np.array(said), right, tolerance).sum(axis=0)
+        factor = factors(total, m, tolerance)
+        assert np.all(factor > 0)
+        mean = mean + (high - low) * factor
+    assert np.all(mean <= 1 + 1e-7)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.02])
+def test_stakes_leave_every_factor_above_zero_whatever_is_said(tolerance):
+    rng = np.random.default_rng(0)
+    said = np.concatenate([rng.uniform(0, 1, 2_000), 1 / (1 + np.exp(-rng.normal(0, 8, 2_000)))])
+    for outcome in (True, False):
+        paid = payments(said, np.full(len(said), outcome), tolerance)
+        stakes = largest_stakes(tolerance)
+        assert np.all(paid > 0)
+        assert np.all((stakes == 1) | (1 + stakes * (paid - 1) > 0.01))
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_cluster_of_one_row_is_a_row(grouped):
+    said, right, _ = documents(60, slope=0.5)
+    groups = np.arange(len(said)) % 3 if grouped else None
+    rows, clusters = cb.Monitor(), cb.Monitor()
+    rows.update(said, right, groups)
+    clusters.update(said, right, groups, clusters=np.arange(len(said)))
+    clusters.close_clusters()
+    assert clusters.log_e == rows.log_e
+    assert clusters.log_r == rows.log_r
+    assert clusters.alarms == rows.alarms
+    assert rows.alarms.keys() == {"level", "change"}
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.02])
+def test_the_evidence_of_clusters_is_that_of_plain_arithmetic(tolerance):
+    said, right, names = documents(12, rows=5, slope=0.6)
+    whole = cb.Monitor(tolerance=tolerance)
+    whole.update(said, right, clusters=names)
+    whole.close_clusters()
+    level, mass = by_hand(said, right, names, ["all"] * len(said), tolerance)
+    assert whole.log_e == pytest.approx(level["all"], abs=1e-9)
+    assert whole.log_r == pytest.approx(math.log(mass["all"]), abs=1e-9)
+    groups = [f"g{i % 7 % 3}" for i in range(len(said))]
+    both = cb.Monitor(tolerance=tolerance, n_groups=3)
+    both.update(said, right, groups, names)
+    both.close_clusters()
+    of_groups, masses = by_hand(said, right, names, groups, tolerance)
+    mean = sum(map(math.exp, of_groups.values())) / 3
+    assert both.log_e == pytest.approx(math.log((math.exp(level["all"]) + mean) / 2), abs=1e-9)
+    together = (mass["all"] + sum(masses.values())) / 2
+    assert both.log_r == pytest.approx(math.log(together), abs=1e-9)
+
+
+def test_it_does_not_matter_how_many_rows_of_clusters_come_at_once(tmp_path):
+    said, right, names = documents(150, slope=0.6)
+    groups = np.arange(len(said)) % 7 % 2
+    whole = cb.Monitor(n_groups=2)
+    whole.update(said, right, groups, names)
+    parts = cb.Monitor(n_groups=2)
+    for start in range(0, len(said), 33):
+        part = slice(start, start + 33)
+        parts.update(said[part], right[part], groups[part], names[part])
+        if start % 5 == 0:
+            parts.save(tmp_path / "state")
+            parts = cb.Monitor.load(tmp_path / "state")
+    assert parts.alarms == whole.alarms
+    assert parts.log_e == whole.log_e
+    assert parts.log_r == whole.log_r
+    assert parts.as_dict(details=True) == whole.as_dict(details=True)
+
+
+def test_honest_documents_raise_few_alarms_and_drift_is_found_in_a_few_of_them():
+    """The study `monitoring-documents` has the numbers; these are the first of its streams."""
+    of_rows = of_clusters = 0
+    for seed in range(12):
+        said, right, names = documents(150, seed=seed)
+        rows = cb.Monitor(tolerance=0.0, average_run_length=3_000 * 10)
+        rows.update(said, right)
+        clusters = cb.Monitor(tolerance=0.0, average_run_length=150 * 10)
+        clusters.update(said, right, clusters=names)
+        of_rows += bool(rows.alarms)
+        of_clusters += bool(clusters.alarms)
+    assert of_rows >= 5
+    assert of_clusters <= 2
+    said, right, names = documents(100, slope=0.6, seed=1)
+    level = next(
+        alarm
+        for alarm in cb.Monitor(tolerance=0.0).update(said, right, clusters=names)
+        if alarm.test == "level"
+    )
+    assert level.row < 40 * 20
+    assert level.row % 20 == 19  # the last row of a document
+    assert level.since.row % 20 == 0  # the first
+
+
+def test_rows_that_come_after_their_cluster_was_counted_are_shown_and_not_bet_on():
+    said, right, names = documents(30, slope=0.6)
+    monitor = cb.Monitor()
+    monitor.update(said, right, clusters=names)
+    before, rows = monitor.log_e, monitor.rows
+    monitor.update(said[:10], right[:10], clusters="3")
+    assert monitor.log_e == before
+    assert monitor.rows == rows + 10
+    found = monitor.findings().clusters
+    assert (found.counted, found.unfinished, found.late) == (29, 1, 10)
+    assert "10 rows came after their cluster was counted" in str(monitor).replace("\n", " ")
+
+
+def test_clusters_whose_rows_are_mixed_are_kept_open_side_by_side():
+    said, right, names = documents(40, slope=0.6)
+    order = np.argsort(np.tile(np.arange(20), 40), kind="stable")  # a row of each in turn
+    apart, mixed = cb.Monitor(open_clusters=40), cb.Monitor(open_clusters=40)
+    apart.update(said, right, clusters=names)
+    apart.close_clusters()
+    mixed.update(said[order], right[order], clusters=names[order])
+    mixed.close_clusters()
+    assert mixed.log_e == pytest.approx(apart.log_e, abs=1e-9)
+    assert mixed.findings().clusters.late == 0
+    narrow = cb.Monitor(open_clusters=2)
+    narrow.update(said[order], right[order], clusters=names[order])
+    assert narrow.findings().clusters.late == 38 * 19  # counted with their first row
+
+
+def test_the_correlation_within_clusters_is_estimated_and_widens_intervals():
+    said, right, names = documents(200)
+    shuffled = np.random.default_rng(0).permutation(len(said))
+    clustered, alone = cb.Monitor(), cb.Monitor()
+    clustered.update(said, right, clusters=names)
+    alone.update(said[shuffled], right[shuffled], clusters=names)
+    found, none = clustered.findings().clusters, alone.findings().clusters
+    residual = (said - right).reshape(200, 20)[:199]
+    centred = residual - residual.mean()
+    pairs = (centred.sum(axis=1) ** 2 - (centred**2).sum(axis=1)).sum() / (199 * 20 * 19)
+    assert found.correlation == pytest.approx(pairs / centred.var(), rel=1e-9)
+    assert found.effect > 2
+    assert abs(none.correlation) < 0.03
+    one, other = clustered.windows()[0], alone.windows()[0]
+    assert one.gap_high - one.gap_low > 1.5 * (other.gap_high - other.gap_low)
+    assert one.floor > 1.5 * other.floor
+
+
+def test_late_labels_fill_clusters():
+    said, right, names = documents(30, slope=0.5)
+    at_once, later = cb.Monitor(open_clusters=30), cb.Monitor(open_clusters=30)
+    at_once.update(said, right, clusters=names)
+    keys = [f"row {i}" for i in range(len(said))]
+    later.predict(keys, said, clusters=names)
+    order = np.random.default_rng(0).permutation(len(said))
+    later.learn([keys[i] for i in order], correct=right[order])
+    for monitor in (at_once, later):
+        monitor.close_clusters()
+    assert later.log_e == pytest.approx(at_once.log_e, abs=1e-9)
+
+
+def test_replicas_with_clusters_are_put_together_unless_they_share_one():
+    said, right, names = documents(60, slope=0.6)
+    half = 30 * 20
+    whole, first, second = cb.Monitor(), cb.Monitor(), cb.Monitor()
+    whole.update(said, right, clusters=names)
+    first.update(said[:half], right[:half], clusters=names[:half])
+    second.update(said[half:], right[half:], clusters=names[half:])
+    merged = first.merge(second)
+    for monitor in (whole, merged):
+        monitor.close_clusters()
+    assert merged.log_e == pytest.approx(whole.log_e, abs=1e-9)
+    assert merged.rows == whole.rows
+    with pytest.raises(cb.CalibrantError, match="rows of the same cluster"):
+        first.merge(first)
+    alone = cb.Monitor()
+    alone.update(said, right)
+    with pytest.raises(cb.CalibrantError, match="all have clusters, or all none"):
+        first.merge(alone)
+
+
+def test_clusters_come_for_all_rows_or_for_none():
+    monitor = cb.Monitor()
+    monitor.update([0.9, 0.8], [1, 0], clusters=["a", "a"])
+    with pytest.raises(cb.CalibrantError, match="clusters must be given for all rows"):
+        monitor.update([0.9], [1])
+
+
+def of_array(name, value):
+    def change(header, arrays):
+        arrays[name] = arrays[name].copy()
+        arrays[name].reshape(-1)[0] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        of_array("open.payments", np.nan),
+        of_array("open.payments", -1.0),
+        of_array("open.rows", 0),
+        of_array("open.rows", 10**9),
+        of_array("open.group", 9),
+        of_array("open.cluster", 5),
+        of_array("open.last", -1),
+        of_array("open.moments", np.inf),
+        of_array("dependence", 1e9),
+        lambda header, arrays: header.update(unfinished=[7]),
+        lambda header, arrays: header.update(late=-1),
+        lambda header, arrays: header.update(clusters=10**6),
+        lambda header, arrays: header.update(clustered="yes"),
+    ],
+)
+def test_a_state_with_clusters_is_checked_field_by_field(tmp_path, change):
+    said, right, names = documents(20)
+    monitor = cb.Monitor()
+    monitor.update(said, right, np.arange(400) % 2, names)
+    monitor.save(tmp_path / "state")
+    saved = read_state(tmp_path / "state")
+    change(saved.header, saved.arrays)
+    saved.arrays.pop("alternatives")
+    write_state(tmp_path / "state", saved.header, saved.arrays)
+    with pytest.raises(cb.CalibrantError):
+        cb.Monitor.load(tmp_path / "state")

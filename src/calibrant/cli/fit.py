@@ -94,7 +94,7 @@ def fit(
         if options.per_label:
             calibrator = PerLabel.like(calibrator)
             method = calibrator.method
-        predictions = read_predictions(files[0], read)
+        predictions = read_predictions(*source.one())
         with progress(None, f"fitting {method}"):
             calibrator.fit_predictions(predictions)
         rows, facts = _rows_of(predictions, files[0])
@@ -185,7 +185,7 @@ def apply(
     file, labels = files[0], None if read.labels is None else Path(read.labels)
     check_outputs([calibrator, Path(file), labels], [out, output.json])
     fitted = load(calibrator)
-    before = read_predictions(file, read, labelled=False)
+    before = read_predictions(*source.one(), labelled=False)
     if before.n_classes not in (None, fitted.n_classes_):
         raise InputError(
             f"{file}: has {before.n_classes} classes, but {calibrator} was fitted for "

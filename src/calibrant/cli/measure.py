@@ -22,7 +22,7 @@ from calibrant.cli.options import (
 from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.sources import ShardSource, working
 from calibrant.core.errors import InputError
-from calibrant.core.text import names_in
+from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.predictions.predictions import Predictions
@@ -88,7 +88,7 @@ def measure(
     else:
         labels = None if read.labels is None else Path(read.labels)
         check_outputs([first, labels], [page, output.json])
-        found = _measured(first, options, draw, page, read)
+        found = _measured(*source.one(), options, draw, page)
     emit(*found, output.json)
 
 
@@ -111,7 +111,7 @@ def _measured_run(
         raise InputError(f"{folder}: the files of a run hold their labels; leave out --labels")
     pages = (None, output.report)
     found = [
-        _measured(file, options, draw, page, read) for file, page in zip(files, pages, strict=True)
+        _measured(file, read, options, draw, page) for file, page in zip(files, pages, strict=True)
     ]
     document: dict[str, Any] = {"run": str(folder)}
     for file, (_, measured) in zip(files, found, strict=True):
@@ -134,19 +134,39 @@ def _measured_each(
     odd = next((path for path in paths if not path.is_file()), None)
     if odd is not None:
         raise InputError(f"{odd}: --each measures files by themselves, and this is no file")
-    found = {str(path): _measured(path, options, draw, None, read) for path in paths}
+    found = {str(path): _measured(path, read, options, draw, None) for path in paths}
     text = "\n\n".join(text for text, _ in found.values())
     return text, {name: document for name, (_, document) in found.items()}
 
 
 def _measured(
-    file: Path, options: MeasureOptions, draw: DrawOptions, page: Path | None, read: ReadOptions
+    file: Path, read: ReadOptions, options: MeasureOptions, draw: DrawOptions, page: Path | None
 ) -> Found:
     """Measure one file in memory, and write its page if asked to."""
+    predictions = read_predictions(file, read)
+    text, document = _of_rows(predictions, file, read, options, draw, page)
+    if predictions.origin is None:
+        return text, document
+    return (
+        f"{wrap(str(predictions.origin))}\n\n{text}",
+        {"origin": predictions.origin.as_dict(), **document},
+    )
+
+
+# Parameters: those of the command, and the rows.
+def _of_rows(
+    predictions: Predictions,
+    file: Path,
+    read: ReadOptions,
+    options: MeasureOptions,
+    draw: DrawOptions,
+    page: Path | None,
+) -> Found:
+    """Measure rows, and write their page if asked to."""
     from calibrant.evaluation.evaluate import evaluate
 
-    predictions = read_predictions(file, read)
-    grouped = None if options.by is None else _by_group(file, options.by, predictions, draw)
+    by = options.by
+    grouped = None if by is None else _by_group(file, by, predictions, draw, read)
     if grouped is not None and page is None:
         return str(grouped), grouped.as_dict()
     result = evaluate(predictions, **_drawn(draw))
@@ -208,13 +228,15 @@ def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOpt
     return text, document
 
 
-def _by_group(file: Path, by: str, predictions: Predictions, draw: DrawOptions) -> Any:
+def _by_group(
+    file: Path, by: str, predictions: Predictions, draw: DrawOptions, read: ReadOptions
+) -> Any:
     """Return the rows measured within groups: those of a kind, or of a column of the file."""
     from calibrant.evaluation.grouping import GroupKind
     from calibrant.evaluation.groups import evaluate_by
 
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-    groups: Any = kinds[by] if by in kinds else read_column(file, by)
+    groups: Any = kinds[by] if by in kinds else read_column(file, by, read)
     with progress(None, "measuring") as step:
         grouped = evaluate_by(predictions, groups, progress=step, **_drawn(draw))
     # The library saw a column, but not its name.

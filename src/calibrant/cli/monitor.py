@@ -65,9 +65,6 @@ class MonitorOptions:
         metavar="CLASS",
         panel=TESTS,
     )
-    outcomes: list[Path] = option(
-        [], "Outcomes by id: JSON lines or a table; may be repeated.", metavar="FILE"
-    )
     follow: bool = option(False, "Go on when files of JSON lines grow, until a signal.")
     idle: float | None = option(
         None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
@@ -120,7 +117,8 @@ def monitor(
     from calibrant.monitor.streams import feed, feed_outcomes
 
     inputs = [Path(stream) for stream in streams or [] if stream != "-"]
-    state, outcomes, key = options.state, options.outcomes, read.id or "id"
+    state, key = options.state, read.id or "id"
+    outcomes, read = [Path(path) for path in read.outcomes], read.but(outcomes=())
     outputs = [state, output.report, output.metrics_out, output.json]
     check_outputs([*inputs, *outcomes, *options.merge], outputs)
     names = ("tolerance", "alpha", "average_run_length", "window", "n_groups", "open_clusters")

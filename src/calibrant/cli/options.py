@@ -29,7 +29,8 @@ from calibrant.cli.completion import complete_method, complete_metrics
 # Panels of a help text, in their order; the rare ones come last.
 OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
 READING, ROWS, MANY = "Reading the file", "Binary, tokens, many labels", "Many files"
-PANELS = (OWN, INTERVALS, OUTPUT, READING, ROWS, MANY)
+LOGS = "Logs of language models"
+PANELS = (OWN, INTERVALS, OUTPUT, READING, LOGS, ROWS, MANY)
 
 # What options were called once, and what they are called now; filled as commands are made.
 RENAMED: dict[str, str] = {}

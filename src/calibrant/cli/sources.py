@@ -37,7 +37,18 @@ class ShardSource:
         """Whether an engine reads them in parts, rather than one file into memory."""
         from calibrant.scale.file_discovery import stands_for_many
 
-        return self.engine.given or stands_for_many(self.files)
+        return self.engine.given or (stands_for_many(self.files) and not self.logs)
+
+    @property
+    def logs(self) -> bool:
+        """Whether all files are logs of evaluations, which are read together into memory."""
+        from calibrant.files.formats.logs.reader import is_log
+
+        return all(is_log(file) for file in self.files)
+
+    def one(self) -> tuple[Path, ReadOptions]:
+        """Return the file to read into memory, and how: several logs are read as one set."""
+        return Path(self.files[0]), self.read.but(beside=self.files[1:])
 
     def by(self) -> Engine:
         """Return what reads many files."""

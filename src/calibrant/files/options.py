@@ -16,6 +16,7 @@ ScoresAre = Literal[
     "probs", "logits", "log-probs", "percent", "confidence", "prob", "logit", "score"
 ]
 RowKind = Literal["binary", "many-labels", "tokens"]
+Normalisation = Literal["none", "chars", "bytes", "unconditional"]
 FormatName = Literal[
     "npz", "npy", "safetensors", "pt", "csv", "tsv", "jsonl", "parquet", "arrow", "hdf5"
 ]
@@ -38,6 +39,11 @@ class ReadFields(TypedDict, total=False):
     positive: str | None
     ignore_index: int | None
     class_axis: int
+    signal: str | None
+    normalise: Normalisation | None
+    verbalised: str | None
+    outcomes: Sequence[StrPath]
+    beside: Sequence[StrPath]
     labelled: bool
 
 
@@ -47,6 +53,7 @@ def _option(
     *,
     metavar: str = "NAME",
     rare: bool = False,
+    log: bool = False,
     formerly: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a field that is an option of commands too.
@@ -56,9 +63,11 @@ def _option(
         default: its value unless given.
         metavar: stands for its value in help texts.
         rare: whether only rows that aren't one class of several each need it.
+        log: whether only logs of evaluations of language models need it.
         formerly: options that it replaces, each with what is typed now.
     """
     panel = "Binary, tokens, many labels" if rare else "Reading the file"
+    panel = "Logs of language models" if log else panel
     about = {"help": help, "metavar": metavar, "panel": panel, "formerly": formerly or {}}
     return field(default=default, metadata=about)
 
@@ -92,6 +101,11 @@ class ReadOptions:
         positive: label of the positive class, where labels aren't 0 and 1.
         ignore_index: of tokens, the label of those that don't count; None for none.
         class_axis: of tokens and pixels, the axis of the classes: 1 for (N, K, H, W).
+        signal: of a log, what its confidence is read from.
+        normalise: of a log with log-likelihoods of choices, what they are divided by.
+        verbalised: of a log with texts, how these state their confidence.
+        outcomes: of a log without labels, files that hold them by id.
+        beside: further logs that belong to the same set of rows.
         labelled: whether rows without labels are refused. To apply a calibrator takes none.
 
     Raises:
@@ -150,10 +164,34 @@ class ReadOptions:
     class_axis: int = _option(
         "Axis of the classes of tokens and pixels, 1 for (N, K, H, W).", -1, metavar="N", rare=True
     )
+    signal: str | None = _option(
+        "What a log's confidence is read from; a log that has several names them.", log=True
+    )
+    normalise: Normalisation | None = _option(
+        "What log-likelihoods of choices are divided by: none, chars, bytes, or unconditional for "
+        "the difference to those without the question. Default: as the log's own accuracy.",
+        metavar="WORD",
+        log=True,
+    )
+    verbalised: str | None = _option(
+        "How answers state their confidence: {percent}, {fraction} or {tenths} stands for the "
+        "number, as in 'Confidence: {percent}%'. The last match counts.",
+        metavar="PATTERN",
+        log=True,
+    )
+    outcomes: Sequence[StrPath] = _option(
+        "Outcomes by id: JSON lines or a table; may be repeated.", (), metavar="FILE", log=True
+    )
+    beside: Sequence[StrPath] = ()
     labelled: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (("are", ScoresAre), ("kind", RowKind), ("format", FormatName)):
+        for name, known in (
+            ("are", ScoresAre),
+            ("kind", RowKind),
+            ("format", FormatName),
+            ("normalise", Normalisation),
+        ):
             value = getattr(self, name)
             if value is not None and value not in get_args(known):
                 more = ""
@@ -168,6 +206,10 @@ class ReadOptions:
         object.__setattr__(self, "classes", tuple(str(name) for name in classes))
         if self.labels is not None:
             object.__setattr__(self, "labels", fspath(self.labels))
+        for name in ("outcomes", "beside"):
+            given = getattr(self, name)
+            several: Any = [fspath(given)] if isinstance(given, str) else given
+            object.__setattr__(self, name, tuple(str(path) for path in several))
         if self.scores is not None and not isinstance(self.scores, str):
             object.__setattr__(self, "scores", tuple(self.scores))
 

@@ -48,6 +48,8 @@ def propose(where: str, options: ReadOptions) -> str | None:
     """
     try:
         with open_rows(where, options) as file:
+            if file.origin is not None:
+                return None
             found = list(_candidates(_seen(file)))
     # Whatever is wrong with the file was said before.
     except Exception:
@@ -64,7 +66,7 @@ def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
     words = ["calibrant", verb, where]
     for each in fields(options):
         value: Any = getattr(options, each.name)
-        if value != each.default and each.name != "labelled":
+        if value != each.default and each.name not in ("labelled", "beside"):
             text = ",".join(cast(Any, value)) if isinstance(value, tuple) else str(value)
             words += [f"--{each.name.replace('_', '-')}", text]
     return shlex.join(words)

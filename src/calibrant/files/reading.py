@@ -26,6 +26,7 @@ from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
+from calibrant.files.formats.logs.reader import is_log
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
@@ -166,7 +167,7 @@ class PredictionFile:
         cluster = array_of(self.map, "cluster", columns)
         if cluster is not None:
             rows = rows.with_clusters(cluster, self.map.fields["cluster"][0])
-        return rows
+        return replace(rows, origin=self.file.origin)
 
     def batches(
         self,
@@ -318,7 +319,7 @@ def check_place(where: str, options: ReadOptions) -> None:
     """Raise `PredictionsError` if a path has no known format, or is no regular file or folder."""
     if is_url(where):
         return
-    if options.format is None and not is_folder(where):
+    if options.format is None and not is_folder(where) and not is_log(where):
         format_of(where)
     check_regular(Path(where), where, folders=True)
 
@@ -330,7 +331,7 @@ def read_column(path: StrPath, name: str, options: ReadOptions | None = None) ->
         PredictionsError: no such field, one that isn't of shape (N,), or a format of single arrays.
     """
     where, options = fspath(path), options or ReadOptions()
-    folder = is_folder(where) and not is_data_set(where)
+    folder = is_folder(where) and not is_data_set(where) and not is_log(where)
     if folder or options.format == "npy" or extension_of(where) == ".npy":
         known = [end for each in FORMATS.values() for end in each.extensions if end != ".npy"]
         raise PredictionsError(

@@ -190,6 +190,8 @@ class _Choice:
         roles["weight"] = weight
         for role in ("cluster", "id"):
             told = getattr(options, role)
+            if role == "cluster" and told is None:
+                told = self.file.cluster
             if told is not None and told not in self.known:
                 raise PredictionsError(f"{self.where}: there is no column '{told}'; {self.listing}")
             roles[role] = told

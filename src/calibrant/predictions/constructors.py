@@ -34,6 +34,7 @@ from calibrant.predictions.grids import (
 )
 from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
 from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
+from calibrant.predictions.origin import Origin
 
 ScoreKind = Literal["logits", "probs", "toplabel"]
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
@@ -66,6 +67,7 @@ class RowTable:
     grid: Grid | None = None
     label_index: IntArray | None = None
     label_names: tuple[str, ...] | None = None
+    origin: Origin | None = None
 
     @property
     def n(self) -> int:

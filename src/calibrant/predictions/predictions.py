@@ -54,6 +54,7 @@ class Predictions(RowTable):
         grid: where rows stood that were several to a row, see `predictions.grids`; None for others.
         label_index: (N,) of many labels a row, which of them each row is about.
         label_names: what these labels are called.
+        origin: of the log of a tool what is known beside its rows, or None.
 
     Examples:
         >>> import calibrant as cb

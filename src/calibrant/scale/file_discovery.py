@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.formats import EXTENSIONS
+from calibrant.files.formats.logs.reader import is_log
 from calibrant.files.formats.numpy_files import SCORES
 from calibrant.files.gate import load_json
 from calibrant.files.opening import (
@@ -65,8 +66,8 @@ def stands_for_many(wheres: Sequence[Where]) -> bool:
     if is_url(where) or (_is_pattern(where) and not Path(where).exists()):
         return True
     if is_folder(where):
-        return not _is_one_set(where)
-    return extension_of(where) in MANIFESTS and is_file(where)
+        return not (_is_one_set(where) or is_log(where))
+    return extension_of(where) in MANIFESTS and is_file(where) and not is_log(where)
 
 
 def _files_of(where: str) -> Iterator[str]:
@@ -76,6 +77,8 @@ def _files_of(where: str) -> Iterator[str]:
         if not files:
             raise PredictionsError(f"{where}: no file of predictions goes by this pattern")
         yield from _without_companions(files)
+    elif is_log(where):
+        yield where
     elif is_folder(where):
         yield from [where] if _is_one_set(where) else _of_folder(where)
     elif extension_of(where) in MANIFESTS:

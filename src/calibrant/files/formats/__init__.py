@@ -21,6 +21,7 @@ from typing import NamedTuple
 from calibrant.core.errors import PredictionsError
 from calibrant.files.formats.base import RowReader, RowWriter
 from calibrant.files.formats.hdf5 import Hdf5Reader, Hdf5Writer
+from calibrant.files.formats.logs.reader import LogReader, logs_at
 from calibrant.files.formats.numpy_files import NpyReader, NpyWriter, NpzReader, NpzWriter
 from calibrant.files.formats.tables import (
     ArrowReader,
@@ -91,6 +92,11 @@ def open_rows(where: str, options: ReadOptions) -> RowReader:
         PredictionsError: another format, no such file, or none that can be understood.
         MissingDependencyError: the format, or the URL, needs an optional package.
     """
+    if options.format is None:
+        logs = [log for place in (where, *options.beside) for log in logs_at(str(place))]
+        if logs:
+            with readable("the log", where):
+                return LogReader(where, options, logs)
     folder = is_folder(where)
     if folder and not is_url(where) and is_data_set(where):
         reader: type[RowReader] = HuggingFaceReader

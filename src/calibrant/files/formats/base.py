@@ -24,6 +24,7 @@ from calibrant.core.errors import PredictionsError
 from calibrant.files.gate import check_room, readable
 from calibrant.files.opening import replacing_anywhere
 from calibrant.files.options import ReadOptions
+from calibrant.predictions.origin import Origin
 
 Columns = dict[str, NDArray[Any]]
 # Arrays beside the scores wait in memory up to this size, then in a file without a name.
@@ -42,8 +43,12 @@ class RowReader(ABC):
         noun: what messages call a file of this format.
         expected: what messages say a file of this format holds, if not the usual.
         held: what to close in the end.
+        origin: of a log, what is known beside its rows.
+        cluster: the field that says which rows aren't independent, where the format knows it.
     """
 
+    origin: Origin | None = None
+    cluster: str | None = None
     tabular: ClassVar[bool] = False
     noun: ClassVar[str] = "the file"
     expected: str | None = None

@@ -1,0 +1,361 @@
+"""Logs of lm-evaluation-harness: a file of samples a task, or samples inline in the results."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import FloatArray
+from calibrant.core.text import listed
+from calibrant.files.formats.logs.base import (
+    LogFile,
+    LogFormat,
+    LogTable,
+    Row,
+    as_list,
+    as_object,
+    zero_or_one,
+)
+from calibrant.files.opening import beside, is_file, open_binary
+from calibrant.files.options import Normalisation, ReadOptions
+
+# The tool's metrics of being right, and what each divides log-likelihoods by.
+METRICS: dict[str, Normalisation] = {
+    "acc": "none",
+    "acc_norm": "chars",
+    "acc_bytes": "bytes",
+    "acc_mutual_info": "unconditional",
+}
+# Those of generated texts.
+ACCURACIES = ("exact_match", "acc", "prompt_level_strict_acc")
+TEXT_OF: dict[Normalisation, str] = {
+    "none": "log-likelihoods of the choices as they are",
+    "chars": "log-likelihoods of the choices per character",
+    "bytes": "log-likelihoods of the choices per byte",
+    "unconditional": "log-likelihoods of the choices less those without the question",
+}
+# Where a data set's own row may name the right choice, counted from 0 or from 1, or by letter.
+FIELDS = ("answer", "label", "gold", "answer_index", "gold_index", "correct_answer")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row with a log-likelihood a choice.
+
+    Attributes:
+        place: where it stands.
+        row: as the log has it.
+        logs: (K,) log-likelihoods.
+        without: (K,) log-likelihoods without the question, or None.
+        texts: K continuations, with the delimiter before them.
+        contexts: K texts before them.
+    """
+
+    place: str
+    row: Row
+    logs: FloatArray
+    without: FloatArray | None
+    texts: Sequence[str]
+    contexts: Sequence[str]
+
+    def scored(self, how: Normalisation, delimiter: int) -> FloatArray | None:
+        """Return (K,) what the choices are compared by; None where the row lacks it."""
+        if how == "none":
+            return self.logs
+        if how == "unconditional":
+            return None if self.without is None else self.logs - self.without
+        if len(self.texts) < len(self.logs):
+            return None
+        texts = [text[delimiter:] if text[:1].isspace() else text for text in self.texts]
+        lengths = [len(text if how == "chars" else text.encode()) for text in texts]
+        return self.logs / np.maximum(lengths, 1)
+
+    def metric(self, name: str) -> bool | None:
+        """Return whether a metric of the tool says that the row is right; None for no 0 or 1."""
+        value = zero_or_one(self.row.get(name))
+        return None if value is None else bool(value)
+
+    def agrees(self, name: str, right: int | Sequence[int], delimiter: int) -> bool:
+        """Return whether a metric comes out if this is the right choice."""
+        said, scores = self.metric(name), self.scored(METRICS[name], delimiter)
+        if said is None or scores is None:
+            return True
+        rights = [right] if isinstance(right, int) else right
+        return (int(scores.argmax()) in rights) == said
+
+
+def question_of(place: str, row: Row) -> Question | str:
+    """Return the choices of a row, or why it has none."""
+    pairs = [_pair(one) for one in as_list(row.get("filtered_resps", row.get("resps")))]
+    if None in pairs or not pairs:
+        return "generated text without log-probabilities"
+    logs = np.array([pair for pair in pairs if pair is not None])
+    contexts, texts = _arguments(row.get("arguments"))
+    without = None
+    empty = [not context for context in contexts]
+    if "acc_mutual_info" in row and len(logs) % 2 == 0:
+        half = np.arange(len(logs)) >= len(logs) // 2
+        if len(empty) == len(logs) and sum(empty) == len(logs) // 2:
+            half = np.array(empty)
+        without, logs = logs[half], logs[~half]
+        texts = [text for text, aside in zip(texts, half, strict=False) if not aside]
+        contexts = [text for text, aside in zip(contexts, half, strict=False) if not aside]
+    if len(logs) < 2:
+        return "one log-likelihood, so that there is nothing to choose from"
+    if not np.isfinite(logs).all():
+        return "a log-likelihood that isn't finite"
+    return Question(place, row, logs, without, texts, contexts)
+
+
+def _pair(item: Any) -> float | None:
+    """Return the log-likelihood of ``[log-likelihood, is greedy]``, numbers or their texts."""
+    pair = as_list(item)
+    if len(pair) == 1:
+        pair = as_list(pair[0])  # of one repeat
+    if len(pair) == 2 and str(pair[1]) in ("True", "False", "0", "1"):
+        with suppress(ValueError, TypeError):
+            return float(pair[0])
+    return None
+
+
+def _arguments(arguments: Any) -> tuple[list[str], list[str]]:
+    """Return the contexts and the continuations, in any of the forms that versions have."""
+    pairs = as_list(arguments)
+    if isinstance(arguments, dict):
+        pairs = [list(as_object(one).values()) for one in as_object(arguments).values()]
+    if len(pairs) == 2 and all(isinstance(one, str) for one in pairs):
+        pairs = [pairs]
+    known = [as_list(one) for one in pairs if len(as_list(one)) > 1]
+    return [str(one[0]) for one in known], [str(one[1]) for one in known]
+
+
+# --- which choice is right
+
+
+def _by_index(question: Question) -> int | list[int] | None:
+    target = question.row.get("target")
+    if isinstance(target, str):
+        with suppress(ValueError, SyntaxError):
+            target = ast.literal_eval(target.strip())
+    several = as_list(target) or [target]
+    places = [one for one in several if isinstance(one, int) and not isinstance(one, bool)]
+    inside = [one for one in places if 0 <= one < len(question.logs)]
+    if not inside or len(places) < len(several):
+        return None
+    return inside if isinstance(target, list) else inside[0]
+
+
+def _by_text(question: Question) -> int | None:
+    if len(set(question.texts)) < 2 or len(question.texts) < len(question.logs):
+        return None
+    target = str(question.row.get("target")).strip()
+    texts = [text.strip() for text in question.texts]
+    if target in texts:
+        return texts.index(target)
+    letter = target.strip("().").upper()
+    return ord(letter) - ord("A") if re.fullmatch("[A-Z]", letter) else None
+
+
+def _by_field(question: Question, field: str, first: int) -> int | None:
+    value = as_object(question.row.get("doc")).get(field)
+    if isinstance(value, str) and re.fullmatch("[A-Z]", value.strip()):
+        return ord(value.strip()) - ord("A")
+    with suppress(ValueError, TypeError):
+        return int(value or "") - first
+    return None
+
+
+def _by_metric(question: Question) -> int | None:
+    said = question.metric("acc")
+    if len(question.logs) != 2 or said is None:
+        return None
+    top = int(question.logs.argmax())
+    return top if said else 1 - top
+
+
+Golds = list[int | list[int]]
+
+
+def right_choices(
+    questions: Sequence[Question], file: LogFile, task: str
+) -> tuple[Golds, int, bool]:
+    """Return the right choices of a task's questions.
+
+    Behind them: how long the delimiter before choices is, and whether the log names the choices, so
+    that its accuracy is a check of them.
+
+    Each way to find them is tried on all rows; that one counts of which all of the tool's own
+    metrics come out.
+
+    Raises:
+        PredictionsError: no way finds them, or none with which the metrics come out.
+    """
+    ways: list[Callable[[Question], int | list[int] | None]] = [_by_index, _by_text]
+    ways += [partial(_by_field, field=field, first=i) for field in FIELDS for i in (0, 1)]
+    ways.append(_by_metric)
+    best: list[tuple[Question, str]] | None = None
+    for way in ways:
+        golds = [gold for q in questions if (gold := way(q)) is not None and _inside(gold, q)]
+        if len(golds) < len(questions):
+            continue
+        for delimiter in (1, 0):
+            wrong = [
+                (question, name)
+                for question, gold in zip(questions, golds, strict=True)
+                for name in METRICS
+                if not question.agrees(name, gold, delimiter)
+            ]
+            if not wrong:
+                return golds, delimiter, way is not _by_metric
+            best = wrong if best is None or len(wrong) < len(best) else best
+    if best is None:
+        question = questions[0]
+        raise file.error(
+            question.place,
+            f"the right choice of {task or 'the task'} can't be found: target "
+            f"{str(question.row.get('target'))[:60]!r} is neither the place nor the text of one of "
+            f"its {len(question.logs)} choices",
+        )
+    question, name = best[0]
+    raise file.error(
+        question.place,
+        f"'{name}' is {question.row[name]}, but doesn't come out of its log-likelihoods and the "
+        f"target {str(question.row.get('target'))[:60]!r} ({len(best)} such values in the task)",
+    )
+
+
+def _inside(gold: int | list[int], question: Question) -> bool:
+    return isinstance(gold, list) or 0 <= gold < len(question.logs)
+
+
+class LmEval(LogFormat):
+    """Samples of any version since 0.4."""
+
+    tool = "lm-evaluation-harness"
+
+    def recognises(self, file: LogFile) -> bool:
+        """Return whether the first object is a sample, or results as the tool writes them."""
+        first = file.first
+        if "doc_id" in first and ("filtered_resps" in first or "resps" in first):
+            return True
+        return {"results", "configs", "n-shot"} <= first.keys()
+
+    def read(self, file: LogFile, options: ReadOptions) -> LogTable:
+        """Return a row a question that has log-likelihoods of choices."""
+        inline = "results" in file.first
+        results = file.first if inline else _results_beside(file)
+        table = LogTable(self.tool, str(results.get("lm_eval_version") or ""))
+        used: dict[str, int] = {}
+        for task, rows in _tasks(file, inline=inline):
+            questions: list[Question] = []
+            for place, row in rows:
+                found = question_of(place, row)
+                if isinstance(found, str):
+                    table.leave_out(found, _own_accuracy(row))
+                elif all(found.metric(m) is None for m in METRICS if m in row) and any(
+                    m in row for m in METRICS
+                ):
+                    table.leave_out("its accuracy is a share, not right or wrong")
+                else:
+                    questions.append(found)
+            if questions:
+                self._add(table, questions, file, task, options, used)
+        if inline and not table.cells and not table.left_out:
+            table.notes.append("Results alone hold no rows; --log_samples writes them.")
+        table.signal = listed([text for text in TEXT_OF.values() if text in used])
+        table.positions = True
+        checked = sum(used.get(name, 0) for name in METRICS)
+        if checked:
+            own = [f"{name} of {used[name]} rows" for name in METRICS if name in used]
+            table.notes.append(f"The log's own values come out on every row: {listed(own)}.")
+        elif table.cells:
+            table.notes.append("The log holds no accuracy a row to check the right choices with.")
+        return table
+
+    # Parameters: a task's rows and where they go.
+    def _add(
+        self,
+        table: LogTable,
+        questions: Sequence[Question],
+        file: LogFile,
+        task: str,
+        options: ReadOptions,
+        used: dict[str, int],
+    ) -> None:
+        golds, delimiter, named = right_choices(questions, file, task)
+        if not named:
+            table.notes.append(
+                f"{task or file.name} doesn't name the right choices; of two choices they follow "
+                "from 'acc', which is then no check of them."
+            )
+        how = options.normalise
+        if how is None:
+            own = [name for name in METRICS if name in questions[0].row]
+            how = METRICS[own[0]] if own else "none"
+        for question, gold in zip(questions, golds, strict=True):
+            scores = question.scored(how, delimiter)
+            if scores is None:
+                need = "log-likelihoods without the question" if how == "unconditional" else "texts"
+                raise file.error(
+                    question.place, f"has no {need} of its choices, which --normalise {how} needs"
+                )
+            if not isinstance(gold, int):
+                top = int(scores.argmax())
+                gold = top if top in gold else gold[0]
+            for name in METRICS:
+                if question.metric(name) is not None:
+                    used[name] = used.get(name, 0) + 1
+            used[TEXT_OF[how]] = 1
+            doc = question.row.get("doc_hash") or question.row.get("doc_id")
+            table.add(
+                logits=scores.tolist(),
+                labels=gold,
+                task=task,
+                id=question.row.get("doc_id"),
+                question=f"{task}/{doc}",
+                **_subject(question.row),
+            )
+
+
+def _subject(row: Row) -> dict[str, str]:
+    fields = as_object(row.get("doc"))
+    found = next((fields[k] for k in ("subject", "category", "topic") if k in fields), None)
+    return {"subject": found} if isinstance(found, str) else {}
+
+
+def _own_accuracy(row: Row) -> float | None:
+    return next((zero_or_one(row[key]) for key in ACCURACIES if key in row), None)
+
+
+def _tasks(file: LogFile, *, inline: bool) -> Iterator[tuple[str, list[tuple[str, Row]]]]:
+    """Yield the tasks of a file with their rows, and where each stands."""
+    if inline:
+        for task, rows in as_object(file.first.get("samples")).items():
+            samples = [as_object(row) for row in as_list(rows)]
+            yield task, [(f"sample {i} of {task}", row) for i, row in enumerate(samples)]
+        return
+    rows = list(file.rows())
+    filters = list(dict.fromkeys(str(row.get("filter", "none")) for _, row in rows))
+    one = "none" if "none" in filters else filters[0]
+    match = re.fullmatch(r"(?:.*?samples_)?(.+)_[^_]*", file.name.rpartition(".")[0])
+    task = match[1] if match and "samples_" in file.name else ""
+    yield task, [item for item in rows if str(item[1].get("filter", "none")) == one]
+
+
+def _results_beside(file: LogFile) -> Row:
+    """Return what the results of the same run say, if they lie beside the samples."""
+    date = file.name.rpartition("_")[2].rpartition(".")[0]
+    path = beside(file.where, f"results_{date}.json")
+    with suppress(Exception):
+        if is_file(path):
+            with open_binary(path) as found:
+                return as_object(json.loads(found.read()))
+    return {}

@@ -1,0 +1,143 @@
+"""Logs behind the door that all files of predictions come through."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import PredictionsError
+from calibrant.core.text import listed
+from calibrant.files.formats.base import Columns, RowReader
+from calibrant.files.formats.logs import LOG_FORMATS
+from calibrant.files.formats.logs.base import LogFile, LogFormat, columns_of
+from calibrant.files.opening import extension_of, is_file, is_folder, is_url
+from calibrant.files.options import ReadOptions
+from calibrant.predictions.origin import Origin
+
+# What logs end in; files with other endings are looked at only where they are named themselves.
+LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet")
+# Formats of arrays are never logs.
+NEVER = (".npz", ".npy", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".feather")
+NEVER += (".pkl", ".pickle", ".joblib", ".man")
+# Scores of a log, of which it has one.
+SCORES = ("logits", "probs", "confidence", "score")
+QUESTION = "question"
+
+Found = list[tuple[LogFormat, LogFile]]
+
+
+def logs_at(where: str) -> Found:
+    """Return the logs that a path or URL stands for: a file, a run's folder, all logs in a folder.
+
+    Nothing is found where it is no log.
+
+    Raises:
+        PredictionsError: a file could be of several tools.
+    """
+    if extension_of(where) in NEVER or not (is_file(where) or is_folder(where)):
+        return []
+    file = LogFile(where)
+    own = _format_of(file)
+    if own is not None:
+        return [(own, file)]
+    if not file.folder or is_url(where):
+        return []
+    found: Found = []
+    for extension in LOG_EXTENSIONS:
+        below = sorted(str(path) for path in Path(where).rglob(f"*{extension}") if path.is_file())
+        logs = [(_format_of(LogFile(path)), LogFile(path)) for path in below[:1]]
+        if logs and logs[0][0] is None and extension != ".json":
+            continue  # one look at a folder of a thousand shards
+        for path in below:
+            log = LogFile(path)
+            each = _format_of(log)
+            if each is not None:
+                found.append((each, log))
+    return found
+
+
+def is_log(where: str) -> bool:
+    """Return whether a path or URL is a log, or a folder of them."""
+    return bool(logs_at(where))
+
+
+def _format_of(file: LogFile) -> LogFormat | None:
+    claims = {name: each for name, each in LOG_FORMATS.items() if each.recognises(file)}
+    if len(claims) > 1:
+        raise PredictionsError(
+            f"{file.where}: could be a log of {listed([each.tool for each in claims.values()])}; "
+            "uninstall the plug-in that takes it for its own"
+        )
+    return next(iter(claims.values()), None)
+
+
+class LogReader(RowReader):
+    """One or several logs as one set of rows.
+
+    Args:
+        where: what messages call them.
+        options: how they are read.
+        logs: the formats and files.
+    """
+
+    noun = "the log"
+
+    def __init__(self, where: str, options: ReadOptions, logs: Found) -> None:
+        self._logs = logs
+        super().__init__(where, options)
+
+    def open(self) -> None:
+        """Read all rows."""
+        tables = [each.read(file, self.options) for each, file in self._logs]
+        origin = Origin.together([table.origin() for table in tables])
+        if not origin.rows:
+            raise PredictionsError(f"{self.where}: no row has a confidence. {origin}")
+        used = [t for t in tables if t.cells]
+        kinds = {key: t for t in used for key in SCORES if key in t.cells[0]}
+        if len(kinds) > 1:
+            said = listed([f"'{key}' ({t.signal})" for key, t in kinds.items()])
+            raise PredictionsError(
+                f"{self.where}: its logs hold scores of different kinds: {said}; measure them one "
+                "by one, or say which signal to read by --signal (signal=)"
+            )
+        cells: list[dict[str, Any]] = []
+        for (_, file), table in zip(self._logs, tables, strict=True):
+            cells += [row | {"file": file.name} for row in table.cells]
+        self.origin = origin
+        self.columns = columns_of(cells)
+        names = {table.names for table in used}
+        self._names = names.pop() if len(names) == 1 else None
+        questions = self.columns.get(QUESTION)
+        if questions is not None and len(np.unique(questions)) < len(questions):
+            self.cluster = QUESTION
+
+    def names(self) -> Sequence[str]:
+        """Return the columns."""
+        return list(self.columns)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a column."""
+        return self.columns[name].shape
+
+    def type_of(self, name: str) -> str:
+        """Return the type of a column."""
+        kind = self.columns[name].dtype
+        return "text" if kind.kind in "US" else str(kind)
+
+    def read(
+        self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
+    ) -> Iterator[Columns]:
+        """Yield the columns span by span."""
+        for span in spans:
+            yield {name: self.columns[name][span] for name in names}
+
+    def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
+        """Return whole columns."""
+        return {name: self.columns[name] for name in names}
+
+    def class_names(self, label: str | None) -> tuple[str, ...] | None:
+        """Return what the choices are called, where all questions have the same."""
+        return self._names

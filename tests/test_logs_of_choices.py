@@ -1,0 +1,250 @@
+"""Logs with a score a choice: lm-evaluation-harness of all versions, and letters a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_logs import choices_of, harness_rows, letter_rows, metrics_of, write_lines
+
+import calibrant as cb
+from calibrant.cli import main
+from calibrant.core.errors import PredictionsError
+from calibrant.files import read_column
+from calibrant.files.formats.logs.reader import is_log
+
+REAL = Path(__file__).parents[2] / "shared/data/llm"
+real = pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} holds the real logs, and isn't there")
+SAMPLES = "samples_my_task_2026-01-02T03-04-05.678.jsonl"
+
+
+def accuracy(rows: cb.Predictions) -> float:
+    said = rows.predicted if rows.kind == "toplabel" else np.asarray(rows.scores).argmax(axis=1)
+    return float((said == rows.labels).mean())
+
+
+FORMS = {
+    "text of 2026": {},
+    "targets that are texts": {"target": "text"},
+    "numbers in lists": {"text": False, "arguments": "pairs"},
+    "no filter": {"filters": ()},
+    "two filters": {"filters": ("none", "first")},
+    "likelihoods without the question": {"metrics": ("acc", "acc_mutual_info")},
+    "no arguments": {"arguments": "none", "metrics": ("acc",)},
+    "only per character": {"metrics": ("acc_norm",)},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_harness_own_accuracy_comes_out_of_every_form(form, tmp_path):
+    questions = choices_of(60, widths=(4, 2, 3))
+    file = write_lines(tmp_path / SAMPLES, harness_rows(questions, **FORMS[form]))
+    rows = cb.read_predictions(file)
+    name = "acc_norm" if form == "only per character" else "acc"
+    assert accuracy(rows) == np.mean([metrics_of(q)[name] for q in questions])
+    assert rows.n == 60
+    assert rows.n_classes == 4
+    assert np.isneginf(rows.scores[1, 2:]).all()  # of two choices
+    assert rows.origin is not None
+    assert rows.origin.choices == (2, 4)
+    assert "come out on every row" in str(rows.origin)
+
+
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        ("none", "acc"),
+        ("chars", "acc_norm"),
+        ("bytes", "acc_bytes"),
+        ("unconditional", "acc_mutual_info"),
+    ],
+)
+def test_each_normalisation_has_the_accuracy_of_its_metric(how, name, tmp_path):
+    questions = choices_of(80, seed=3)
+    metrics = ("acc", "acc_norm", "acc_bytes", "acc_mutual_info")
+    file = write_lines(tmp_path / SAMPLES, harness_rows(questions, metrics=metrics))
+    rows = cb.read_predictions(file, normalise=how)
+    assert accuracy(rows) == np.mean([metrics_of(q)[name] for q in questions])
+
+
+def test_a_document_of_many_lines_and_samples_within_results_are_read(tmp_path):
+    questions = choices_of(20)
+    rows = harness_rows(questions, filters=(), text=False, arguments="pairs")
+    document = tmp_path / "samples.jsonl"
+    document.write_text(json.dumps(rows, indent=2))
+    assert cb.read_predictions(document).n == 20
+    results = {"results": {}, "configs": {}, "n-shot": {}, "lm_eval_version": "0.4.9"}
+    inline = tmp_path / "results.json"
+    generated = {"doc_id": 0, "filtered_resps": ["7"], "resps": [["7"]], "exact_match": 1.0}
+    inline.write_text(json.dumps({**results, "samples": {"a": rows, "b": [generated]}}))
+    found = cb.read_predictions(inline)
+    assert found.n == 20
+    assert found.origin is not None
+    assert found.origin.version == "0.4.9"
+    ((reason, left),) = found.origin.left_out.items()
+    assert "generated text" in reason
+    assert (left.rows, left.correct) == (1, 1)
+
+
+def test_the_version_is_that_of_the_results_beside_the_samples(tmp_path):
+    file = write_lines(tmp_path / SAMPLES, harness_rows(choices_of(9)))
+    (tmp_path / "results_2026-01-02T03-04-05.678.json").write_text('{"lm_eval_version": "0.4.13"}')
+    assert cb.read_predictions(file).origin.version == "0.4.13"
+
+
+def test_the_first_of_equal_choices_is_the_answer(tmp_path):
+    question = {"logs": [-2.0, -1.0, -1.0], "without": [0.0] * 3, "texts": ["x", "y", "z"]}
+    file = write_lines(tmp_path / SAMPLES, harness_rows([{**question, "gold": 1}] * 3))
+    assert accuracy(cb.read_predictions(file)) == 1
+
+
+def test_the_right_choice_of_winogrande_stands_in_its_row(tmp_path):
+    rows = harness_rows(choices_of(40, widths=(2,)), metrics=("acc",))
+    for row in rows:
+        gold = int(row["target"])
+        row |= {"target": "always got it", "doc": {"answer": str(gold + 1)}}
+        row["arguments"] = {
+            f"gen_args_{i}": {"arg_0": f"Option {i}", "arg_1": " always got it"} for i in (0, 1)
+        }
+    file = write_lines(tmp_path / SAMPLES, rows)
+    known = cb.read_predictions(file)
+    assert accuracy(known) == np.mean([row["acc"] for row in rows])
+    assert "no check" not in str(known.origin)
+    for row in rows:
+        row["doc"] = {}
+    derived = cb.read_predictions(write_lines(tmp_path / SAMPLES, rows))
+    np.testing.assert_array_equal(derived.labels, known.labels)
+    assert "no check" in str(derived.origin)
+
+
+def test_an_accuracy_that_does_not_come_out_is_refused_with_its_line(tmp_path):
+    rows = harness_rows(choices_of(30))
+    rows[17]["acc"] = 1 - rows[17]["acc"]
+    file = write_lines(tmp_path / SAMPLES, rows)
+    with pytest.raises(PredictionsError, match=r"line 18: 'acc' is .* doesn't come out"):
+        cb.read_predictions(file)
+
+
+def test_a_right_choice_that_is_nowhere_is_refused(tmp_path):
+    rows = harness_rows(choices_of(5))
+    for row in rows:
+        row["target"] = "no such choice"
+    with pytest.raises(
+        PredictionsError, match="line 1: the right choice of my_task can't be found"
+    ):
+        cb.read_predictions(write_lines(tmp_path / SAMPLES, rows))
+
+
+def test_a_log_of_generated_text_is_refused_with_the_reason(tmp_path):
+    row = {"doc_id": 0, "filtered_resps": ["7"], "resps": [["7"]], "exact_match": 0.0}
+    with pytest.raises(PredictionsError, match=r"no row has a confidence.*generated text"):
+        cb.read_predictions(write_lines(tmp_path / SAMPLES, [row]))
+
+
+def test_a_folder_of_tasks_is_one_set_with_the_tasks_as_groups(tmp_path, capsys, monkeypatch):
+    for task, widths in (("law", (4,)), ("yes_no", (2,))):
+        path = tmp_path / "run" / f"samples_{task}_2026-01-02T03.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        write_lines(path, harness_rows(choices_of(30, widths=widths)))
+    (tmp_path / "run" / "results_2026-01-02T03.json").write_text("{}")
+    rows = cb.read_predictions(tmp_path / "run")
+    assert (rows.n, rows.n_classes) == (60, 4)
+    assert set(read_column(tmp_path / "run", "task")) == {"law", "yes_no"}
+    files = [str(path) for path in sorted((tmp_path / "run").glob("samples*"))]
+    for places in ([str(tmp_path / "run")], files):
+        run(monkeypatch, "measure", *places, "--by", "task", "--metrics", "accuracy")
+        out = capsys.readouterr().out
+        assert "60 rows of 2 to 4 choices" in " ".join(out.split())
+        assert "yes_no" in out
+
+
+def run(monkeypatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["calibrant", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+
+
+def test_repeats_of_a_question_are_a_cluster(tmp_path):
+    rows = harness_rows(choices_of(20))
+    found = cb.read_predictions(write_lines(tmp_path / SAMPLES, rows + rows))
+    assert found.clusters is not None
+    np.testing.assert_array_equal(found.clusters[:20], found.clusters[20:])
+    assert len(set(found.clusters.tolist())) == 20
+    assert cb.read_predictions(write_lines(tmp_path / SAMPLES, rows)).clusters is None
+
+
+def test_letters_are_renormalised_or_kept_as_they_are(tmp_path):
+    rows = letter_rows(50)
+    file = write_lines(tmp_path / "answers.jsonl", rows)
+    found = cb.read_predictions(file)
+    assert found.class_names == ("A", "B", "C", "D")
+    assert accuracy(found) == np.mean([row["correct"] for row in rows])
+    whole = np.exp([list(row["scores"].values()) for row in rows])
+    np.testing.assert_allclose(found.probs, whole / whole.sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(read_column(file, "mass"), whole.sum(axis=1))
+    kept = cb.read_predictions(file, signal="letters-unnormalised")
+    np.testing.assert_allclose(kept.scores, whole.max(axis=1))
+    assert accuracy(kept) == accuracy(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gold": "E"}, "line 4: the right choice 'E' is none of A, B, C, D"),
+        ({"correct": 2}, "line 4: 'correct' is 2"),
+        ({"scores": {"A": 3.0, "B": 1.0}, "gold": "A", "pred": "A", "correct": 1}, "line 4: .*sum"),
+    ],
+)
+def test_letters_that_contradict_themselves_are_refused(change, message, tmp_path):
+    rows = letter_rows(6)
+    rows[3] |= change
+    with pytest.raises(PredictionsError, match=message):
+        cb.read_predictions(write_lines(tmp_path / "answers.jsonl", rows))
+
+
+def test_an_unknown_signal_is_refused_with_those_that_are_there(tmp_path):
+    file = write_lines(tmp_path / "answers.jsonl", letter_rows(3))
+    with pytest.raises(PredictionsError, match="one of letters, letters-unnormalised"):
+        cb.read_predictions(file, signal="vibes")
+
+
+def test_ordinary_json_lines_are_no_log(tmp_path):
+    rows = [{"label": 1, "logits": [0.0, 2.0]}, {"label": 0, "logits": [1.0, 2.0]}]
+    file = write_lines(tmp_path / "rows.jsonl", rows)
+    assert not is_log(str(file))
+    assert cb.read_predictions(file).origin is None
+
+
+def test_a_format_of_another_package_is_found_by_content(tmp_path, install_plug_ins):
+    install_plug_ins(
+        Path(__file__).parent / "plug_in_format", "calibrant.formats", mine="stars:Stars"
+    )
+    file = write_lines(tmp_path / "any.name", [{"stars": 5, "hit": 1}, {"stars": 1, "hit": 0}] * 3)
+    rows = cb.read_predictions(file)
+    np.testing.assert_allclose(rows.scores, [1.0, 0.2] * 3)
+    assert rows.origin is not None
+    assert rows.origin.tool == "stars"
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "n", "right", "ece"),
+    [
+        ("mmlu_qwen3_8b_sparsity000.jsonl", 14042, 0.716, 0.163),
+        ("mmlu_qwen3_8b_sparsity050.jsonl", 14042, 0.272, 0.297),
+        ("mattdepaolis_Qwen3-8B_results_with_samples.json", 31, None, None),
+        ("EleutherAI_ee098a47_pythia-2.8b_winogrande.jsonl", 4, 0.25, None),
+    ],
+)
+def test_real_logs_have_the_known_numbers(name, n, right, ece):
+    rows = cb.read_predictions(REAL / name)
+    assert rows.n == n
+    if right is not None:
+        assert accuracy(rows) == pytest.approx(right, abs=1e-3)
+    if ece is not None:
+        found = cb.metrics.expected_calibration_error(rows.probs, rows.labels, n_bins=15)
+        assert found == pytest.approx(ece, abs=1e-3)

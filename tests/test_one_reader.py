@@ -52,6 +52,12 @@ SETS: dict[str, tuple[cb.Predictions, dict[str, Any]]] = {
         ),
         {},
     ),
+    "scores": (
+        cb.Predictions.from_scores(
+            LOGITS[:, 0] * 40, predicted=PROBS.argmax(axis=1), labels=LABELS
+        ),
+        {"are": "score"},
+    ),
     "unlabelled": (cb.Predictions.from_logits(LOGITS, None), {"labelled": False}),
 }
 WHOLE_ONLY: dict[str, tuple[cb.Predictions, dict[str, Any]]] = {

@@ -63,11 +63,12 @@ def check_scores(
 
 
 def check_shape(shape: tuple[int, ...], kind: str, source: str) -> None:
-    """Raise `PredictionsError` unless scores of a shape can be (N, K), or (N,) confidences."""
-    if kind == "toplabel":
+    """Raise `PredictionsError` unless scores of a shape can be (N, K), or (N,) of their kind."""
+    if kind in ("toplabel", "score"):
         if len(shape) != 1 or shape[0] == 0:
+            name = "confidence" if kind == "toplabel" else kind
             raise PredictionsError(
-                f"{source}: 'confidence' must have shape (N,) with N >= 1, not {shape}"
+                f"{source}: '{name}' must have shape (N,) with N >= 1, not {shape}"
             )
     elif len(shape) != 2 or shape[0] == 0 or shape[1] < 2:
         raise PredictionsError(

@@ -170,7 +170,7 @@ class CellSample(Sample):
         positive = [one.positive for one in both if one.positive is not None]
         return replace(
             self,
-            kind=min(one.kind for one in both) if known else "toplabel",
+            kind=min(one.kind for one in both) if known else self._kind_with(other),
             n_classes=max(classes) if known else None,
             cells=self.cells + other.cells,
             numbers={k: v for k, v in numbers.items() if k in self.numbers and k in other.numbers}
@@ -186,6 +186,13 @@ class CellSample(Sample):
             broken=self.broken | other.broken,
         )
 
+    def _kind_with(self, other: CellSample) -> str:
+        """Return the kind of rows of which some have one number only."""
+        scores = {one.kind == "score" for one in (self, other)}
+        if len(scores) > 1:
+            raise InputError("samples can be merged only if all hold probabilities, or none")
+        return self.kind if scores == {True} else "toplabel"
+
     @property
     def facts(self) -> Facts:
         """What decides which metrics can be computed."""
@@ -196,6 +203,7 @@ class CellSample(Sample):
             self.cells.weighted,
             self.cells.counts,
             bool(self.blocks),
+            self.kind == "score",
         )
 
     @property

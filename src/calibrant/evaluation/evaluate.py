@@ -128,7 +128,7 @@ def evaluate_sample(
             "can't be told from one; leave the clusters out, or give at least 2"
         )
     wanted, skipped = list[Metric](), dict[str, str]()
-    for metric in metrics_named(metrics, binary=sample.binary):
+    for metric in metrics_named(metrics, binary=sample.binary, ranks=sample.facts.ranks):
         reason = sample.refusal(metric)
         wanted += [metric] if reason is None else []
         skipped |= {} if reason is None else {metric.name: reason}

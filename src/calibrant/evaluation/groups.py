@@ -56,7 +56,7 @@ from calibrant.evaluation.uncertainty import (
     less_rounding,
 )
 from calibrant.metrics.metric_types import Metric, RowsMetric
-from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
 from calibrant.scale.engines import Engine
 from calibrant.scale.map_reduce import Watcher, left_out, left_out_text
 from calibrant.scale.shards import Shards
@@ -241,6 +241,8 @@ def evaluate_by(
         '3'
     """
     check_drawing(2 if resamples is None else resamples, level, seed)
+    if isinstance(predictions, Predictions | Shards) and predictions.kind == "score":
+        raise PredictionsError(f"{predictions.source}: a comparison of groups {NO_PROBABILITY}")
     metrics = GROUP_METRICS if metrics is None else metrics
     by = groups if isinstance(groups, str) else "group"
     files: dict[str, Any] = {}

@@ -107,6 +107,7 @@ def rows_needed(
         if weights is not None:
             raise InputError("predictions hold their weights")
         sample = sample_of(rows, metrics=["ece"])
+        sample.refuse_ranks("rows_needed")
         confidence, weights = sample.rows.confidence, sample.rows.weight
         if design_effect is None:
             design_effect = sample.n / sample.effective_rows

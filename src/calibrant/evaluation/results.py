@@ -37,7 +37,9 @@ from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 from calibrant.scale.map_reduce import left_out, left_out_text
 
-State = Literal["honest", "overconfident", "underconfident", "both ways", "unknown"]
+State = Literal[
+    "honest", "overconfident", "underconfident", "both ways", "unknown", "no probabilities"
+]
 
 # Where honest confidences show as much as this, that nothing was found says little.
 MUCH_NOISE = 0.05
@@ -51,7 +53,12 @@ FORMS = {
     "prob": "probability of the positive class",
     "logit": "log odds of the positive class",
     "toplabel": "confidence of the top label",
+    "score": "score of the top label, no probability",
 }
+RANKS = (
+    "these scores are no probabilities, so that there is no calibration to measure before a "
+    "calibrator is fitted to them (calibrant fit FILE --are score --out FITTED)"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,7 +242,12 @@ class Evaluation(Result):
 
     @property
     def top(self) -> TopLabel:
-        """The rows sorted by confidence; of many files two weighted ones for each cell of them."""
+        """The rows sorted by confidence; of many files two weighted ones for each cell of them.
+
+        Raises:
+            PredictionsError: scores that are no probabilities.
+        """
+        self.sample.refuse_ranks("a picture")
         return self.sample.rows
 
     @property
@@ -351,6 +363,8 @@ def state_of(evaluation: Evaluation, preferred: str | None = None) -> State:
     Without a metric that may decide, the mean gap is all that is known: it can show that
     something is wrong, but not that nothing is.
     """
+    if evaluation.sample.facts.ranks:
+        return "no probabilities"
     result, (gap, low, high) = judge(evaluation, preferred), evaluation.gap
     if result is not None:
         if result.at_floor:
@@ -370,6 +384,8 @@ def _claim(evaluation: Evaluation, state: State) -> str:
         return "overconfident here and underconfident there"
     if state == "unknown":
         return "mean confidence and accuracy agree within noise"
+    if state == "no probabilities":
+        return RANKS
     return f"{state} by {percent(abs(evaluation.gap.value))} points"
 
 
@@ -399,13 +415,15 @@ def finding(evaluation: Evaluation, preferred: str | None = None) -> str:
     """Return how far the confidences are off, with an interval, as a clause in lower case."""
     state = state_of(evaluation, preferred)
     claim = _claim(evaluation, state)
-    if state == "honest":
+    if state in ("honest", "no probabilities"):
         return claim
     return f"{claim} ({_grounds(evaluation, state, judge(evaluation, preferred))})"
 
 
 def means(evaluation: Evaluation) -> str:
     """Return mean confidence and accuracy as a clause."""
+    if evaluation.sample.facts.ranks:
+        return f"accuracy {percent(evaluation.accuracy)} %"
     confidence, accuracy = evaluation.mean_confidence, evaluation.accuracy
     return f"mean confidence {percent(confidence)} %, accuracy {percent(accuracy)} %"
 
@@ -413,6 +431,8 @@ def means(evaluation: Evaluation) -> str:
 def headline(evaluation: Evaluation) -> str:
     """Return the finding about one set of predictions in one sentence, or two."""
     result, state = judge(evaluation), state_of(evaluation)
+    if state == "no probabilities":
+        return sentence(f"{_claim(evaluation, state)}; {means(evaluation)}")
     claim, grounds = _claim(evaluation, state), _grounds(evaluation, state, result)
     text = f"{claim} ({grounds}){';' if state == 'honest' else ':'} {means(evaluation)}"
     rest = _of_few_rows(evaluation) if result else _of_others(evaluation)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import FloatArray
+from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import are_counts
 from calibrant.core.weights import mean as mean_of
 from calibrant.evaluation.bootstrap import Replicates, bootstrap, floor
@@ -34,7 +35,7 @@ from calibrant.metrics.metric_types import (
 from calibrant.metrics.resampling import Clusters, HonestDraws
 from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.predictions.predictions import SMALLEST_PROBABILITY, Predictions
+from calibrant.predictions.predictions import NO_PROBABILITY, SMALLEST_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores, score_rows
 
 
@@ -154,8 +155,14 @@ class Sample(ABC):
 
     @property
     def mean_confidence(self) -> float:
-        """Mean confidence, weighted."""
+        """Mean confidence, weighted; `PredictionsError` for scores that are no probabilities."""
+        self.refuse_ranks("a mean confidence")
         return self.rows.mean_confidence
+
+    def refuse_ranks(self, what: str) -> None:
+        """Raise `PredictionsError` if the scores only rank the rows, and are no probabilities."""
+        if self.facts.ranks:
+            raise PredictionsError(f"{self.source}: {what} {NO_PROBABILITY}")
 
     @property
     def accuracy(self) -> float:
@@ -176,6 +183,7 @@ class Sample(ABC):
 
     def gap(self, level: float) -> Gap:
         """Return mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        self.refuse_ranks("a mean confidence")
         return Gap.of_law(self.mean_residual, self.accuracy, level, self.clusters)
 
     def values(self, metrics: Sequence[Metric]) -> dict[str, float]:
@@ -221,11 +229,16 @@ class RowSample(Sample):
     def of(cls, predictions: Predictions) -> Self:
         """Return predictions, scored."""
         counted, weights = predictions.counted, predictions.weights
+        scores = score_rows(counted)
+        if counted.kind == "score":
+            # Ranks, which a number from 0 to 1 for any score can't tell apart at the ends.
+            _, rank = np.unique(counted.scores, return_inverse=True)
+            scores = replace(scores, confidence=(rank + 0.5) / (rank.max() + 1))
         return cls(
             counted.source,
             counted.form,
             counted.n_classes,
-            score_rows(counted),
+            scores,
             Clusters.of(counted.clusters),
             counted,
             counted.label_names,
@@ -249,6 +262,7 @@ class RowSample(Sample):
             weights is not None,
             are_counts(weights),
             self.groups is not None,
+            self.kind == "score",
         )
 
     @property
@@ -298,6 +312,7 @@ class RowSample(Sample):
 
     def gap(self, level: float) -> Gap:
         """Return mean confidence less accuracy, and the ends of its interval (`Gap.of`)."""
+        self.refuse_ranks("a mean confidence")
         return Gap.of(self.rows, level, self._draws.clusters)
 
     def of_positive(self) -> Self:
@@ -340,7 +355,7 @@ class RowSample(Sample):
         With `losses` also those of each row, so that it can be measured later.
         """
         rows, margins = self.predictions, self.margins
-        if margins is None and rows is not None and rows.kind != "toplabel":
+        if margins is None and rows is not None and not rows.top_only:
             margins = rows.margins.astype(np.float32)
         scores, none = self.scores, np.zeros(1)[:0]
         few = scores.predicted.astype(np.min_scalar_type(-1 - int(scores.predicted.max())))

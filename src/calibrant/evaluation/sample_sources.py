@@ -76,7 +76,9 @@ def sample_of(
             plan = plan_of(metrics, seed=seed, **options)
             return summarised(predictions, plan, skip_broken=skip_broken)
         if metrics is None:
-            metrics = [m.name for m in metrics_named(None, binary=predictions.binary)]
+            ranks = predictions.kind == "score"
+            named = metrics_named(None, binary=predictions.binary, ranks=ranks)
+            metrics = [metric.name for metric in named]
         plan, engine = plan_of(metrics, seed=seed, **options), engine or Engine()
         return summed(predictions, plan, engine, skip_broken=skip_broken, watch=watch)
     if engine is not None or skip_broken or watch is not None:

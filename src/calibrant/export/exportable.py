@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, cast, get_args
 
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array
-from calibrant.core.errors import NotApplicableError, NotFittedError
+from calibrant.core.errors import InputError, NotApplicableError, NotFittedError
 
+Kind = Literal["logits", "probs", "score"]
 # A file of ONNX ends at 2 GiB, and the network's weights may lie in the same one.
 MOST_BYTES = 1 << 30
 
@@ -29,7 +30,12 @@ class Exportable(Protocol):
 
     @property
     def kind_(self) -> str:
-        """What it was fitted to, "logits" or "probs"."""
+        """What it was fitted to, "logits", "probs" or "score"."""
+        ...
+
+    @property
+    def placing_(self) -> tuple[float, float] | None:
+        """Mean and unit of scores, which put them on the scale of log odds; None of others."""
         ...
 
     @property
@@ -89,6 +95,21 @@ def ready(calibrator: Exportable) -> dict[str, NDArray[Any]]:
             f"map holds {MOST_BYTES / 2**30:g} GiB at most; fit it to fewer reference rows"
         )
     return arrays
+
+
+def read_kind(calibrator: Exportable, kind: str | None) -> Kind:
+    """Return what an exported map is given: what it was fitted to, unless `kind` says otherwise.
+
+    Raises:
+        InputError: an unknown word, or scores where it wasn't fitted to some, or the other way
+            round.
+    """
+    own, known = calibrator.kind_, get_args(Kind)
+    if kind is not None and kind not in known:
+        raise InputError(f"kind must be one of {', '.join(known)}, not '{kind}'")
+    if kind is not None and (kind == "score") != (own == "score"):
+        raise InputError(f"kind is '{kind}', but the calibrator was fitted to {own}")
+    return cast(Kind, kind or own)
 
 
 def needs_features(calibrator: Exportable) -> bool:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from calibrant._version import __version__
 from calibrant.core.errors import InputError, NotApplicableError
 from calibrant.export import array_api
-from calibrant.export.exportable import Exportable, needs_features, ready
-from calibrant.export.onnx_network import Behind, Kind, Network, joined_model, network_in
+from calibrant.export.exportable import Exportable, Kind, needs_features, read_kind, ready
+from calibrant.export.onnx_network import Behind, Network, joined_model, network_in
 from calibrant.export.traced import (
     IR_VERSION,
     LOWEST_OPSET,
@@ -27,9 +27,8 @@ from calibrant.export.traced import (
     onnx_type,
 )
 from calibrant.files.atomic import StrPath, replacing
-from calibrant.predictions.predictions import SMALLEST_PROBABILITY
+from calibrant.predictions.binary import as_logits
 
-KINDS: tuple[Kind, ...] = ("logits", "probs")
 DTYPES = ("float32", "float64")
 # What is learnt in a narrower type than float64 and larger than this isn't widened in the file.
 LARGE_BYTES = 1 << 16
@@ -40,19 +39,17 @@ class GraphOptions:
     """What a graph is to be; see `Calibrator.to_onnx`.
 
     Attributes:
-        kind: what it is given; dtype: of what goes in and out.
+        kind: what it is given, None for what it was fitted to; dtype: of what goes in and out.
         level: probability of the intervals.
         masks: whether a logit may be minus infinity.
     """
 
-    kind: Kind = "logits"
+    kind: Kind | None = None
     dtype: str = "float32"
     level: float = 0.95
     masks: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InputError(f"kind must be one of {', '.join(KINDS)}, not '{self.kind}'")
         if self.dtype not in DTYPES:
             raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not '{self.dtype}'")
         if not 0 < self.level < 1:
@@ -69,6 +66,7 @@ def to_onnx(
 ) -> Any:
     """Return the model; see `Calibrator.to_onnx`."""
     arrays = ready(calibrator)
+    kind = read_kind(calibrator, options.kind)
     if path is not None and Path(path).suffix != ".onnx":
         raise InputError(f"{fspath(path)}: an ONNX file is saved as .onnx")
     names = _class_names(calibrator, class_names)
@@ -76,16 +74,16 @@ def to_onnx(
     network = None
     if behind is not None:
         width = calibrator.feature_width if needs_features(calibrator) else None
-        network = network_in(behind, options.kind, calibrator.n_classes_, width)
+        network = network_in(behind, kind, calibrator.n_classes_, width)
     graph = Graph(LOWEST_OPSET if network is None else max(LOWEST_OPSET, network.opset))
-    inputs, outputs = _traced(calibrator, arrays, graph, network, options)
+    inputs, outputs = _traced(calibrator, arrays, graph, network, options, kind)
     described = {
         "calibrant_version": __version__,
         "method": calibrator.method,
         "n_classes": str(calibrator.n_classes_),
         "class_names": json.dumps(names),
         "form": str(getattr(calibrator, "form_", "rows")),
-        "kind": options.kind,
+        "kind": kind,
     }
     if "level" in (calibrator.interval_arrays(options.level) or {}):
         described["level"] = f"{options.level:g}"
@@ -137,30 +135,34 @@ def _traced(
     graph: Graph,
     network: Network | None,
     options: GraphOptions,
+    kind: Kind,
 ) -> tuple[list[Any], dict[str, Traced]]:
     """Return the inputs of the graph and its outputs by name."""
     # An output is called "probs", so an input can't be.
-    own = "probs_in" if options.kind == "probs" else options.kind
-    wanted: dict[str, int | None] = {own: calibrator.n_classes_}
+    own = "probs_in" if kind == "probs" else kind
+    wanted: dict[str, tuple[int | None, ...]] = {own: (calibrator.n_classes_,)}
+    if kind == "score":
+        wanted[own] = ()
     if needs_features(calibrator):
-        wanted["features"] = calibrator.feature_width
+        wanted["features"] = (calibrator.feature_width,)
     inputs, given = list[Any](), dict[str, Traced]()
     for name, width in wanted.items():
         if network is None:
-            given[name] = Traced(graph, name, options.dtype, (None, width))
+            given[name] = Traced(graph, name, options.dtype, (None, *width))
             inputs.append(_value(graph.onnx, name, given[name]))
         else:
             place = network.scores if name == own else network.features
             assert place is not None
             given[name] = array_api.astype(
-                Traced(graph, place.name, place.dtype, (None, width)), np.dtype(options.dtype)
+                Traced(graph, place.name, place.dtype, (None, *width)), np.dtype(options.dtype)
             )
-    scores = given[own]
-    rows = array_api.log(array_api.clip(scores, SMALLEST_PROBABILITY, None))
-    logits = scores if options.kind == "logits" else rows
+    logits = as_logits(array_api, given[own], kind, calibrator.placing_)
+    # Two probabilities may be so close that their logarithms are rounded to a tie; what was merely
+    # a score predicts nothing by itself.
+    ranked = given[own] if calibrator.keeps_prediction and kind != "score" else None
     try:
         learnt = _placed(graph, arrays)
-        found = _outputs(calibrator, logits, scores, given.get("features"), learnt, options)
+        found = _outputs(calibrator, logits, ranked, given.get("features"), learnt, options)
     except (Untraceable, TypeError) as error:
         # A function of NumPy's own, not the namespace's, finds an array of a wrong type.
         uses = error if isinstance(error, Untraceable) else f"what only NumPy can do ({error})"
@@ -191,7 +193,7 @@ def _placed(graph: Graph, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
 def _outputs(
     calibrator: Exportable,
     logits: Traced,
-    scores: Traced,
+    ranked: Traced | None,
     features: Traced | None,
     learnt: dict[str, Any],
     options: GraphOptions,
@@ -199,9 +201,9 @@ def _outputs(
     xp: Any = array_api
     with np.errstate(all="ignore"):
         probs = calibrator.transform(xp, logits, features, learnt, masks=options.masks)
-        ranked = scores if calibrator.keeps_prediction else probs
+        label = xp.argmax(probs if ranked is None else ranked, axis=1)
         confidence = xp.max(probs, axis=1)
-        found = {"probs": probs, "label": xp.argmax(ranked, axis=1), "confidence": confidence}
+        found = {"probs": probs, "label": label, "confidence": confidence}
         own = calibrator.interval_arrays(options.level)
         if own is not None:
             low, high = calibrator.interval(xp, logits, own, masks=options.masks)

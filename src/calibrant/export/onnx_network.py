@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from os import fspath
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from calibrant.core.errors import InputError
+from calibrant.export.exportable import Kind
 from calibrant.export.traced import IR_VERSION, LOWEST_OPSET, PREFIX, Graph, onnx_package
 from calibrant.files.atomic import StrPath
 from calibrant.files.gate import check_regular
@@ -28,8 +29,6 @@ ARRANGED = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 ROWS_TRIED, MOST_NUMBERS_TRIED = 4, 1 << 24
 # What sums of probabilities in float16 may miss 1 by.
 SUM_TOLERANCE = 5e-3
-
-Kind = Literal["logits", "probs"]
 
 
 @dataclass(frozen=True)

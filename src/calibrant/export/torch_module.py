@@ -14,9 +14,9 @@ from calibrant.core.errors import (
     NotApplicableError,
     PredictionsError,
 )
-from calibrant.export.exportable import Exportable, needs_features, ready
+from calibrant.export.exportable import Exportable, needs_features, read_kind, ready
 from calibrant.files.atomic import StrPath, replacing
-from calibrant.predictions.constructors import SMALLEST_PROBABILITY
+from calibrant.predictions.binary import as_logits
 
 try:
     import array_api_compat.torch as xt
@@ -60,12 +60,11 @@ class CalibratorModule(nn.Module):
 
     def __init__(self, calibrator: Exportable, kind: str | None = None) -> None:
         super().__init__()
-        if kind not in (None, "logits", "probs"):
-            raise InputError(f"kind must be one of logits, probs, not '{kind}'")
         arrays = ready(calibrator)
         self._map = calibrator.bare()
         self.method, self.n_classes = calibrator.method, calibrator.n_classes_
-        self.kind, self.of_rows = kind or calibrator.kind_, calibrator.form_ == "rows"
+        self.kind, self.of_rows = read_kind(calibrator, kind), calibrator.form_ == "rows"
+        self.placing = calibrator.placing_
         self.feature_width = calibrator.feature_width if needs_features(calibrator) else None
         self._names: dict[str, str] = {}
         for name, array in arrays.items():
@@ -84,7 +83,8 @@ class CalibratorModule(nn.Module):
 
         Args:
             scores: logits, in which minus infinity masks a class that a row can't be, or
-                probabilities; of binary predictions also (N,), and none of these is a single row.
+                probabilities; of binary predictions also (N,), and none of these is a single row;
+                or (N,) scores that are no probabilities, if it was fitted to some.
             features: (N, D), for methods that read them.
 
         Raises:
@@ -92,15 +92,14 @@ class CalibratorModule(nn.Module):
         """
         if scores.ndim == 1 and self.of_rows:
             return self.forward(scores[None], None if features is None else features[None])[0]
-        if scores.ndim == 1:
-            absent = 1 - scores if self.kind == "probs" else torch.zeros_like(scores)
-            scores = torch.stack([absent, scores], dim=1)
+        if scores.ndim == 2 and scores.shape[1] == 1 and not self.of_rows:
+            scores = scores[:, 0]
         self._check(scores, features)
         if scores.dtype in NARROW:
             scores = scores.float()
         elif not scores.is_floating_point():
             scores = scores.double()
-        logits = scores.clamp(min=SMALLEST_PROBABILITY).log() if self.kind == "probs" else scores
+        logits = as_logits(xt, scores, self.kind, self.placing)
         learnt = {name: getattr(self, place) for name, place in self._names.items()}
         transform = self._map.transform
         if logits.device.type != "meta" and torch.is_autocast_enabled(logits.device.type):
@@ -108,11 +107,18 @@ class CalibratorModule(nn.Module):
                 return transform(xt, logits, features, learnt)
         return transform(xt, logits, features, learnt)
 
-    def _check(self, logits: Tensor, features: Tensor | None) -> None:
-        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+    def _check(self, scores: Tensor, features: Tensor | None) -> None:
+        width = self.n_classes
+        one, rows = scores.ndim == 1, scores.ndim == 2 and scores.shape[1] == width
+        if self.kind == "score" and not one:
             raise PredictionsError(
-                f"this '{self.method}' calibrator was fitted for {self.n_classes} classes and "
-                f"needs {self.kind} of shape (N, {self.n_classes}), not {tuple(logits.shape)}"
+                f"this '{self.method}' calibrator was fitted to scores of shape (N,), not "
+                f"{tuple(scores.shape)}"
+            )
+        if not (rows or (one and not self.of_rows)):
+            raise PredictionsError(
+                f"this '{self.method}' calibrator was fitted for {width} classes and "
+                f"needs {self.kind} of shape (N, {width}), not {tuple(scores.shape)}"
             )
         width = self.feature_width
         if width is None:
@@ -200,8 +206,9 @@ def write_program(module: CalibratorModule, path: StrPath, dtype: str) -> None:
         raise InputError(f"{fspath(path)}: a torch program is saved as .pt2")
     if dtype not in ("float32", "float64"):
         raise InputError(f"dtype must be one of float32, float64, not '{dtype}'")
-    widths = [width for width in (module.n_classes, module.feature_width) if width is not None]
-    given = tuple(torch.zeros(3, width, dtype=getattr(torch, dtype)) for width in widths)
+    shapes = [() if module.kind == "score" else (module.n_classes,)]
+    shapes += [] if module.feature_width is None else [(module.feature_width,)]
+    given = tuple(torch.zeros(3, *shape, dtype=getattr(torch, dtype)) for shape in shapes)
     free = torch.export.Dim("rows", min=1, max=MOST_ROWS)
     names = ("scores", "features")[: len(given)]
     try:

@@ -25,7 +25,7 @@ from calibrant.files.formats.base import (
     native,
 )
 from calibrant.files.options import ReadOptions
-from calibrant.files.schema import ONE_SCORE, WEIGHT, ColumnMap
+from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
 from calibrant.predictions.names import are_words
@@ -116,12 +116,14 @@ class Assembler:
     ) -> Predictions:
         map, where, options = self.map, self.where, self.options
         log = map.form in ("logits", "logit")
-        if map.form == "toplabel":
-            return Predictions.from_confidence(
+        if map.form in TOP_ONLY:
+            top = map.form == "toplabel"
+            of_top = Predictions.from_confidence if top else Predictions.from_scores
+            return of_top(
                 scores,
-                predicted,
-                labels,
-                where,
+                predicted=predicted,
+                labels=labels,
+                source=where,
                 correct=self._correct(get("correct")),
                 sample_weight=weight,
             )
@@ -314,7 +316,7 @@ def rules_of(map: ColumnMap, words: Collection[str], tolerance: float) -> list[C
         tolerance: how far off 1 the sum of a row of probabilities may be.
     """
     classes = len(map.fields["scores"])
-    top: float = math.inf if map.form == "toplabel" else classes - 1
+    top: float = math.inf if map.form in TOP_ONLY else classes - 1
     scale = 100 if map.are == "percent" else 1
     shares = ("a number from 0 to 1" if scale == 1 else "a number from 0 to 100", 0, scale)
     found: list[CellRule] = []
@@ -324,7 +326,7 @@ def rules_of(map: ColumnMap, words: Collection[str], tolerance: float) -> list[C
             if column not in words:
                 found.append(CellRule(column, expected, *rest, **more))
 
-    if map.form in ("logits", "logit"):
+    if map.form in ("logits", "logit", "score"):
         add("scores", "a finite number")
     elif map.form in ("toplabel", "prob") or map.grid or scale > 1:
         add("scores", *shares)
@@ -354,12 +356,13 @@ def to_columns(predictions: Predictions, *, words: bool = True) -> Columns:
     arrays: dict[str, Array | None]
     if p.grid is not None:
         arrays = _of_grid(p)
-    elif p.kind == "toplabel":
+    elif p.top_only:
         said, truth = p.predicted, p.known_labels
         if words and p.class_names is not None:
             names = np.array(p.class_names)
             said, truth = names[said], None if truth is None else names[truth]
-        arrays = {"true_label": truth, "pred_label": said, "confidence": p.scores}
+        key = "confidence" if p.kind == "toplabel" else p.kind
+        arrays = {"true_label": truth, "pred_label": said, key: p.scores}
     elif p.binary:
         labels = p.known_labels
         if words and p.class_names is not None and labels is not None:

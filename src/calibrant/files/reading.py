@@ -32,7 +32,7 @@ from calibrant.files.gate import check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import propose
-from calibrant.files.schema import ONE_SCORE, FileKind, choose
+from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
@@ -126,7 +126,7 @@ class PredictionFile:
     @property
     def n_classes(self) -> int | None:
         """Number of classes K; None for the top-label form."""
-        if self.map.form == "toplabel":
+        if self.map.form in TOP_ONLY:
             return None
         return 2 if self.map.form in ONE_SCORE else int(self.shape("scores")[1])
 

@@ -29,8 +29,8 @@ from calibrant.files.formats.tables import STEMS
 from calibrant.files.options import ReadOptions, RowKind, ScoresAre
 
 # What scores are once percent and logarithms are undone.
-Form = Literal["logits", "probs", "toplabel", "prob", "logit"]
-FileKind = Literal["logits", "probs", "toplabel", "prob", "logit", "binary"]
+Form = Literal["logits", "probs", "toplabel", "prob", "logit", "score"]
+FileKind = Literal["logits", "probs", "toplabel", "prob", "logit", "score", "binary"]
 # The names that scores of each kind usually have, in the order in which they are looked for.
 USUAL: dict[ScoresAre, tuple[str, ...]] = {
     "logits": ("logits",),
@@ -48,6 +48,8 @@ OF_ARE: dict[ScoresAre, tuple[str, ...]] = {
 # Scores that go by no name of their own, as the first of a pair of tensors.
 ANY_SCORES = "scores"
 ONE_SCORE = ("prob", "logit")
+# One number a row, about the predicted class: a confidence, or any score.
+TOP_ONLY = ("toplabel", "score")
 LABELS = ("labels", "label", "true_label")
 PREDICTED = ("pred_label", "predicted")
 CORRECT = "correct"
@@ -108,7 +110,7 @@ class ColumnMap:
         """Whether labels may be names of classes."""
         if self.grid:
             return False
-        return self.binary or self.class_names is not None or self.form == "toplabel"
+        return self.binary or self.class_names is not None or self.form in TOP_ONLY
 
     def named(self, roles: Collection[str]) -> tuple[str, ...]:
         """Return the fields of some roles."""
@@ -180,8 +182,8 @@ class _Choice:
                 "positive class; for two columns of classes say so with kind='binary' "
                 "(--kind binary)"
             )
-        if form == "toplabel":
-            roles = self._roles_of_confidence()
+        if form in TOP_ONLY:
+            roles = self._roles_of_confidence(form)
         else:
             roles = {"labels": self._labels(LABELS, str(scores))}
         weight = WEIGHT if WEIGHT in self.known else None
@@ -195,11 +197,11 @@ class _Choice:
             if told is not None and told not in self.known:
                 raise PredictionsError(f"{self.where}: there is no column '{told}'; {self.listing}")
             roles[role] = told
-        if form != "toplabel" and not self.grid:
+        if form not in TOP_ONLY and not self.grid:
             roles |= {"features": "features" if "features" in self.known else None}
             roles |= self._of_network()
         called = None
-        if not binary and form != "toplabel":
+        if not binary and form not in TOP_ONLY:
             called = LABEL_NAMES if self.many else CLASS_NAMES
             roles["names"] = called if called in self.known else None
         for role, key in roles.items():
@@ -218,7 +220,7 @@ class _Choice:
             names = tuple(options.classes)
         elif names is not None:
             numbered = False
-        elif not binary and form != "toplabel":
+        elif not binary and form not in TOP_ONLY:
             label = fields.get("labels", (None,))[0]
             names = self.file.class_names(label)
         return ColumnMap(
@@ -267,7 +269,8 @@ class _Choice:
         raise PredictionsError(
             f"{self.where}: what '{name if isinstance(name, str) else ','.join(name)}' holds has to"
             " be said: --are logits, probs, log-probs or percent for a score a class, prob or logit"
-            " for one of the positive class, confidence for one of the predicted class (are=)"
+            " for one of the positive class, confidence for one of the predicted class, score for"
+            " any number that is higher where that class is likelier right (are=)"
         )
 
     def _of_pattern(self, pattern: str) -> tuple[str, ...] | None:
@@ -361,11 +364,6 @@ class _Choice:
             return "logits" if are in ("logits", "logit") else "probs"
         if are == "log-probs":
             return "logits"
-        if are == "score":
-            raise PredictionsError(
-                f"{self.where}: scores that are no probabilities aren't read yet; make them a "
-                "probability or log odds, and say --are prob or --are logit (are=)"
-            )
         if are != "percent":
             return "toplabel" if are == "confidence" else are
         single = scores if isinstance(scores, str) else scores[0] if len(scores) == 1 else None
@@ -384,8 +382,8 @@ class _Choice:
 
     # --- what stands beside the scores
 
-    def _roles_of_confidence(self) -> dict[str, str | None]:
-        """Return what says of each confidence whether it is right."""
+    def _roles_of_confidence(self, form: Form) -> dict[str, str | None]:
+        """Return what says of each confidence, or score, whether it is right."""
         options = self.options
         predicted = next((name for name in PREDICTED if name in self.known), None)
         if options.correct is not None:
@@ -394,8 +392,10 @@ class _Choice:
             predicted = self._told(options.predicted, "predicted classes")
         elif predicted is None and CORRECT in self.known and options.labels is None:
             return {"correct": CORRECT}
+        if predicted is None and form == "score" and not options.labelled:
+            return {}
         if predicted is None:
-            raise self._missing([*PREDICTED])
+            raise self._missing([CORRECT, *PREDICTED] if form == "score" else [*PREDICTED])
         return {"labels": self._labels(LABELS[::-1], "confidence"), "predicted": predicted}
 
     def _labels(self, candidates: Sequence[str], scores: str) -> str | None:

@@ -70,7 +70,7 @@ def written_as(name: str, scores: str) -> str:
     head, _, tail = name.rpartition("/")
     stem = tail.removesuffix(tail[-len(extension) :])
     if extension == ".npy":
-        for kind in (*STEMS, "logit", "prob", "confidence"):
+        for kind in (*STEMS, "logit", "prob", "confidence", "score"):
             if stem.endswith(kind):
                 stem = stem_of(tail).removesuffix(kind) + scores
                 break

@@ -12,7 +12,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.weights import are_counts, mean
 from calibrant.metrics.shared_terms import each_once
 from calibrant.metrics.top_label import ResidualCurves, TopLabel
-from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
 from calibrant.predictions.scoring import RowScores
 
 NOT_BINARY = (
@@ -58,6 +58,7 @@ class Facts(NamedTuple):
         weighted: whether they have weights.
         counts: whether these, if there are any, are whole numbers.
         clustered: whether they are in clusters.
+        ranks: whether they have scores that are no probabilities, and only rank the rows.
     """
 
     n: int
@@ -66,6 +67,7 @@ class Facts(NamedTuple):
     weighted: bool
     counts: bool
     clustered: bool
+    ranks: bool = False
 
     @classmethod
     def of(cls, predictions: Predictions) -> Self:
@@ -73,10 +75,11 @@ class Facts(NamedTuple):
         return cls(
             predictions.n,
             predictions.binary,
-            predictions.kind != "toplabel",
+            not predictions.top_only,
             predictions.weights is not None,
             are_counts(predictions.weights),
             predictions.clusters is not None,
+            predictions.kind == "score",
         )
 
 
@@ -103,6 +106,8 @@ class Metric:
             ones. It counts every row and both directions, and a few rows can't decide it.
         of_positive: whether it is about the probability of the positive class of binary
             predictions, not about the predicted label.
+        by_rank: whether it depends on the ranks of the confidences alone, so that any score will do
+            in their place.
     """
 
     name: str
@@ -120,6 +125,7 @@ class Metric:
     takes_clusters: bool = True
     omnibus: bool = False
     of_positive: bool = False
+    by_rank: bool = False
 
     @property
     def superlative(self) -> str:
@@ -130,6 +136,8 @@ class Metric:
 
     def refusal(self, facts: Facts) -> str | None:
         """Return why it can't be computed of rows of which these are the facts, as a clause."""
+        if facts.ranks and not self.by_rank:
+            return f"it {NO_PROBABILITY}"
         if self.of_positive and not facts.binary:
             return NOT_BINARY
         if self.needs_classes and not facts.classes:

@@ -220,6 +220,7 @@ ACCURACY = MeanMetric(
     effort="one pass over N x K",
     fails="it says nothing of confidence",
     lower_is_better=False,
+    by_rank=True,
     per_row=right_of_rows,
 )
 TOP_NLL = MeanMetric(

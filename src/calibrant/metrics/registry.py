@@ -102,6 +102,9 @@ POSITIVE_METRICS: dict[str, Metric] = {metric.name: metric for metric in OF_POSI
 CORE_METRICS = ("ece", "adaece", "smce", "smece", "nll", "brier", "accuracy")
 """What is measured unless something else is asked for."""
 
+RANK_METRICS = ("accuracy", "aurc", "eaurc")
+"""The same of scores that are no probabilities."""
+
 _registered: dict[str, Metric] = {}
 
 
@@ -151,18 +154,21 @@ def all_metrics() -> Mapping[str, Metric]:
     return own | dict(plugged_in("calibrant.metrics", "metric", _checked, tuple(own))) | _registered
 
 
-def metrics_named(names: Sequence[str] | str | None, *, binary: bool = False) -> list[Metric]:
+def metrics_named(
+    names: Sequence[str] | str | None, *, binary: bool = False, ranks: bool = False
+) -> list[Metric]:
     """Return the metrics of `names`.
 
     Args:
         names: names, or one; ``"all"`` among them stands for every metric. None: `CORE_METRICS`.
         binary: whether both of these hold those of the positive class too.
+        ranks: whether None stands for `RANK_METRICS`.
 
     Raises:
         UnknownMethodError: no metric goes by a name; the message lists those that there are.
     """
     if names is None:
-        names = (*CORE_METRICS, *(POSITIVE_METRICS if binary else ()))
+        names = RANK_METRICS if ranks else (*CORE_METRICS, *(POSITIVE_METRICS if binary else ()))
     asked = [names] if isinstance(names, str) else names
     known: Mapping[str, Metric] = METRICS | POSITIVE_METRICS | _registered
     if not known.keys() >= {*asked}:  # to look for plug-ins takes time

@@ -286,6 +286,7 @@ AURC = CurveMetric(
     fails="it ranks: no map that keeps the order changes it",
     of_curves=aurc_of_curves,
     has_floor=False,
+    by_rank=True,
 )
 EAURC = CurveMetric(
     name="eaurc",
@@ -296,4 +297,5 @@ EAURC = CurveMetric(
     fails="it ranks: no map that keeps the order changes it",
     of_curves=excess_aurc_of_curves,
     has_floor=False,
+    by_rank=True,
 )

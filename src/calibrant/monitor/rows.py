@@ -37,7 +37,7 @@ from calibrant.files.schema import CORRECT, LABELS, PREDICTED, choose
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
-from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
 from calibrant.predictions.scoring import said_of_top
 
 FORMS = ("confidence", "prob", "probs", "logits")
@@ -514,6 +514,8 @@ def score(predictions: Predictions, of: int | None) -> tuple[FloatArray, IntArra
     Raises:
         InputError: there is no such class.
     """
+    if predictions.kind == "score":
+        raise PredictionsError(f"{predictions.source}: a monitor {NO_PROBABILITY}")
     if of is None:
         return said_of_top(predictions)
     if predictions.kind == "toplabel":

@@ -24,6 +24,7 @@ from calibrant.posthoc.facts import AVERAGED, Facts
 from calibrant.posthoc.fitting.cross_validation import CrossValidation, Score, Trial
 from calibrant.posthoc.model_selection import (
     FALLBACK,
+    FALLBACK_OF_SCORES,
     Rule,
     choose,
     parted,
@@ -39,6 +40,8 @@ DEFAULT_CANDIDATES = (
 )
 # Of one event: which way do its log odds bend, and does a map without a formula do better?
 CANDIDATES_OF_EVENTS = "temperature, platt, beta, quadratic, venn-abers"
+# Of scores that are no log odds, which a temperature would take them for.
+CANDIDATES_OF_SCORES = "platt, beta, quadratic, venn-abers"
 USUAL = "usual"
 # Parts of a repeat; fewer beyond so many logits, where fits take long and rows are many.
 FOLDS, FEWEST_FOLDS = 5, 2
@@ -67,7 +70,8 @@ class AutoCalibrator(Calibrator):
     a little, while a choice would jump. `chain` gives each of them as a calibrator of its own; they
     share their first steps here, so that each is computed once.
 
-    Temperature scaling is always a candidate. With fewer than 150 rows, or fewer than 5 that are
+    Temperature scaling is always a candidate; of scores that are no probabilities `platt` takes its
+    place. With fewer than 150 rows, or fewer than 5 that are
     wrong or 5 that are right, it is taken without a contest, since two or three rows would decide.
     It knows nothing of a shift of the data. `fit_report_.notes` gives weights, scores and the
     reason in words.
@@ -77,7 +81,7 @@ class AutoCalibrator(Calibrator):
             form of a method behind a colon (``isotonic:one-vs-rest``). Methods that refuse the
             rows, or need more than logits, are left out and named in the report. ``"usual"`` is the
             six, or of two classes and top labels temperature, platt, beta, quadratic and venn-abers
-            (either class may be the positive one).
+            (either class may be the positive one), of scores the same without temperature.
         rule: ``"average"``; or one candidate, the one of the ``"lowest"`` loss or the
             ``"simplest"`` that is within one standard error of it, see
             `calibrant.posthoc.model_selection.choose`.
@@ -120,6 +124,7 @@ class AutoCalibrator(Calibrator):
     keeps_prediction: ClassVar[bool] = cast(bool, AllParts(False))
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
+    fits_scores: ClassVar[bool] = True
     part_names: ClassVar[tuple[str, ...]] = ("steps_",)
 
     candidates: str | Sequence[str] = USUAL
@@ -170,26 +175,27 @@ class AutoCalibrator(Calibrator):
         return own + len(self.averaged_) - 1
 
     def _fit(self, predictions: Predictions) -> FitReport:
-        chains, left_out = self._chains()
+        fallback = FALLBACK_OF_SCORES if self.kind_ == "score" else FALLBACK
+        chains, left_out = self._chains(fallback)
         if self.candidates == USUAL and self.n_classes_ == 2:
             predictions = predictions.as_binary()  # of two classes either may be the event
         if reason := model_selection.too_few(predictions):
-            note = f"took {FALLBACK} without a contest: {reason}"
-            return self._keep({FALLBACK: 1.0}, {}, predictions, predictions, (note,))
+            note = f"took {fallback} without a contest: {reason}"
+            return self._keep({fallback: 1.0}, {}, predictions, predictions, (note,))
         folds, some = self._folds(predictions), model_selection.some_rows(predictions, self.seed)
         contest = CrossValidation(some, folds, self._repeats(some.n), self.loss, self.seed)
         hopeless = HOPELESS if model_selection.many(predictions) else np.inf
         named = {*chains, *left_out}
-        trials = model_selection.trials_of(contest, chains, left_out, hopeless)
+        trials = model_selection.trials_of(contest, chains, left_out, hopeless, fallback)
         entered = {name: trials[name] for name in chains if name in trials}
         how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
         averages = self.rule == "average"
-        ranking = choose(entered, folds, FALLBACK, "simplest" if averages else self.rule)
+        ranking = choose(entered, folds, fallback, "simplest" if averages else self.rule)
         if not averages:
             weights, note = {ranking.chosen: 1.0}, ranking.sentence(self.loss, how)
         else:
-            weights = weights_by_likelihood(entered, folds, FALLBACK)
-            note = sentence_of_weights(weights, entered, self.loss, how, FALLBACK)
+            weights = weights_by_likelihood(entered, folds, fallback)
+            note = sentence_of_weights(weights, entered, self.loss, how, fallback)
         notes = (note, ranking.all_scores(self.loss))
         notes += tuple(f"left out {n}: {why}" for n, why in left_out.items() if n in named)
         if some is not predictions:
@@ -230,9 +236,11 @@ class AutoCalibrator(Calibrator):
     def _repeats(self, rows: int) -> int:
         return self.repeats or int(np.clip(-(-ROWS_OVER_REPEATS // rows), 1, MOST_REPEATS))
 
-    def _chains(self) -> tuple[list[str], dict[str, str]]:
+    def _chains(self, fallback: str) -> tuple[list[str], dict[str, str]]:
         """Return the chains that take part, and why others that were named don't."""
         usual = DEFAULT_CANDIDATES if self.n_classes_ > 2 else CANDIDATES_OF_EVENTS
+        if self.kind_ == "score":
+            usual = CANDIDATES_OF_SCORES
         named: Any = usual if self.candidates == USUAL else self.candidates
         if not isinstance(named, Sequence):
             raise InputError(
@@ -241,7 +249,7 @@ class AutoCalibrator(Calibrator):
             )
         names = names_in(cast(Sequence[object], named))
         return model_selection.entrants(
-            names, same_prediction=self.same_prediction, judge=self.method
+            names, same_prediction=self.same_prediction, judge=self.method, fallback=fallback
         )
 
     def transform(

@@ -19,9 +19,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arguments import check_arguments
-from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, namespace, to_numpy
-from calibrant.core.checks import check_labels, warn_of_probabilities
-from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
+from calibrant.core.arrays import (
+    Array,
+    FloatArray,
+    IntArray,
+    as_array,
+    namespace,
+    to_numpy,
+    working_dtype,
+)
+from calibrant.core.checks import (
+    check_labels,
+    check_numbers,
+    check_shape,
+    warn_of_probabilities,
+)
+from calibrant.core.errors import (
+    InputError,
+    NotApplicableError,
+    PredictionsError,
+)
 from calibrant.core.fit_report import FitReport
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
@@ -33,12 +50,14 @@ from calibrant.posthoc.needs import (
     checked_features,
     fitted_form,
     lacking,
+    placing_of,
     refuse_masks,
     rows_for,
     with_copies_together,
+    rows_of_event,
 )
 from calibrant.posthoc.state import Estimator, FittedKind, save
-from calibrant.predictions.binary import BinaryKind, two_columns
+from calibrant.predictions.binary import BinaryKind, as_logits, two_columns
 from calibrant.predictions.names import are_words, listed, numbered
 from calibrant.predictions.predictions import Predictions
 
@@ -85,7 +104,9 @@ class Calibrator(Estimator):
                 (N,) log odds or probabilities of the positive class, where `kind` says which.
             labels: (N,) true labels in [0, K), or names that a table of logits has for its columns.
             features: (N, D) penultimate features, for methods that need them.
-            kind: what they are: ``"logits"``, which (N, K) are for None, or ``"probs"``.
+            kind: what they are: ``"logits"``, which (N, K) are for None, or ``"probs"``; or
+                ``"score"`` of (N,) that are no probabilities, with `labels` that say which rows are
+                right, 0 and 1.
             head: the network's last layer (`calibrant.predictions.Head`), for methods that need it.
             reference: (M, D) features of other rows, for methods that measure distances to them.
             sample_weight, clusters: as `evaluate` takes them; folds keep clusters whole.
@@ -101,7 +122,9 @@ class Calibrator(Estimator):
             raise PredictionsError("fit needs the true labels of all rows, got None")
         own = check_kind(kind or "logits")
         more: dict[str, Any] = {"sample_weight": sample_weight, "clusters": clusters}
-        if kind is not None and np.ndim(scores) == 1:
+        if own == "score":
+            rows = Predictions.from_scores(scores, labels, **more)
+        elif kind is not None and np.ndim(scores) == 1:
             one: BinaryKind = "prob" if own == "probs" else "logit"
             rows = Predictions.from_binary(scores, labels, kind=one, features=features, **more)
             rows = replace(rows, head=head, reference=reference)
@@ -167,7 +190,7 @@ class Calibrator(Estimator):
 
     def _fit_memory(self, predictions: Predictions) -> None:
         self.called_ = None
-        self.class_names_ = None if predictions.kind == "toplabel" else predictions.class_names
+        self.class_names_ = None if predictions.top_only else predictions.class_names
         rows = self._prepared(predictions)
         copies_found = None
         if self.cross_validates and predictions.kind == "logits":
@@ -188,7 +211,7 @@ class Calibrator(Estimator):
         return False
 
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:
-        report = self._fit_sums(work)
+        report = None if work.shards.kind == "score" else self._fit_sums(work)
         if report is None:
             rows, note = work.sampled(self.sample_rows, sample, seed)
             self.fit_predictions(rows)._note(note)
@@ -214,11 +237,12 @@ class Calibrator(Estimator):
             raise PredictionsError(f"method '{self.method}' can't be fitted: {reason}")
         check_arguments(self)
         predictions = rows_for(self, predictions)
-        rows = predictions.as_correctness().as_logits()
+        self.placing_ = placing_of(predictions) if predictions.kind == "score" else None
+        rows = rows_of_event(self, predictions)
         if not self.fits_masked:
             refuse_masks(self, rows.scores)
         self.n_classes_, self.form_ = int(rows.scores.shape[1]), fitted_form(predictions)
-        self.kind_ = "logits" if predictions.kind == "logits" else "probs"
+        self.kind_ = "probs" if predictions.kind == "toplabel" else predictions.kind
         return rows
 
     def lacks(self, predictions: Predictions, *, to_apply: bool = False) -> str | None:
@@ -241,7 +265,7 @@ class Calibrator(Estimator):
                 gives (K,).
             features: (N, D), for methods that need them.
             kind: what the scores are, ``"logits"`` or ``"probs"``, where they aren't what it was
-                fitted to (`kind_`).
+                fitted to (`kind_`). What was fitted to a ``"score"`` takes nothing else.
 
         Raises:
             NotFittedError: `fit` has not been called.
@@ -268,7 +292,15 @@ class Calibrator(Estimator):
         """Return (N, K) logits, features beside them, and whether it was a single row."""
         refuse_tracing(scores)
         self.check_fitted()
-        own, rows, single = check_kind(kind or self.kind_), as_array(scores), False
+        own, rows, single = check_kind(kind or self.kind_, self.kind_), as_array(scores), False
+        if own == "score":
+            if tuple(rows.shape[1:]) == (1,):
+                rows = rows[:, 0]
+            check_shape(tuple(rows.shape), "score", "predict_proba")
+            check_numbers(rows, "score", "predict_proba")
+            rows = namespace(rows).astype(rows, working_dtype(rows), copy=False)
+            logits = as_logits(namespace(rows), rows, "score", self.placing_)
+            return logits, checked_features(self, features, int(rows.shape[0])), False
         if self.form_ != "rows" and (len(rows.shape) == 1 or tuple(rows.shape[1:]) == (1,)):
             rows = two_columns(rows, "prob" if own == "probs" else "logit", "predict_proba")
         elif len(rows.shape) == 1 and rows.shape[0] == self.n_classes_:
@@ -387,10 +419,9 @@ class Calibrator(Estimator):
         reason = self.lacks(predictions, to_apply=True)
         if reason is not None:
             raise PredictionsError(f"method '{self.method}' can't be applied: {reason}")
-        probs = self.predict_proba(
-            predictions.as_correctness().logits, predictions.features, kind="logits"
-        )
-        return predictions.recalibrated(probs)
+        logits = rows_of_event(self, predictions).logits
+        features = checked_features(self, predictions.features, predictions.n)
+        return predictions.recalibrated(self._probabilities(self._checked(logits), features))
 
     def predict_confidence(
         self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None
@@ -482,6 +513,7 @@ class Calibrator(Estimator):
         """Return a calibrator of the same arguments and parts that has learnt nothing."""
         other = type(self)(**self.get_params())
         other.n_classes_, other.form_, other.kind_ = self.n_classes_, self.form_, self.kind_
+        other.placing_ = self.placing_
         other.restore_parts({name: part.bare() for name, part in self.parts().items()})
         return other
 
@@ -586,7 +618,7 @@ class Calibrator(Estimator):
         return to_onnx(
             self,
             path,
-            GraphOptions(kind or self.kind_, dtype, level, masks),
+            GraphOptions(kind, dtype, level, masks),
             class_names=class_names,
             behind=Behind.of(behind, output, features_output),
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from copy import copy
 from os import fspath
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import CalibratorFileError
 from calibrant.core.fit_report import FitReport
 from calibrant.files.atomic import StrPath
+from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator
-from calibrant.posthoc.needs import FORMS
+from calibrant.posthoc.needs import FORMS, checked_features
 from calibrant.posthoc.per_label import PerLabel
 from calibrant.posthoc.registry import METHODS
-from calibrant.posthoc.state import FORMAT, misfit
+from calibrant.posthoc.state import FORMAT, LARGEST, FittedKind, misfit
 
 # How far the sum of a row of probabilities may be from 1.
 TOLERANCE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 1e-5}
@@ -57,7 +58,9 @@ def fault_of(calibrator: Calibrator) -> str | None:
     for dtype, tolerance in TOLERANCE.items():
         given = None if features is None else features.astype(dtype)
         with np.errstate(all="ignore"):
-            probs = tried.predict_proba(rows.astype(dtype), given, kind="logits")
+            known = checked_features(tried, given, len(rows))
+            learnt = tried.map_arrays()
+            probs = apply_map(tried.transform, rows.astype(dtype), known, learnt, tried.widest())
             fault = _fault(np.asarray(probs), rows.shape, tolerance)
         if fault is not None:
             return fault
@@ -166,8 +169,10 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         if form not in FORMS or (form != "rows" and n_classes != 2):
             raise ValueError(f"form '{form}' of {n_classes} classes")
         kind = header.get("kind", "logits")
-        if kind not in ("logits", "probs"):
+        if kind not in get_args(FittedKind) or (kind == "score" and form != "toplabel"):
             raise ValueError(f"kind '{kind}'")
+        kind = cast(FittedKind, kind)
+        placing = _placing_in(header) if kind == "score" else None
         names = _names_in(header, n_classes)
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
@@ -209,11 +214,20 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         parts[name] = _rebuilt(inner, of_part, source)
     try:
         calibrator.form_, calibrator.kind_, calibrator.class_names_ = form, kind, names
+        calibrator.placing_ = placing
         calibrator.called_ = names if header.get("predicts") == "names" else None
         calibrator.restore_parts(parts)
         return calibrator.restore(own, n_classes, fit_report)
     except Exception as error:  # a plug-in's may make more of arrays than to keep them
         raise CalibratorFileError(f"{_unfit(calibrator, n_classes, source)} ({error})") from error
+
+
+def _placing_in(header: dict[str, str]) -> tuple[float, float]:
+    """Return where a calibrator puts scores; `KeyError` or `ValueError` if that isn't said."""
+    place, unit = (float(number) for number in json.loads(header["placing"]))
+    if not (abs(place) <= LARGEST and 1 / LARGEST <= unit <= LARGEST):
+        raise ValueError(f"a place of scores of {place:g} and a unit of {unit:g}")
+    return place, unit
 
 
 def _names_in(header: dict[str, str], n_classes: int) -> tuple[str, ...] | None:

@@ -52,6 +52,7 @@ class LogOddsMap(Calibrator):
     keeps_prediction: ClassVar[bool] = cast(bool, _KeepsBeyondTwoClasses())
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
+    fits_scores: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
 
     weights_: FloatArray = learnt("p")

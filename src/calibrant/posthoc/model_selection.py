@@ -24,6 +24,7 @@ from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
 FALLBACK = "temperature"
+FALLBACK_OF_SCORES = "platt"
 # Between a candidate and the form that it is to have.
 OF_FORM = ":"
 # With fewer rows, or fewer wrong or right ones among them, there is nothing to choose by.
@@ -70,7 +71,7 @@ def with_prefixes(chains: Collection[str]) -> list[str]:
 
 
 def entrants(
-    names: Sequence[str], *, same_prediction: bool, judge: str
+    names: Sequence[str], *, same_prediction: bool, judge: str, fallback: str = FALLBACK
 ) -> tuple[list[str], dict[str, str]]:
     """Return the chains that take part, and why others that were named don't.
 
@@ -78,8 +79,9 @@ def entrants(
         names: of chains.
         same_prediction: leave out what may change the predicted class.
         judge: the method that holds the contest, which can't enter.
+        fallback: what takes part in any case.
     """
-    chains, left_out = [FALLBACK], dict[str, str]()
+    chains, left_out = [fallback], dict[str, str]()
     for text in names:
         steps = [name.strip() for name in text.split("+") if name.strip()]
         name = "+".join(steps)
@@ -88,6 +90,8 @@ def entrants(
         kinds = [make_step(step) for step in steps]
         if any(kind.needs for kind in kinds):
             left_out[name] = "it needs more than logits"
+        elif fallback == FALLBACK_OF_SCORES and kinds and not kinds[0].fits_scores:
+            left_out[name] = "it needs a probability, and a score is none"
         elif same_prediction and not all(kind.keeps_prediction for kind in kinds):
             left_out[name] = "it may change the predicted class"
         elif name and name not in chains:
@@ -96,7 +100,11 @@ def entrants(
 
 
 def trials_of(
-    contest: CrossValidation, chains: list[str], left_out: dict[str, str], hopeless: float
+    contest: CrossValidation,
+    chains: list[str],
+    left_out: dict[str, str],
+    hopeless: float,
+    fallback: str = FALLBACK,
 ) -> dict[str, Trial]:
     """Return the trials of all chains and what they begin with, less those that are left out.
 
@@ -111,10 +119,10 @@ def trials_of(
             left_out[name] = left_out[before]
             continue
         if before in trials and "+" not in before:
-            own, base = trials[before].losses, trials[FALLBACK].losses
+            own, base = trials[before].losses, trials[fallback].losses
             gap = difference_of_losses(own, base, contest.folds, trials[before].worth)
             if gap.value > hopeless * gap.error:
-                left_out[name] = f"{before} alone is clearly worse than {FALLBACK}"
+                left_out[name] = f"{before} alone is clearly worse than {fallback}"
                 continue
         behind = any(parted(other)[0] == name for other in every)
         try:

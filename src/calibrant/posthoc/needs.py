@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from calibrant.core.arrays import Array, IntArray, as_array, masked_classes, row_chunks, to_numpy
+from calibrant.core.arrays import (
+    Array,
+    IntArray,
+    as_array,
+    masked_classes,
+    namespace,
+    row_chunks,
+    to_numpy,
+)
 from calibrant.core.checks import check_features
-from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
-from calibrant.core.weights import are_counts
+from calibrant.core.errors import (
+    InputError,
+    NotApplicableError,
+    NotIdentifiedWarning,
+    PredictionsError,
+    warn_caller,
+)
+from calibrant.core.weights import are_counts, mean
 from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
+from calibrant.predictions.binary import as_logits
 from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
 
@@ -20,6 +35,9 @@ FORMS: dict[FittedForm, str] = {
     "binary": "one score a row",
     "toplabel": "the confidence of the predicted label alone",
 }
+SCORES = "scores that are no probabilities"
+# Scores lie at most so many units from their mean, lest probabilities beyond 1 - 1e-16 are one.
+FARTHEST = 20.0
 # What a method may need besides logits and labels: what that is, and the keys that hold it.
 NEEDS = {
     "features": ("features of shape (N, D)", "'features'"),
@@ -109,6 +127,11 @@ def copies_of_rows(rows: Predictions) -> tuple[IntArray | None, int]:
 
 def lacking(estimator: Estimator, predictions: Predictions, *, to_apply: bool) -> str | None:
     """Return what `predictions` lack of what `estimator` needs, as a clause; see `lacks`."""
+    if predictions.kind == "score" and not (estimator.fits_scores and estimator.fits_top_label):
+        return (
+            f"{predictions.source} holds {SCORES}; platt, beta, isotonic, histogram and auto make "
+            "probabilities of them"
+        )
     if predictions.kind == "toplabel" and not estimator.fits_top_label:
         return (
             f"it needs a score for every class, and {predictions.source} has only the "
@@ -121,6 +144,11 @@ def lacking(estimator: Estimator, predictions: Predictions, *, to_apply: bool) -
             return f"it needs {what}, and {predictions.source} has no {keys}"
     form = fitted_form(predictions)
     fitted = hasattr(estimator, "fit_report_")
+    scores = [kind == "score" for kind in (estimator.kind_, predictions.kind)]
+    if to_apply and fitted and scores[0] != scores[1]:
+        forms = zip(scores, (estimator.form_, form), strict=True)
+        was, holds = (SCORES if score else FORMS[one] for score, one in forms)
+        return f"it was fitted to {was}, and {predictions.source} holds {holds}"
     if to_apply and fitted and form != estimator.form_ and "toplabel" in (form, estimator.form_):
         return (
             f"it was fitted to {FORMS[estimator.form_]}, and {predictions.source} holds "
@@ -161,7 +189,7 @@ def checked_features(estimator: Estimator, features: Array | None, rows: int) ->
 
 def fitted_form(predictions: Predictions) -> FittedForm:
     """Return what a calibrator that is fitted to `predictions` is about."""
-    if predictions.kind == "toplabel":
+    if predictions.top_only:
         return "toplabel"
     return "binary" if predictions.binary else "rows"
 
@@ -175,8 +203,54 @@ def refuse_masks(estimator: Estimator, logits: Array) -> None:
             )
 
 
-def check_kind(kind: FittedKind) -> FittedKind:
-    """Return what scores are said to be; raise `InputError` for an unknown word."""
-    if kind not in ("logits", "probs"):
-        raise InputError(f"kind must be one of logits, probs, not {kind!r}")
+def check_kind(kind: FittedKind, fitted: FittedKind | None = None) -> FittedKind:
+    """Return what scores are said to be.
+
+    Raises:
+        InputError: an unknown word, or scores where it was `fitted` to something else, or the other
+            way round.
+    """
+    if kind not in get_args(FittedKind):
+        raise InputError(f"kind must be one of {', '.join(get_args(FittedKind))}, not {kind!r}")
+    if fitted is not None and (kind == "score") != (fitted == "score"):
+        raise InputError(f"kind is '{kind}', but the calibrator was fitted to {fitted}")
     return kind
+
+
+def rows_of_event(estimator: Estimator, predictions: Predictions) -> Predictions:
+    """Return logits: of rows of one number those of "the predicted label is right".
+
+    Scores are put on the scale of log odds as `estimator` has learnt to (`placing_`).
+    """
+    if predictions.kind != "score":
+        return predictions.as_correctness().as_logits()
+    scores = predictions.scores
+    return predictions.as_correctness(
+        as_logits(namespace(scores), scores, "score", estimator.placing_)
+    )
+
+
+def placing_of(predictions: Predictions) -> tuple[float, float]:
+    """Return the mean of scores and their unit, which puts them on the scale of log odds.
+
+    That is their standard deviation, or more where some lie very far out. Where they don't rank
+    right rows above wrong ones, it warns.
+    """
+    scores, weights = np.asarray(predictions.scores), predictions.weights
+    middle = mean(scores, weights)
+    spread = np.sqrt(mean((scores - middle) ** 2, weights))
+    farthest = float(np.abs(scores - middle).max())
+    right = predictions.predicted == predictions.labels
+    count = np.ones(len(scores)) if weights is None else weights
+    _, rank = np.unique(scores, return_inverse=True)
+    if right.any() and not right.all():
+        of_right, of_all = (float(np.average(rank, weights=count * r)) for r in (right, 1))
+        if of_right < of_all:
+            warn_caller(
+                NotIdentifiedWarning(
+                    f"{predictions.source}: rows of higher scores are right less often; of a "
+                    "number that is low where the prediction is sure, such as a loss, give minus it"
+                )
+            )
+    unit = max(float(spread), farthest / FARTHEST)
+    return float(middle), unit or 1.0

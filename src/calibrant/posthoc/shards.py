@@ -38,6 +38,7 @@ from calibrant.files.opening import (
 )
 from calibrant.files.options import ReadOptions
 from calibrant.files.reading import PredictionFile
+from calibrant.files.schema import TOP_ONLY
 from calibrant.files.writing import written_as
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
@@ -89,7 +90,7 @@ class ShardWork:
     @property
     def scores_of_classes(self) -> bool:
         """Whether rows have a score for every class, and aren't about one event."""
-        return self.shards.kind != "toplabel" and not self.shards.binary
+        return self.shards.kind not in TOP_ONLY and not self.shards.binary
 
     @property
     def rows(self) -> int:
@@ -207,7 +208,7 @@ def apply_to(task: Task[str], calibrator: Any) -> int:
 
 def _key_of(shard: Shard) -> str:
     """Return the key of a shard's calibrated scores."""
-    if shard.kind == "toplabel":
+    if shard.kind in TOP_ONLY:
         return "confidence"
     return "prob" if shard.kind in ("binary", "prob", "logit") else "probs"
 

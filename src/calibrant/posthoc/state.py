@@ -27,7 +27,7 @@ from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.facts import Facts
 
 FittedForm = Literal["rows", "binary", "toplabel"]
-FittedKind = Literal["logits", "probs"]
+FittedKind = Literal["logits", "probs", "score"]
 # Of so many rows SMART's fit costs less than 1e-5 in NLL.
 SAMPLE_ROWS = 2_000_000
 
@@ -139,6 +139,8 @@ class Estimator(ABC):
             keeps probability 0 and changes nothing for the others.
         fits_top_label: whether it can be fitted to the top-label form, which has no scores of the
             other classes: to "is the predicted label right?" by its confidence.
+        fits_scores: whether it can be fitted to scores that are no probabilities: not
+            if it takes log odds of 0 for an even chance.
         part_names: learnt attributes that are fitted estimators themselves; a file holds them with
             their own method and arguments.
 
@@ -149,8 +151,10 @@ class Estimator(ABC):
         called_: the same if `fit` was told the truth by names, which `predict` then returns.
         form_: what it was fitted to: ``"rows"`` of scores of classes, ``"binary"`` ones of the
             positive class, or the confidence in a ``"toplabel"``.
-        kind_: whether these were ``"logits"`` (log odds) or ``"probs"``; what is given to it
-            afterwards is taken for the same.
+        kind_: whether these were ``"logits"`` (log odds), ``"probs"`` or a ``"score"``; what is
+            given to it afterwards is taken for the same.
+        placing_: where it puts a score: mean m and unit u of those that it was fitted to, of which
+            (s - m) / u takes the place of log odds; None of other kinds.
         fit_report_: what the fit did.
     """
 
@@ -160,6 +164,7 @@ class Estimator(ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     fits_masked: ClassVar[bool] = False
     fits_top_label: ClassVar[bool] = False
+    fits_scores: ClassVar[bool] = False
     weighs: ClassVar[bool] = False
     sample_rows: ClassVar[int] = SAMPLE_ROWS
     part_names: ClassVar[tuple[str, ...]] = ()
@@ -169,6 +174,7 @@ class Estimator(ABC):
     called_: tuple[str, ...] | None = field(default=None, init=False, repr=False)
     form_: FittedForm = field(default="rows", init=False, repr=False)
     kind_: FittedKind = field(default="logits", init=False, repr=False)
+    placing_: tuple[float, float] | None = field(default=None, init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
 
     @property
@@ -323,6 +329,8 @@ def _described(calibrator: Estimator) -> dict[str, str]:
         "arguments": json.dumps(calibrator.get_params(), default=lambda number: number.item()),
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
     }
+    if calibrator.placing_ is not None:
+        described["placing"] = json.dumps(calibrator.placing_)
     if calibrator.class_names_ is not None:
         described["class_names"] = json.dumps(calibrator.class_names_)
         described["predicts"] = "numbers" if calibrator.called_ is None else "names"

@@ -26,6 +26,7 @@ BINARY_KINDS: tuple[BinaryKind, ...] = ("prob", "logit")
 ClassNames = tuple[str, ...]
 # A message lists no more labels than this.
 LISTED = 5
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
@@ -63,6 +64,32 @@ def two_columns(scores: Array, kind: BinaryKind, source: str) -> Array:
             f"{float(wide[row])}; name it 'logit' (kind='logit') if these are log odds"
         )
     return xp.stack([1 - wide, wide], axis=1)
+
+
+def as_logits(
+    xp: Any, scores: Array, kind: str, placing: tuple[float, float] | None = None
+) -> Array:
+    """Return the (N, K) logits that scores stand for, (N, 2) of one score a row.
+
+    A pure function of arrays, so that an exported map reads what the calibrator does.
+
+    Args:
+        xp: array namespace of the scores, which are floats.
+        scores: (N, K) logits or probabilities, or (N,) of them or of scores.
+        kind: ``"logits"``, ``"probs"`` or ``"score"``.
+        placing: (m, u) of scores s, of which (s - m) / u are taken for log odds.
+    """
+    if kind == "score":
+        assert placing is not None
+        place, unit = placing
+        wide = (xp.astype(scores, xp.float64) - place) / unit
+        scores = xp.astype(wide, scores.dtype)
+    if len(scores.shape) == 1:
+        other = 1 - scores if kind == "probs" else xp.zeros_like(scores)
+        scores = xp.stack([other, scores], axis=1)
+    if kind == "probs":
+        scores = xp.log(xp.clip(scores, SMALLEST_PROBABILITY, None))
+    return scores
 
 
 def check_one_score(shape: tuple[int, ...], kind: str, source: str) -> None:

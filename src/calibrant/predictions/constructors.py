@@ -12,19 +12,35 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, namespace, working_dtype
+from calibrant.core.arrays import (
+    Array,
+    FloatArray,
+    IntArray,
+    as_array,
+    namespace,
+    to_numpy,
+    working_dtype,
+)
 from calibrant.core.checks import (
     check_confidence,
     check_features,
     check_labels,
+    check_numbers,
     check_reference,
     check_scores,
+    check_shape,
     check_unmasked,
     warn_of_probabilities,
 )
 from calibrant.core.errors import PredictionsError
 from calibrant.core.weights import check_clusters, check_weights
-from calibrant.predictions.binary import BinaryKind, binary_labels, two_columns, two_names
+from calibrant.predictions.binary import (
+    SMALLEST_PROBABILITY,
+    BinaryKind,
+    binary_labels,
+    two_columns,
+    two_names,
+)
 from calibrant.predictions.grids import (
     IGNORE_INDEX,
     Grid,
@@ -36,8 +52,9 @@ from calibrant.predictions.last_layer import Head, as_head, check_head, check_he
 from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
 from calibrant.predictions.origin import Origin
 
-ScoreKind = Literal["logits", "probs", "toplabel"]
-SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+ScoreKind = Literal["logits", "probs", "toplabel", "score"]
+# What a calibrator learns of scores has to be a number of float32 too.
+LARGEST_SCORE = 1e35
 
 
 def log_of(probs: Array) -> Array:
@@ -73,6 +90,11 @@ class RowTable:
     def n(self) -> int:
         """Number of rows."""
         return int(self.scores.shape[0])
+
+    @property
+    def top_only(self) -> bool:
+        """Whether a row has one number, about its predicted label, and none for other classes."""
+        return self.kind in ("toplabel", "score")
 
     # Parameters: each is an array of its own, of which most callers give two.
     @classmethod
@@ -215,22 +237,82 @@ class RowTable:
             <Predictions 'confidence': 2 rows, toplabel>
         """
         values = check_confidence(confidence, source)
+        if correct is None and predicted is None:
+            raise PredictionsError(
+                f"{source}: confidences need the predicted labels, or which of them are correct"
+            )
+        rows = cls("toplabel", values, None, source=source)._about(predicted, labels, correct)
+        return rows._weighing(sample_weight, clusters)
+
+    # Parameters: as for `from_logits`.
+    @classmethod
+    def from_scores(
+        cls,
+        scores: Array,
+        correct: Array | None = None,
+        source: str = "scores",
+        *,
+        predicted: Array | None = None,
+        labels: Array | None = None,
+        sample_weight: Array | None = None,
+        clusters: Array | None = None,
+    ) -> Self:
+        """Wrap (N,) scores that are no probabilities: higher where a prediction is likelier right.
+
+        Any real numbers: a margin, a mean log-probability of tokens, what a judge gave from 1 to 5.
+        They only rank the rows. A calibrator that is fitted to them makes probabilities of them.
+
+        Args:
+            scores: (N,) real numbers; of a loss or a perplexity give minus it.
+            correct: (N,) whether each prediction is right, 0 and 1 or truth values; None where
+                nobody knows.
+            source: what error messages call the rows.
+            predicted: (N,) predicted labels and labels: (N,) true ones, in place of `correct`.
+            labels: see `predicted`.
+            sample_weight: see `from_logits`.
+            clusters: see `from_logits`.
+
+        Raises:
+            PredictionsError: other shapes, or scores that aren't finite.
+
+        Examples:
+            >>> import calibrant as cb
+            >>> rows = cb.Predictions.from_scores([-3.5, 12.0, 4.0, 8.0], [0, 1, 0, 1])
+            >>> rows
+            <Predictions 'scores': 4 rows, score>
+            >>> after = cb.posthoc.PlattScaling().fit_predictions(rows).apply_predictions(rows)
+            >>> after.kind, after.scores.round(2)
+            ('toplabel', array([0.18, 0.76, 0.45, 0.61]))
+        """
+        values = to_numpy(as_array(scores))
+        check_shape(values.shape, "score", source)
+        check_numbers(values, "score", source)
+        if np.abs(values).max() > LARGEST_SCORE:
+            raise PredictionsError(f"{source}: 'score' must not lie beyond {LARGEST_SCORE:g}")
+        if correct is None and predicted is None:
+            if labels is not None:
+                raise PredictionsError(
+                    f"{source}: true labels don't say which scores belong to right predictions "
+                    "without the predicted ones; give both, or what is correct"
+                )
+            predicted = np.ones(len(values), dtype=np.int64)
+        rows = cls("score", values.astype(np.float64), None, source=source)
+        return rows._about(predicted, labels, correct)._weighing(sample_weight, clusters)
+
+    def _about(self, predicted: Any, labels: Any, correct: Any) -> Self:
+        """Return rows of one number each with the labels that it is about, checked."""
+        n, source = self.n, self.source
         if correct is not None:
             if predicted is not None or labels is not None:
                 raise PredictionsError(
                     f"{source}: either predicted and true labels are given, or what is correct"
                 )
-            right = binary_labels(correct, len(values), source)[0]
-            predicted, labels = np.ones_like(right), right
-        if predicted is None:
-            raise PredictionsError(
-                f"{source}: confidences need the predicted labels, or which of them are correct"
-            )
+            labels = binary_labels(correct, n, source)[0]
+            predicted = np.ones_like(labels)
         predicted, labels, names = numbered_pair(predicted, labels, source)
-        truth = None if labels is None else check_labels(labels, len(values), None, source)
-        said = check_labels(predicted, len(values), None, source, key="predicted labels")
-        rows = cls("toplabel", values, truth, said, source=source, class_names=names)
-        return rows._weighing(sample_weight, clusters)
+        truth = None if labels is None else check_labels(labels, n, None, source)
+        said = check_labels(predicted, n, None, source, key="predicted labels")
+        return replace(self, known_labels=truth, predicted=said, class_names=names)
 
     # Parameters: as for `from_logits`.
     @classmethod

@@ -37,7 +37,7 @@ def joined(parts: Sequence[Part], source: str | None = None) -> Part:
         source = first.source if len(parts) == 1 else f"{first.source} and {others}"
     for part in parts[1:]:
         _check_alike(first, part)
-    parts = _renumbered(parts) if first.kind == "toplabel" else parts
+    parts = _renumbered(parts) if first.top_only else parts
 
     def together(name: str) -> Any:
         arrays = [getattr(part, name) for part in parts]
@@ -108,12 +108,16 @@ def _may_differ(
     """Return whether names of classes may differ between sets that are put together."""
     if part.binary:  # 1 is the positive class, whether it has a name or not
         return here is None or there is None
-    return part.kind == "toplabel" and here is not None and there is not None
+    return part.top_only and here is not None and there is not None
 
 
 def form_of(rows: RowTable) -> str:
     """Return what a set of rows holds, as messages name it."""
-    of = {"logits": "logits of classes", "probs": "probabilities of classes"}
+    of = {
+        "logits": "logits of classes",
+        "probs": "probabilities of classes",
+        "score": "scores of predicted labels",
+    }
     if rows.label_names is not None:
         what = "log odds" if rows.kind == "logits" else "probabilities"
         return f"{what} of many labels"

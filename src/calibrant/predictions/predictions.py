@@ -1,12 +1,14 @@
 """What a model said and what was true: the input of everything else.
 
-A `Predictions` holds one of three kinds of score, because the caller said which; nothing is ever
+A `Predictions` holds one of four kinds of score, because the caller said which; nothing is ever
 guessed from the numbers:
 
 - ``"logits"``: (N, K) real numbers, softmax of a row is its probabilities; -inf masks a class that
   the row can't be;
 - ``"probs"``: (N, K) rows that sum to 1;
-- ``"toplabel"``: (N,) confidence in one predicted label per row.
+- ``"toplabel"``: (N,) confidence in one predicted label per row;
+- ``"score"``: (N,) real number that is higher where the predicted label is likelier right. It is no
+  probability, and nothing takes it for one before a calibrator was fitted to it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from calibrant.predictions.joining import joined
 from calibrant.predictions.rows import RowSummary, margins_of, softmax, summarize
 from calibrant.predictions.temperature import TemperatureFit, fit_temperature
 
-__all__ = ["SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]
+__all__ = ["NO_PROBABILITY", "SMALLEST_PROBABILITY", "Predictions", "ScoreKind"]
+
+NO_PROBABILITY = (
+    "needs a probability, and a score is none: fit a calibrator to it first (calibrant fit FILE "
+    "--are score --out FITTED, then calibrant apply), and take what that gives"
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,11 +44,11 @@ class Predictions(RowTable):
     """Scores of a classifier on N rows, mostly with true labels. Build with a `from_…` method.
 
     Attributes:
-        kind: what `scores` are: ``"logits"``, ``"probs"`` or ``"toplabel"``.
-        scores: (N, K) array of any array-API library, or (N,) confidences for ``"toplabel"``.
+        kind: what `scores` are: ``"logits"``, ``"probs"``, ``"toplabel"`` or ``"score"``.
+        scores: (N, K) array of any array-API library, or (N,) confidences or scores of others.
         known_labels: (N,) int64 true labels, or None; `labels` returns them or says that there are
             none.
-        predicted: (N,) int64 predicted labels, given for ``"toplabel"`` only.
+        predicted: (N,) int64 predicted labels, where scores are of the predicted label only.
         features: (N, D) penultimate features, or None.
         source: where the rows came from, named in every error message.
         head: the last layer, which makes the scores of the features, or None.
@@ -77,8 +84,8 @@ class Predictions(RowTable):
 
     @property
     def n_classes(self) -> int | None:
-        """Number of classes K, the width of the scores; None for the top-label form."""
-        return None if self.kind == "toplabel" else int(self.scores.shape[1])
+        """Number of classes K, the width of the scores; None where there is one number a row."""
+        return None if self.top_only else int(self.scores.shape[1])
 
     @property
     def form(self) -> str:
@@ -180,6 +187,8 @@ class Predictions(RowTable):
         return fit_temperature(self.summary)
 
     def _full_rows(self, what: str = "this") -> Array:
+        if self.kind == "score":
+            raise PredictionsError(f"{self.source}: {what} {NO_PROBABILITY}")
         if self.kind == "toplabel":
             raise PredictionsError(
                 f"{self.source}: {what} needs a score for every class, and the file holds only the "
@@ -195,7 +204,7 @@ class Predictions(RowTable):
         Raises:
             PredictionsError: there aren't two classes.
         """
-        width = None if self.kind == "toplabel" else int(self.scores.shape[1])
+        width = None if self.top_only else int(self.scores.shape[1])
         if width != 2:
             raise PredictionsError(
                 f"{self.source}: binary predictions have one score a row or two classes, and these "
@@ -225,18 +234,27 @@ class Predictions(RowTable):
         """What the positive class of binary predictions is called; "1" where it has no name."""
         return self.class_names[1] if self.class_names else "1"
 
-    def as_correctness(self) -> Self:
-        """Return the top-label form as binary predictions of "the predicted label is right".
+    def as_correctness(self, logits: Array | None = None) -> Self:
+        """Return rows of one number as binary predictions of "the predicted label is right".
 
-        Other forms come back as they are.
+        Forms with scores of classes come back as they are.
+
+        Args:
+            logits: (N, 2) of that event, in place of a score that is no probability.
+
+        Raises:
+            PredictionsError: there is such a score, and no logits.
         """
-        if self.kind != "toplabel":
+        if not self.top_only:
             return self
+        if self.kind == "score" and logits is None:
+            self._full_rows()
         right = None if self.known_labels is None else self.predicted == self.known_labels
+        probs = np.stack([1 - self.scores, self.scores], axis=1)
         return replace(
             self,
-            kind="probs",
-            scores=np.stack([1 - self.scores, self.scores], axis=1),
+            kind="probs" if logits is None else "logits",
+            scores=probs if logits is None else logits,
             known_labels=None if right is None else np.asarray(right).astype(np.int64),
             predicted=None,
             binary=True,
@@ -249,14 +267,16 @@ class Predictions(RowTable):
         The last layer makes other scores than these, so it doesn't stay.
 
         Args:
-            probs: (N, K) as a calibrator gave them for the logits of `as_correctness()` of these.
+            probs: (N, K) as a calibrator gave them for the logits of `as_correctness()` of these;
+                (N, 2) for rows of one number. Scores become confidences.
 
         Raises:
             PredictionsError: they are no probabilities.
         """
         check_scores(probs, "probs", self.source)
-        if self.kind == "toplabel":
-            return replace(self, scores=np.clip(like(probs[:, 1], self.scores), 0.0, 1.0))
+        if self.top_only:
+            scores = np.clip(like(probs[:, 1], self.scores), 0.0, 1.0)
+            return replace(self, kind="toplabel", scores=scores)
         return replace(self, kind="probs", scores=probs, head=None, reference=None)
 
     def of_label(self, label: int | str) -> Self:

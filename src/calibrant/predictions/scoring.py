@@ -78,7 +78,7 @@ class RowScores(TopScores):
 
 def score_rows(predictions: Predictions) -> RowScores:
     """Score predictions of any kind, in bounded memory, where their scores live."""
-    if predictions.kind == "toplabel":
+    if predictions.top_only:
         top = score_top(predictions)
         unknown = np.full(predictions.n, np.nan)
         return RowScores(
@@ -120,9 +120,15 @@ def score_top(predictions: Predictions) -> TopScores:
 
 
 def said_of_top(predictions: Predictions) -> tuple[FloatArray, IntArray]:
-    """Return the (n,) confidences and the (n,) predicted classes of rows, labelled or not."""
-    if predictions.kind == "toplabel":
+    """Return the (n,) confidences and the (n,) predicted classes of rows, labelled or not.
+
+    Of scores the confidences are numbers from 0 to 1 that rank alike, the same for each batch.
+    """
+    if predictions.top_only:
         assert predictions.predicted is not None
+        if predictions.kind == "score":
+            ranked = 1 / (1 + np.exp(-np.arcsinh(predictions.scores)))
+            return ranked, predictions.predicted
         return to_numpy(predictions.scores).astype(np.float64), predictions.predicted
     scores = predictions.scores
     xp, dtype = namespace(scores), working_dtype(scores)

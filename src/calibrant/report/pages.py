@@ -31,6 +31,7 @@ def page_of(result: Evaluation | Comparison, groups: GroupedEvaluation | None = 
     if isinstance(result, Comparison) and groups is None:
         return render(comparison_document(result), *comparison_words(result))
     if isinstance(result, Evaluation):
+        result.sample.refuse_ranks("a page")
         document = evaluation_document(result, groups)
         return render(document, heading(result), standing(result))
     what = "with groups" if groups is not None else f"of a {type(result).__name__}"

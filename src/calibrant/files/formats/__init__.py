@@ -4,7 +4,8 @@
 ``.npz .safetensors``     `logits` or `probs` (N, K), `labels` (N,), optional `features` (N, D),
 ``.pt .pth``              `head_weight` (K, D) with `head_bias` (K,), `reference_features` (M, D);
 ``.h5 .hdf5``             or `prob` or `logit` of the positive class with `labels`, each (N,);
-                          or `confidence`, `pred_label`, `true_label`, each (N,)
+                          or `confidence`, `pred_label`, `true_label`, each (N,), of which `score`
+                          may take the place of the first
 ``.csv .tsv .jsonl        columns `label` with `logit_0`, `logit_1`, ... or `prob_0`, ..., optional
 .ndjson .parquet .arrow`` `feature_0`, ...; or `label` with `prob` or `logit` of the positive
 ``.feather``, folders     class; or `true_label`, `pred_label`, `confidence`; or `confidence` with

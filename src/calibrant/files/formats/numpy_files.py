@@ -42,7 +42,7 @@ from calibrant.files.opening import (
 
 # Bytes that are read at once, so that an archive unpacks no more than these on the way.
 READ_AT_ONCE = 1 << 20
-SCORES = ("logits", "probs", "confidence", "prob", "logit")
+SCORES = ("logits", "probs", "confidence", "score", "prob", "logit")
 LABELS = ("labels", "label", "true_label")
 BESIDE_SCORES = (
     *LABELS,
@@ -301,7 +301,7 @@ class NpyWriter(RowWriter):
                 f"{self.where}: the name must end in {self.scores}.npy to hold {self.scores}"
             )
         prefix = stem.removesuffix(self.scores)
-        read_along = [] if self.scores == "confidence" else ["features", *OF_THE_NETWORK]
+        read_along = [] if self.scores in ("confidence", "score") else ["features", *OF_THE_NETWORK]
         read_along += ["weight"] + ([] if set(LABELS) & set(arrays) else [*LABELS])
         for key in (key for key in read_along if key not in arrays):
             stale = beside(self.where, f"{prefix}{key}.npy")

@@ -136,6 +136,7 @@ class ConfidenceMap(Calibrator):
     keeps_prediction: ClassVar[bool] = cast(bool, _KeepsTopLabel())
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
+    fits_scores: ClassVar[bool] = True
 
     @abstractmethod
     def shape(self) -> Steps | Lines:

@@ -53,8 +53,8 @@ from calibrant.posthoc.needs import (
     placing_of,
     refuse_masks,
     rows_for,
-    with_copies_together,
     rows_of_event,
+    with_copies_together,
 )
 from calibrant.posthoc.state import Estimator, FittedKind, save
 from calibrant.predictions.binary import BinaryKind, as_logits, two_columns

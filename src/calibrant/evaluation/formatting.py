@@ -14,6 +14,22 @@ from calibrant.metrics.metric_types import Metric
 SMALLEST_IN_FULL, ROUNDING = 1e-3, 1e-9
 # A legend lists no more metrics than this if it can list the others instead.
 MOST_TITLES = 6
+FLOOR = (
+    "Floor: what perfectly honest confidences would show on as many rows, on average; "
+    "floor 95 %: what they would stay below in 95 % of cases. A value up to that may be nothing "
+    "but noise."
+)
+# What forms are called in print, where that isn't the word of `--kind`.
+FORMS = {
+    "prob": "probability of the positive class",
+    "logit": "log odds of the positive class",
+    "toplabel": "confidence of the top label",
+    "score": "score of the top label, no probability",
+}
+RANKS = (
+    "these scores are no probabilities, so that there is no calibration to measure before a "
+    "calibrator is fitted to them (calibrant fit FILE --are score --out FITTED)"
+)
 
 
 def show(metric: Metric, value: float | None) -> str:

@@ -20,6 +20,9 @@ from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
 from calibrant.evaluation.formatting import (
+    FLOOR,
+    FORMS,
+    RANKS,
     in_percent,
     interval_of,
     percent,
@@ -43,22 +46,6 @@ State = Literal[
 
 # Where honest confidences show as much as this, that nothing was found says little.
 MUCH_NOISE = 0.05
-FLOOR = (
-    "Floor: what perfectly honest confidences would show on as many rows, on average; "
-    "floor 95 %: what they would stay below in 95 % of cases. A value up to that may be nothing "
-    "but noise."
-)
-# What forms are called in print, where that isn't the word of `--kind`.
-FORMS = {
-    "prob": "probability of the positive class",
-    "logit": "log odds of the positive class",
-    "toplabel": "confidence of the top label",
-    "score": "score of the top label, no probability",
-}
-RANKS = (
-    "these scores are no probabilities, so that there is no calibration to measure before a "
-    "calibrator is fitted to them (calibrant fit FILE --are score --out FITTED)"
-)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -26,13 +26,9 @@ from calibrant.core.arrays import (
     as_array,
     namespace,
     to_numpy,
-    working_dtype,
 )
 from calibrant.core.checks import (
     check_labels,
-    check_numbers,
-    check_shape,
-    warn_of_probabilities,
 )
 from calibrant.core.errors import (
     InputError,
@@ -46,19 +42,21 @@ from calibrant.core.weights import check_weights, mean
 from calibrant.files.atomic import StrPath
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
 from calibrant.posthoc.needs import (
+    check_classes,
     check_kind,
     checked_features,
     fitted_form,
     lacking,
     placing_of,
+    read_scores,
     refuse_masks,
     rows_for,
     rows_of_event,
     with_copies_together,
 )
 from calibrant.posthoc.state import Estimator, FittedKind, save
-from calibrant.predictions.binary import BinaryKind, as_logits, two_columns
-from calibrant.predictions.names import are_words, listed, numbered
+from calibrant.predictions.binary import BinaryKind
+from calibrant.predictions.names import are_words, numbered
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -289,29 +287,9 @@ class Calibrator(Estimator):
     def _read(
         self, scores: Array, features: Array | None, kind: FittedKind | None
     ) -> tuple[Array, Array | None, bool]:
-        """Return (N, K) logits, features beside them, and whether it was a single row."""
         refuse_tracing(scores)
         self.check_fitted()
-        own, rows, single = check_kind(kind or self.kind_, self.kind_), as_array(scores), False
-        if own == "score":
-            if tuple(rows.shape[1:]) == (1,):
-                rows = rows[:, 0]
-            check_shape(tuple(rows.shape), "score", "predict_proba")
-            check_numbers(rows, "score", "predict_proba")
-            rows = namespace(rows).astype(rows, working_dtype(rows), copy=False)
-            logits = as_logits(namespace(rows), rows, "score", self.placing_)
-            return logits, checked_features(self, features, int(rows.shape[0])), False
-        if self.form_ != "rows" and (len(rows.shape) == 1 or tuple(rows.shape[1:]) == (1,)):
-            rows = two_columns(rows, "prob" if own == "probs" else "logit", "predict_proba")
-        elif len(rows.shape) == 1 and rows.shape[0] == self.n_classes_:
-            single, rows = True, rows[None, :]
-            features = None if features is None else as_array(features)[None, ...]
-        self._checked(rows)
-        if own == "probs":
-            rows = Predictions.from_probs(rows, None, source="predict_proba").logits
-        elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1:  # mostly one number tells
-            warn_of_probabilities(rows, "predict_proba")
-        return rows, checked_features(self, features, int(rows.shape[0])), single
+        return read_scores(self, scores, features, kind)
 
     def _probabilities(self, logits: Array, features: Array | None) -> Array:
         return apply_map(self.transform, logits, features, self.map_arrays(), self.widest())
@@ -451,16 +429,7 @@ class Calibrator(Estimator):
 
     def _checked(self, logits: Array) -> Array:
         self.check_fitted()
-        logits = as_array(logits)
-        if len(logits.shape) != 2 or logits.shape[1] != self.n_classes_:
-            called = f", {listed(self.class_names_)}," if self.class_names_ else ""
-            one = " or (N,)" if self.form_ != "rows" else ""
-            raise PredictionsError(
-                f"this {type(self).__name__} was fitted for {self.n_classes_} classes{called} and "
-                f"needs {self.kind_} of shape (N, {self.n_classes_}){one}, not "
-                f"{tuple(logits.shape)}"
-            )
-        return logits
+        return check_classes(self, as_array(logits))
 
     def predict(
         self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None

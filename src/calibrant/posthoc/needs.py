@@ -15,8 +15,14 @@ from calibrant.core.arrays import (
     namespace,
     row_chunks,
     to_numpy,
+    working_dtype,
 )
-from calibrant.core.checks import check_features
+from calibrant.core.checks import (
+    check_features,
+    check_numbers,
+    check_shape,
+    warn_of_probabilities,
+)
 from calibrant.core.errors import (
     InputError,
     NotApplicableError,
@@ -26,7 +32,7 @@ from calibrant.core.errors import (
 )
 from calibrant.core.weights import are_counts, mean
 from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
-from calibrant.predictions.binary import as_logits
+from calibrant.predictions.binary import as_logits, two_columns
 from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
 
@@ -215,6 +221,46 @@ def check_kind(kind: FittedKind, fitted: FittedKind | None = None) -> FittedKind
     if fitted is not None and (kind == "score") != (fitted == "score"):
         raise InputError(f"kind is '{kind}', but the calibrator was fitted to {fitted}")
     return kind
+
+
+def check_classes(estimator: Estimator, scores: Array) -> Array:
+    """Return scores that have a column for each class that `estimator` was fitted for."""
+    width = estimator.n_classes_
+    if len(scores.shape) != 2 or scores.shape[1] != width:
+        names = estimator.class_names_
+        called = f", {listed(names)}," if names else ""
+        one = " or (N,)" if estimator.form_ != "rows" else ""
+        raise PredictionsError(
+            f"this {type(estimator).__name__} was fitted for {width} classes{called} and "
+            f"needs {estimator.kind_} of shape (N, {width}){one}, not {tuple(scores.shape)}"
+        )
+    return scores
+
+
+def read_scores(
+    estimator: Estimator, scores: Array, features: Array | None, kind: FittedKind | None
+) -> tuple[Array, Array | None, bool]:
+    """Return (N, K) logits, features beside them, and whether it was a single row."""
+    own, rows = check_kind(kind or estimator.kind_, estimator.kind_), as_array(scores)
+    single = False
+    if own == "score":
+        rows = rows[:, 0] if tuple(rows.shape[1:]) == (1,) else rows
+        check_shape(tuple(rows.shape), "score", "predict_proba")
+        check_numbers(rows, "score", "predict_proba")
+        rows = namespace(rows).astype(rows, working_dtype(rows), copy=False)
+        logits = as_logits(namespace(rows), rows, "score", estimator.placing_)
+        return logits, checked_features(estimator, features, int(rows.shape[0])), False
+    if estimator.form_ != "rows" and (len(rows.shape) == 1 or tuple(rows.shape[1:]) == (1,)):
+        rows = two_columns(rows, "prob" if own == "probs" else "logit", "predict_proba")
+    elif len(rows.shape) == 1 and rows.shape[0] == estimator.n_classes_:
+        single, rows = True, rows[None, :]
+        features = None if features is None else as_array(features)[None, ...]
+    check_classes(estimator, rows)
+    if own == "probs":
+        rows = Predictions.from_probs(rows, None, source="predict_proba").logits
+    elif kind is None and rows.shape[0] and 0 <= rows[0, 0] <= 1:  # mostly one number tells
+        warn_of_probabilities(rows, "predict_proba")
+    return rows, checked_features(estimator, features, int(rows.shape[0])), single
 
 
 def rows_of_event(estimator: Estimator, predictions: Predictions) -> Predictions:

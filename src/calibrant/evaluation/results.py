@@ -231,8 +231,7 @@ class Evaluation(Result):
     def top(self) -> TopLabel:
         """The rows sorted by confidence; of many files two weighted ones for each cell of them.
 
-        Raises:
-            PredictionsError: scores that are no probabilities.
+        Scores that are no probabilities raise `PredictionsError`.
         """
         self.sample.refuse_ranks("a picture")
         return self.sample.rows

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts.documentation.running import PageError, pages_that_run, run_page, same
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -29,6 +30,45 @@ def pages() -> list[Path]:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_is_short(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("page", pages_that_run(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL):
+        for package in re.findall(r"^(?:import|from) (\w+)", code, flags=re.MULTILINE):
+            pytest.importorskip(package)
+    found = run_page(page, tmp_path, DOCS / "made")
+    differences = "\n\n".join(map(str, found.differences))
+    mend = f"python -m scripts.documentation.running --write {page.relative_to(ROOT)}"
+    assert not found.differences, f"{differences}\n\n{mend}"
+
+
+def test_outputs_are_compared_to_the_printed_digit() -> None:
+    assert same("ECE 6.12 %\nrow 7", "ECE 6.13 %\nrow 7")
+    assert not same("ECE 6.12 %", "ECE 6.14 %")
+    assert not same("row 7", "row 8")
+    assert not same("T = 1.5", "T = 1.50")
+    assert same("took 1.2 s, ...", "took 13 s, and more\nlines")
+    table = "method   ECE  fit s\n-------------------\nnone    {}   {}\n\nend"
+    assert same(table.format("6.12", "0.00"), table.format("6.12", "11.20"))
+    assert not same(table.format("6.12", "0.00"), table.format("6.22", "0.00"))
+
+
+def test_a_page_that_shows_something_else_differs(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n\nmore")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    found = run_page(page, folder)
+    assert [(each.shown, each.printed) for each in found.differences] == [("3\n", "2\n")]
+    assert found.text == page.read_text().replace("3", "2")
+    page.write_text("```console\n$ calibrant measure missing.npz\n```\n")
+    with pytest.raises(PageError, match="ended with exit code 2"):
+        run_page(page, folder)
+    page.write_text("![a picture](made/missing.png)")
+    with pytest.raises(PageError, match="its run doesn't make it"):
+        run_page(page, folder)
 
 
 @pytest.fixture(scope="module")

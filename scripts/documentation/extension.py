@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from scripts.documentation.running import make_pictures, pages_that_run
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -16,9 +17,15 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#\s]+)(?:#[^)\s]*)
 
 def setup(app: Any) -> dict[str, Any]:
     """Tell Sphinx what to call, and when."""
+    app.connect("builder-inited", _generate)
     app.connect("source-read", _name_files_of_the_repository)
     app.connect("build-finished", _write_llms)
     return {"version": "1", "parallel_read_safe": True}
+
+
+def _generate(app: Any) -> None:
+    """Make the pictures that pages show."""
+    make_pictures(pages_that_run(), DOCS / "made")
 
 
 def _name_files_of_the_repository(app: Any, page: str, source: list[str]) -> None:

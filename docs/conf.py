@@ -19,6 +19,8 @@ extensions = ["myst_parser", "scripts.documentation.extension"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 exclude_patterns = ["made", "results", "_build"]
+# Outputs of commands are no shell.
+suppress_warnings = ["misc.highlighting_failure"]
 nitpicky = True
 
 html_theme = "furo"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field, fields
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, ClassVar, Literal, Self, cast, get_args
 
@@ -14,6 +14,14 @@ from torch import Tensor, nn
 
 from calibrant.core.arguments import argument, check_arguments
 from calibrant.core.errors import InputError, TrainingWarning, warn_caller
+from calibrant.training.losses.checks import (
+    check_batch,
+    check_features,
+    check_range,
+    check_soft,
+    is_soft,
+    weights_of_classes,
+)
 
 
 @dataclass
@@ -25,6 +33,8 @@ class Rows:
         target: (M,) int64 classes; 0 where ignored.
         valid: (M,) bool, False where ignored.
         features: (M, D) as float32 or float64, or None; zeros where ignored.
+        soft: (M, K) probabilities of the label, with `target` the largest; None: it is `target`.
+        share: (M,) what a soft row counts by its labels' class weights, or None.
         index: (M,) positions of the rows in the data set, or None.
         log_probs: (M, K) log softmax.
         true_log_prob: (M,) log probability of the target.
@@ -37,6 +47,8 @@ class Rows:
     valid: Tensor
     features: Tensor | None = None
     index: Tensor | None = None
+    soft: Tensor | None = None
+    share: Tensor | None = None
     log_probs: Tensor = field(init=False)
     true_log_prob: Tensor = field(init=False)
     weight: Tensor = field(init=False)
@@ -52,7 +64,15 @@ class Rows:
     @property
     def cross_entropy(self) -> Tensor:
         """(M,) minus the log probability of the target."""
-        return -self.true_log_prob
+        return self.expected(torch.neg)
+
+    def expected(self, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return (M,) the mean over labels of a loss that is a function of the label's log p."""
+        if self.soft is None:
+            return loss(self.true_log_prob)
+        # A label that can't be counts nowhere, not even where its log probability is infinite.
+        logs = self.log_probs.masked_fill(self.soft == 0, 0)
+        return (self.soft * loss(logs)).sum(1)
 
     @property
     def confidence(self) -> Tensor:
@@ -94,129 +114,6 @@ class Recorder(nn.Module):
     def columns(self) -> dict[str, float]:
         """End the epoch and return what the run's history says of it, by column."""
         raise NotImplementedError
-
-
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-def check_batch(logits: Tensor, target: Tensor) -> None:
-    """Check shapes and types of logits (N, K, ...) and target (N, ...).
-
-    Raises:
-        InputError: they don't belong together.
-    """
-    shape = (logits.shape[0], *logits.shape[2:]) if logits.ndim >= 2 else None
-    if shape is None or target.shape != shape:
-        raise InputError(
-            "logits must be (N, K) or (N, K, ...) and target (N,) or (N, ...), "
-            f"not {tuple(logits.shape)} and {tuple(target.shape)}{_remedy(logits, target)}"
-        )
-    if logits.shape[1] < 2:
-        raise InputError(
-            "logits must have at least two classes, not one; for a single logit z of a binary "
-            "classifier pass torch.stack([torch.zeros_like(z), z], 1)"
-        )
-    if not logits.is_floating_point():
-        raise InputError(f"logits must be floating point, not {logits.dtype}")
-    if target.dtype not in _INTEGERS:
-        raise InputError(
-            f"target must be whole numbers, not {target.dtype}; target.long() makes them so"
-        )
-
-
-def _remedy(logits: Tensor, target: Tensor) -> str:
-    if logits.shape == target.shape:
-        return (
-            "; soft or one-hot labels aren't taken: pass classes, as target.argmax(1), or let "
-            "calibrant.training.Mixup mix the labels"
-        )
-    if logits.ndim > 2 and target.shape == logits.shape[:-1]:
-        return "; the classes come second: logits.movedim(-1, 1)"
-    if logits.ndim == 2 and target.shape == (len(logits), 1):
-        return "; target.squeeze(1) fits"
-    return ""
-
-
-def check_features(features: Tensor, target: Tensor) -> None:
-    """Check that features are (N, D) or (N, D, ...) beside target (N,) or (N, ...).
-
-    Raises:
-        InputError: they are not.
-    """
-    if features.ndim < 2 or (features.shape[0], *features.shape[2:]) != target.shape:
-        tokens = features.ndim == 3 and target.shape == features.shape[:1]
-        remedy = (
-            "; these are rows of tokens: PenultimateFeatures takes pool='last', 'first' or 'mean', "
-            "or a function, and NetworkWithLoss, CalibrationCallback and TrainerCalibration take "
-            "the same as features="
-        )
-        raise InputError(
-            f"features must be (N, D) or (N, D, ...) beside target {tuple(target.shape)}, "
-            f"not {tuple(features.shape)}{remedy if tokens else ''}"
-        )
-
-
-def check_range(what: str, values: Tensor, size: int, advice: str) -> None:
-    """Check that whole numbers lie in 0 to size - 1, where looking is free: on the host.
-
-    On an accelerator this would wait for it; there the device itself refuses such a number, in
-    words of its own. Within torch.compile a look at values would end the graph, and within vmap
-    there are none.
-
-    Args:
-        what: the values' name and of what they are numbers.
-        values: (M,) whole numbers.
-        size: how many there are to choose from.
-        advice: ends the sentence.
-
-    Raises:
-        InputError: one lies outside.
-    """
-    if values.device.type != "cpu" or torch.compiler.is_compiling() or not values.numel():
-        return
-    try:
-        low, high = (int(end) for end in values.aminmax())
-    except RuntimeError:
-        return
-    if low < 0 or high >= size:
-        wrong = low if low < 0 else high
-        raise InputError(f"{what} must lie in 0 to {size - 1}, but one is {wrong}; {advice}")
-
-
-def weights_of_classes(weights: Sequence[float] | Tensor | None) -> Tensor | None:
-    """Return class weights as a float32 tensor of their own, checked; None stays None.
-
-    Raises:
-        InputError: they aren't at least two finite numbers from 0, one of them above.
-    """
-    if weights is None:
-        return None
-    try:
-        table = torch.as_tensor(weights).detach().float().clone()
-    # What torch says of words, or of rows of several lengths.
-    except (TypeError, ValueError, RuntimeError):
-        table = torch.empty(0)
-    if table.ndim != 1 or len(table) < 2:
-        raise InputError(f"class_weights must be one number for each class, not {weights!r}")
-    if not table.isfinite().all() or table.min() < 0 or table.max() == 0:
-        raise InputError(
-            "class_weights must be finite, from 0, and not all 0, but lie "
-            f"between {float(table.min())} and {float(table.max())}"
-        )
-    return table
-
-
-def weights_of_rows(weights: Tensor, target: Tensor, logits: Tensor) -> Tensor:
-    """Return (M,) the class weight of each row's target (M,), as precise as logits (M, K).
-
-    Raises:
-        InputError: there are other than K weights.
-    """
-    if len(weights) != logits.shape[1]:
-        raise InputError(
-            f"class_weights are {len(weights)}, but logits have {logits.shape[1]} classes"
-        )
-    return weights.to(logits.dtype)[target]
 
 
 def as_table(values: Tensor) -> Tensor:
@@ -266,8 +163,15 @@ class CalibrationLoss(nn.Module):
 
     Logits are (N, K), or dense with the classes second: (N, K, H, W) and target (N, H, W); features
     then are (N, D) or (N, D, H, W). Rows whose target is `ignore_index` count nowhere, whatever
-    their logits. Computed in float32 (float64 for float64 logits) inside autocast too, without
-    waiting for the device.
+    their logits.
+
+    A target of the logits' shape in floating point is soft: probabilities q of the label, as mixup,
+    cutmix and distillation make them. A row then costs what it costs on average over labels drawn
+    from q, sum_k q_k loss(k); of cross-entropy that is -sum_k q_k log p_k. Losses of rows take soft
+    targets (`per_sample`), those that compare rows refuse them.
+
+    Computed in float32 (float64 for float64 logits) inside autocast too, without waiting for the
+    device.
 
     Classes masked by logits of minus infinity suit the losses that see probabilities only. Label
     smoothing, FeDLaS and penalties on gaps between logits are infinite or undefined there.
@@ -293,7 +197,8 @@ class CalibrationLoss(nn.Module):
         distributed: what its value belongs to where batches are shared between processes or
             accumulated, in words.
         per_sample: the loss of a row depends on no other row and no identity of the sample, so it
-            can be weighted between two targets (mixup).
+            can be weighted between targets (mixup, soft targets).
+        takes_soft: `_row_losses` reads `Rows.soft`; others are called once for each class.
         needs: what `forward` or the training loop must supply in training: "features", "index"
             (positions in the data set), "mixed" (logits and targets of mixed inputs), "validation"
             (`update_from_validation` after each epoch), "epochs" (`start_epoch` before and
@@ -316,6 +221,7 @@ class CalibrationLoss(nn.Module):
     state: ClassVar[str] = ""
     distributed: ClassVar[str] = "row"
     per_sample: ClassVar[bool] = True
+    takes_soft: ClassVar[bool] = False
     mixture_arguments: ClassVar[Mapping[str, Any]] = {}
     # Without types, since fields of the dataclass are arguments and these are not.
     needs = frozenset[str]()
@@ -354,16 +260,18 @@ class CalibrationLoss(nn.Module):
 
         Args:
             logits: (N, K) or (N, K, ...).
-            target: (N,) or (N, ...) whole numbers: a class, or `ignore_index`.
+            target: (N,) or (N, ...) whole numbers: a class, or `ignore_index`; or soft, (N, K) or
+                (N, K, ...) probabilities.
             features: (N, D) or (N, D, ...), for losses whose `needs` has "features".
 
         Raises:
-            InputError: shapes that don't fit, or targets that aren't classes. Whether they lie in
-                range is looked up on the CPU only.
+            InputError: shapes that don't fit, targets that aren't classes or probabilities, or a
+                soft target where the loss compares rows. Values are looked at on the CPU only.
         """
         with full_precision(logits.device):
             rows = self._rows(logits, target, features)
-            return self._reduce(rows, self._row_losses(rows), target.shape)
+            shape = torch.Size((logits.shape[0], *logits.shape[2:]))
+            return self._reduce(rows, self._over_labels(rows), shape)
 
     def start_epoch(self, epoch: int) -> None:
         """Tell the loss that epoch `epoch`, counted from 0, begins; most don't care."""
@@ -476,6 +384,8 @@ class CalibrationLoss(nn.Module):
 
     def _rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
         check_batch(logits, target)
+        if is_soft(logits, target):
+            return self._soft_rows(logits, target, features)
         flat = target.reshape(-1).long()
         valid = flat != self.ignore_index
         classes = flat.masked_fill(~valid, 0)
@@ -493,6 +403,58 @@ class CalibrationLoss(nn.Module):
             kept = as_table(features.detach()).masked_fill(~valid[:, None], 0)
         return Rows(table, classes, valid, kept)
 
+    def _soft_rows(self, logits: Tensor, target: Tensor, features: Tensor | None) -> Rows:
+        if not self.per_sample:
+            raise InputError(
+                f"{type(self).__name__} compares rows, which has no meaning for a soft target; "
+                "pass classes, as target.argmax(1), or take a loss of single rows"
+            )
+        table = as_table(logits)
+        soft = as_table(target.detach()).to(table.dtype)
+        check_soft(soft)
+        kept = None
+        if features is not None and "features" in self.needs:
+            check_features(features, target[:, 0])
+            kept = as_table(features.detach())
+        share = None
+        if self.class_weights is not None:
+            # sum_k w_k q_k loss(k), as a row that counts sum_k w_k q_k and is drawn accordingly.
+            soft = soft * self._weights_of_classes(table)
+            share = soft.sum(1)
+            soft = soft / share.masked_fill(share == 0, 1)[:, None]
+        target = soft.argmax(1)
+        valid = torch.ones_like(target, dtype=torch.bool)
+        return Rows(table, target, valid, kept, soft=soft, share=share)
+
+    def _weights_of_classes(self, logits: Tensor) -> Tensor:
+        """Return (K,) class weights, as precise as logits (M, K).
+
+        Raises:
+            InputError: there are other than K weights.
+        """
+        weights = cast(Tensor, self.class_weights)
+        if len(weights) != logits.shape[1]:
+            raise InputError(
+                f"class_weights are {len(weights)}, but logits have {logits.shape[1]} classes"
+            )
+        return weights.to(logits.dtype)
+
+    def _over_labels(self, rows: Rows) -> Tensor:
+        """Return (M,) losses, of soft rows the mean over labels, one at a time if need be."""
+        if rows.soft is None or self.takes_soft:
+            return self._row_losses(rows)
+        total = torch.zeros_like(rows.weight)
+        known = rows.soft.device.type == "cpu" and not torch.compiler.is_compiling()
+        with ExitStack() as once:
+            for k in range(rows.soft.shape[1]):
+                share = rows.soft[:, k]
+                if known and not share.any():
+                    continue
+                one = replace(rows, target=torch.full_like(rows.target, k), soft=None)
+                total = total + share * self._row_losses(one).masked_fill(share == 0, 0)
+                once.enter_context(self.frozen())  # what it remembers, it learns once
+        return total
+
     def _row_losses(self, rows: Rows) -> Tensor:
         raise NotImplementedError
 
@@ -502,10 +464,9 @@ class CalibrationLoss(nn.Module):
 
     def _reduce(self, rows: Rows, values: Tensor, shape: torch.Size) -> Tensor:
         if self.class_weights is not None:
-            share = (
-                weights_of_rows(cast(Tensor, self.class_weights), rows.target, rows.logits)
-                * rows.weight
-            )
+            share = rows.share
+            if share is None:
+                share = self._weights_of_classes(rows.logits)[rows.target] * rows.weight
             rows.count = share.sum()
             values = values * share
         values = values.masked_fill(~rows.valid, 0)

@@ -226,6 +226,9 @@ class GateRecorder(Recorder):
 
 Indicator = Literal["feature-norm", "max-probability", "max-logit", "constant", "random"]
 Gate = Literal["learnt", "positive", "negative", "random"]
+# A gate of K // 2 hidden units has K^2 / 2 weights, 1.25e9 of 50 000 classes. By default it has as
+# many as that of 1 000 classes at most, unless this leaves it fewer units than the second number.
+MOST_GATE_WEIGHTS, _LEAST_WIDTH = 500_000, 16
 _PUBLISHED = {"ls": (0.05, 4.0), "mbls": (0.1, 0.5)}
 
 
@@ -278,6 +281,9 @@ class FeDLaS(CalibrationLoss):
         convention: "code": psi is the sign of softmax_1 - softmax_0 of the gate's two outputs,
             0 at 0. "paper": that of softmax_0 - softmax_1, -1 at 0. Both train alike; only loaded
             weights and exact ties tell.
+        gate_width: hidden units of the gate. None takes the published K // 2 up to 1 000 classes
+            and 500 000 / K beyond, at least 16: half a million weights, 2 MB, instead of K^2 / 2;
+            0.8 million, 3.2 MB, of 50 000 classes.
         epsilon: 1e-3 in the code, 0 in the paper.
         initial_mean: mu before the first batch, in the code; the paper is silent.
         initial_std: sd before the first batch, likewise.
@@ -286,10 +292,12 @@ class FeDLaS(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
 
     Attributes:
-        gate_network: Linear(K, K // 2), LeakyReLU(0.01), Linear(K // 2, 2); None if not learnt.
+        gate_network: Linear(K, gate_width), LeakyReLU(0.01), Linear(gate_width, 2); None if not
+            learnt.
         running_mean: (1,) buffer, mu. running_std: (1,) buffer, sd.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "fedlas-ls",
@@ -331,6 +339,7 @@ class FeDLaS(CalibrationLoss):
     norm: float = 1.0
     gate: Gate = argument("learnt", choices=get_args(Gate))
     convention: Literal["code", "paper"] = argument("code", choices=("code", "paper"))
+    gate_width: int = argument(None, whole=True, at_least=1)
     epsilon: float = argument(1e-3, at_least=0)
     initial_mean: float = argument(20.0)
     initial_std: float = argument(100.0, at_least=0)
@@ -347,9 +356,15 @@ class FeDLaS(CalibrationLoss):
         usual_alpha, usual_beta = _PUBLISHED[self.base]
         self.alpha = float(usual_alpha if cast(Any, self.alpha) is None else self.alpha)
         self.beta = float(usual_beta if cast(Any, self.beta) is None else self.beta)
-        classes, hidden = self.n_classes, self.n_classes // 2
+        classes = self.n_classes
+        if cast(Any, self.gate_width) is None:
+            self.gate_width = min(classes // 2, max(_LEAST_WIDTH, MOST_GATE_WEIGHTS // classes))
         self.gate_network = (
-            nn.Sequential(nn.Linear(classes, hidden), nn.LeakyReLU(0.01), nn.Linear(hidden, 2))
+            nn.Sequential(
+                nn.Linear(classes, self.gate_width),
+                nn.LeakyReLU(0.01),
+                nn.Linear(self.gate_width, 2),
+            )
             if self.gate == "learnt"
             else None
         )
@@ -385,7 +400,7 @@ class FeDLaS(CalibrationLoss):
         learn = self._may_learn()
         if learn and self.gate_network is not None:
             last: Tensor = self.gate_network[2].weight  # pyright: ignore
-            spans_ranks = self.synchronise and last.shape == (2, self.n_classes // 2)
+            spans_ranks = self.synchronise and last.shape == (2, self.gate_width)
             self._watch.follow("FeDLaS", last, self.accumulation_steps, spans_ranks)
         psi = self._psi(rows.logits.detach())
         indicator = self._indicator(rows, learn)

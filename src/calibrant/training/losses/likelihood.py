@@ -21,6 +21,7 @@ from calibrant.training.losses.collectives import world_size
 class CrossEntropy(CalibrationLoss):
     """Minus the log probability of the target: -log p_y."""
 
+    takes_soft = True
     names = (LossName("cross-entropy", "minus log probability of the target"),)
 
     def _row_losses(self, rows: Rows) -> Tensor:
@@ -31,10 +32,13 @@ class CrossEntropy(CalibrationLoss):
 class BrierLoss(CalibrationLoss):
     """Sum over classes of (p_k - 1[k = y])^2, between 0 and 2 (Brier 1950).
 
+    Of a soft target q that is sum_k p_k^2 - 2 sum_k q_k p_k + 1.
+
     Its gradient is bounded and vanishes for rows that are wrong with certainty, so it trains slower
     than cross-entropy; published recipes give it more epochs.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "brier",
@@ -45,6 +49,8 @@ class BrierLoss(CalibrationLoss):
 
     def _row_losses(self, rows: Rows) -> Tensor:
         probs = rows.log_probs.exp()
+        if rows.soft is not None:
+            return (probs * (probs - 2 * rows.soft)).sum(1) + 1
         return (probs - one_hot(rows.target, probs.shape[1])).square().sum(1)
 
 
@@ -61,6 +67,7 @@ class LabelSmoothing(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "label-smoothing",
@@ -88,6 +95,7 @@ class ConfidencePenalty(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "confidence-penalty", "cross-entropy minus beta times entropy", "Pereyra et al. 2017"
@@ -110,9 +118,9 @@ class ConfidencePenalty(CalibrationLoss):
 _SMALLEST_REST = 1e-12
 
 
-def rest(rows: Rows) -> Tensor:
-    """Return (M,) 1 - p_y, exact where p_y is close to 1."""
-    return -torch.expm1(rows.true_log_prob)
+def rest(log_prob: Tensor) -> Tensor:
+    """Return 1 - p of log p, exact where p is close to 1."""
+    return -torch.expm1(log_prob)
 
 
 @dataclass(eq=False, repr=False)
@@ -131,6 +139,7 @@ class Focal(CalibrationLoss):
         gamma: the exponent in use.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "focal",
@@ -172,7 +181,7 @@ class Focal(CalibrationLoss):
         gamma = cast(float, self.gamma)
         if self.needs:
             self._expect_epochs("", f"it stays at gamma {gamma:g}")
-        return rest(rows).clamp_min(_SMALLEST_REST) ** gamma * rows.cross_entropy
+        return rows.expected(lambda log: -(rest(log).clamp_min(_SMALLEST_REST) ** gamma) * log)
 
 
 @dataclass(eq=False, repr=False)
@@ -187,6 +196,7 @@ class FLSD(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    takes_soft = True
     names = (LossName("flsd", 'focal, gamma by the row\'s p ("FLSD-53")', "Mukhoti et al. 2020"),)
 
     boundaries: Sequence[float] = (0.2, 0.5)
@@ -209,11 +219,14 @@ class FLSD(CalibrationLoss):
             )
 
     def _row_losses(self, rows: Rows) -> Tensor:
-        likely = rows.true_log_prob.detach().exp()
+        return rows.expected(self._of_label)
+
+    def _of_label(self, log_prob: Tensor) -> Tensor:
+        likely = log_prob.detach().exp()
         gamma = torch.full_like(likely, self.gammas[0])
         for edge, exponent in zip(self.boundaries, self.gammas[1:], strict=True):
             gamma = gamma.masked_fill(likely >= edge, exponent)
-        return rest(rows).clamp_min(_SMALLEST_REST) ** gamma * rows.cross_entropy
+        return -(rest(log_prob).clamp_min(_SMALLEST_REST) ** gamma) * log_prob
 
 
 @dataclass(eq=False, repr=False)
@@ -239,7 +252,7 @@ class DualFocal(CalibrationLoss):
     def _row_losses(self, rows: Rows) -> Tensor:
         below = rows.log_probs < rows.true_log_prob[:, None]
         next_smaller = rows.log_probs.exp().masked_fill(~below, 0).max(1).values
-        base = (rest(rows) + next_smaller).clamp_min(_SMALLEST_REST)
+        base = (rest(rows.true_log_prob) + next_smaller).clamp_min(_SMALLEST_REST)
         return base**self.gamma * rows.cross_entropy
 
 
@@ -293,6 +306,7 @@ class AdaFocal(CalibrationLoss):
         edges: (bins + 1,) buffer. gammas: (bins,) buffer. Equal widths and 1 at first.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "adafocal", "focal, gamma by bin, moved by validation calibration", "Ghosh et al. 2022"
@@ -320,12 +334,15 @@ class AdaFocal(CalibrationLoss):
         self._expect_epochs(
             "loss.update_from_validation(logits, target)", "its gammas stay as they are"
         )
-        likely = rows.true_log_prob.exp()
+        return rows.expected(self._of_label)
+
+    def _of_label(self, log_prob: Tensor) -> Tensor:
+        likely = log_prob.exp()
         inner = self.edges[1:-1].to(likely.dtype)
         band = torch.bucketize(likely.detach(), inner, right=True)
         gamma = self.gammas.to(likely.dtype)[band]
-        base = torch.where(gamma >= 0, rest(rows), 1 + likely).clamp_min(1e-12)
-        return base ** gamma.abs() * rows.cross_entropy
+        base = torch.where(gamma >= 0, rest(log_prob), 1 + likely).clamp_min(1e-12)
+        return -(base ** gamma.abs()) * log_prob
 
     @torch.no_grad()
     def update_from_validation(self, logits: Tensor, target: Tensor) -> None:

@@ -275,6 +275,7 @@ class MbLS(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "mbls",
@@ -315,6 +316,7 @@ class ACLS(CalibrationLoss):
         reduction, ignore_index, class_weights: see `CalibrationLoss`.
     """
 
+    takes_soft = True
     names = (
         LossName(
             "acls",

@@ -20,6 +20,7 @@ from calibrant.training.losses.base import (
     check_range,
     full_precision,
 )
+from calibrant.training.losses.checks import is_soft
 from calibrant.training.losses.collectives import gather_rows
 
 Ranked = Literal["max-probability", "entropy", "margin"]
@@ -108,7 +109,7 @@ class CRL(CalibrationLoss):
                     "set give them along with inputs and targets"
                 )
             return super().forward(logits, target, features)
-        if index.shape != target.shape:
+        if index.shape != target.shape and not is_soft(logits, target):
             raise InputError(
                 f"index must have the target's shape {tuple(target.shape)}, "
                 f"not {tuple(index.shape)}"

@@ -19,7 +19,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.cli import main
-from calibrant.monitor.checkpointing import only_one
+from calibrant.monitor.checkpointing import Checkpoints, only_one
 
 ROWS, CHANGE = 3_000, 1_500
 
@@ -633,3 +633,49 @@ def test_clusters_are_a_column_a_key_or_the_rows_of_tokens(run, tmp_path):
     assert "line 1: there is no 'doc', the row's cluster" in ended.err
     ended = run("more.jsonl", "--state", "state")
     assert "clusters must be given for all rows or for none" in ended.err
+
+
+def test_an_alarm_leaves_a_refit_that_apply_takes(run, tmp_path, monkeypatch, capsys):
+    said, right = drifting()
+    (tmp_path / "rows.jsonl").write_text(lines(said, right))
+    ended = run("rows.jsonl", "--state", "state")
+    line = json.loads(ended.err.splitlines()[-1])
+    assert line["refit_file"] == "state.refit.safetensors"
+    assert line["doubt"] is None
+    refit = cb.load(tmp_path / "state.refit.safetensors")
+    later, hits = drifting(change=0, seed=1)
+    after = cb.Predictions.from_confidence(later, np.ones(ROWS, int), hits.astype(int))
+    before = cb.evaluate(after, metrics=["ece"], resamples=5)["ece"].value
+    mapped = cb.evaluate(refit.apply_predictions(after), metrics=["ece"], resamples=5)["ece"].value
+    assert mapped < before / 2
+    found = json.loads(run("rows.jsonl", "--state", "state", "--json", "-", "--details").out)
+    assert found["details"]["diagnosis"]["refit"]["nll_difference"][2] < 0
+
+
+def test_a_plan_counts_nothing_and_needs_no_outcomes(run, tmp_path):
+    said, right = drifting()
+    (tmp_path / "rows.jsonl").write_text(lines(said, right, id=range(ROWS)))
+    bare = "".join(json.dumps({"confidence": p}) + "\n" for p in said.tolist())
+    (tmp_path / "bare.jsonl").write_text(bare)
+    found = [
+        json.loads(run(name, "--plan", "20", "--state", "state", "--json", "-").out)
+        for name in ("rows.jsonl", "bare.jsonl")
+    ]
+    assert found[0] == found[1]
+    assert found[0]["needed"][0]["median"] > 10
+    assert not (tmp_path / "state").exists()
+    assert "above the tolerance of 2 points" in run("bare.jsonl", "--plan", "1").err
+
+
+def test_the_page_of_a_stream_that_is_followed_looks_again(run, tmp_path):
+    said, right = drifting(300)
+    (tmp_path / "rows.jsonl").write_text(
+        lines(said, right) + json.dumps({"id": "a", "confidence": 0.9}) + "\n"
+    )
+    run("rows.jsonl", "--follow", "--idle", "0.2", "--report", "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "location.reload()" not in text  # it has ended
+    assert "1 prediction without outcome yet" in text
+    watched = cb.Monitor()
+    Checkpoints(watched, None, page=tmp_path / "live.html").save()
+    assert "location.reload()" in (tmp_path / "live.html").read_text()

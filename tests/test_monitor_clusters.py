@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 import calibrant as cb
 from calibrant.monitor.clusters import factors, largest_stakes
+from calibrant.monitor.planning import plan
 from calibrant.monitor.sequential_tests import ALTERNATIVES, payments
 from calibrant.monitor.state_file import read_state, write_state
 
@@ -293,3 +294,65 @@ def test_a_state_with_clusters_is_checked_field_by_field(tmp_path, change):
     write_state(tmp_path / "state", saved.header, saved.arrays)
     with pytest.raises(cb.CalibrantError):
         cb.Monitor.load(tmp_path / "state")
+
+
+def test_rows_that_depend_on_their_neighbours_put_the_promise_in_doubt():
+    said, right, names = documents(100)
+    monitor = cb.Monitor()
+    monitor.update(said, right)
+    found = monitor.neighbours()
+    assert found.by == "lag"
+    assert found.doubtful
+    assert "give --cluster COLUMN" in " ".join(str(monitor).split())
+    assert monitor.as_dict(details=True)["details"]["neighbours"]["doubtful"] is True
+    # Each row alone: neither honest ones nor a drift are taken for it.
+    rng = np.random.default_rng(0)
+    for change in (5_000, 2_500):
+        p = rng.uniform(0.5, 1, 5_000)
+        alone = cb.Monitor()
+        alone.update(p, rng.random(5_000) < p - 0.3 * (np.arange(5_000) >= change))
+        assert not alone.neighbours().doubtful
+    clustered = cb.Monitor()
+    clustered.update(said, right, clusters=names)
+    assert clustered.neighbours() is None
+
+
+def test_ids_that_begin_alike_show_dependence_where_rows_are_mixed():
+    said, right, names = documents(200)
+    order = np.random.default_rng(0).permutation(len(said))
+    monitor = cb.Monitor()
+    keys = [f"document {names[i]}/line {i}" for i in order]
+    monitor.predict(keys, said[order])
+    monitor.learn(keys, correct=right[order])
+    found = monitor.neighbours()
+    assert (found.by, found.doubtful) == ("id", True)
+    assert 0.05 < found.correlation < 0.25
+    unlike = cb.Monitor()
+    unlike.predict([f"{i:08x}-{i % 7}" for i in order], said[order])
+    unlike.learn([f"{i:08x}-{i % 7}" for i in order], correct=right[order])
+    assert (unlike.neighbours().by, unlike.neighbours().doubtful) == ("lag", False)
+
+
+def test_a_plan_says_when_streams_like_this_one_raise_the_alarm():
+    said, _, names = documents(200)
+    small, large = plan(said, 0.06), plan(said, 0.2)
+    assert [found.test for found in large.needed] == ["level", "change"]
+    for soon, late in zip(large.needed, small.needed, strict=True):
+        assert soon.median < late.median
+        assert soon.median <= soon.most
+    # As many as streams need that are drawn in another way, in order and one row after the other.
+    rows = []
+    for seed in range(15):
+        rng = np.random.default_rng(1_000 + seed)
+        p = rng.permutation(said)
+        alarms = cb.Monitor().update(p, rng.random(len(p)) < p - 0.2)
+        rows.append(next(alarm.row + 1 for alarm in alarms if alarm.test == "level"))
+    assert 0.6 < np.median(rows) / large.needed[0].median < 1.6
+    clustered = plan(said, 0.2, clusters=names)
+    assert clustered.unit == "cluster"
+    assert clustered.needed[0].median < large.needed[0].median
+    never = plan(said, 0.021)
+    assert never.needed[0].median is None
+    assert "not within 30000 rows" in str(never)
+    with pytest.raises(cb.CalibrantError, match="above the tolerance of 2 points"):
+        plan(said, 0.02)

@@ -19,6 +19,8 @@ from calibrant.files import ReadOptions
 
 if TYPE_CHECKING:
     from calibrant.monitor.monitor import Monitor
+    from calibrant.monitor.planning import Plan
+    from calibrant.monitor.rows import Reading
     from calibrant.monitor.streams import Following
 
 ALARM = 3
@@ -70,6 +72,12 @@ class MonitorOptions:
         None, "With --follow: end after so many seconds without a row.", metavar="SECONDS"
     )
     skip_broken: bool = option(False, "Leave out lines without a usable row, and count them.")
+    plan: float | None = option(
+        None,
+        "Count nothing; say after how many rows, or clusters, a drift of so many points is seen.",
+        metavar="POINTS",
+        panel=TESTS,
+    )
     merge: list[Path] = option(
         [], "Show the states of replicas together; may be repeated.", metavar="STATE"
     )
@@ -137,12 +145,21 @@ def monitor(
     if not streams and not outcomes:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
     reading = Reading(options.by, options.of, key, skip_broken=options.skip_broken, read=read)
+    if options.plan is not None:
+        found = _plan(streams or [], reading, settings, options.plan)
+        emit(str(found), found.as_dict(), output.json)
+        return
     live = options.follow or "-" in (streams or [])
     waiting = _until_signal(follow=options.follow, live=live, idle=options.idle)
     with only_one(state), waiting as following:
         watched = _begun(state, settings)
         checkpoints = Checkpoints(
-            watched, state, output.metrics_out, output.on_alarm, output.save_seconds
+            watched,
+            state,
+            output.metrics_out,
+            output.on_alarm,
+            output.save_seconds,
+            output.report if live else None,
         )
         checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
         for path in outcomes:
@@ -150,7 +167,8 @@ def monitor(
         if state is None:  # nothing follows
             checkpoints.keep([list(watched.close_clusters())])
         checkpoints.save()
-    _finish(watched, output)
+        refit = checkpoints.refit() if watched.alarms else None
+    _finish(watched, output, refit)
 
 
 def _begun(state: Path | None, settings: dict[str, Any]) -> Monitor:
@@ -205,7 +223,18 @@ def _until_signal(*, follow: bool, live: bool, idle: float | None) -> Generator[
             signal.signal(number, handler)
 
 
-def _finish(watched: Monitor, output: WatchOptions) -> None:
+def _plan(streams: list[str], reading: Reading, settings: dict[str, Any], points: float) -> Plan:
+    """Return what it takes to see a drift of so many points, from the confidences of streams."""
+    from calibrant.monitor.planning import Confidences
+    from calibrant.monitor.streams import feed
+
+    found = Confidences()
+    for _ in feed(found, streams, reading, read=reading.read):
+        pass
+    return found.plan(points / 100, **settings)
+
+
+def _finish(watched: Monitor, output: WatchOptions, refit: Path | None = None) -> None:
     """Write and print the state; an alarm is an exit code."""
     from calibrant.monitor.rows import Unreadable
 
@@ -217,6 +246,11 @@ def _finish(watched: Monitor, output: WatchOptions) -> None:
         text += f"\n\n{wrap(str(unreadable))}"
     if output.details:
         document["details"]["unreadable"] = {"lines": unreadable.lines, "first": unreadable.first}
+    if refit is not None:
+        text += "\n\n" + wrap(
+            f"The refit is in {refit}, ready for rows with confidences: "
+            f"calibrant apply {refit} FILE --out OUT"
+        )
     emit(text, document, output.json)
     if watched.alarms:
         raise typer.Exit(ALARM)

@@ -6,6 +6,7 @@ Alarms go out as a line of JSON, to a command, and as Prometheus' text format.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,11 +23,12 @@ from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
 
 HOOK_SECONDS = 60.0
+PAGE_SECONDS = 30.0
 PREFIX = "calibrant_monitor"
 
 
-def alarm_line(alarm: Alarm, monitor: Monitor) -> str:
-    """Return an alarm as one line of JSON."""
+def alarm_line(alarm: Alarm, monitor: Monitor, refit: Path | None = None) -> str:
+    """Return an alarm as one line of JSON, with the file of the refit if there is one."""
     diagnosis = monitor.diagnosis()
     document: dict[str, Any] = {"event": "calibrant_monitor_alarm", **alarm.as_dict()}
     document |= {
@@ -34,6 +36,8 @@ def alarm_line(alarm: Alarm, monitor: Monitor) -> str:
         "tolerance": monitor.tolerance,
         "which_way": None if diagnosis is None else diagnosis.which_way(),
         "refit": None if diagnosis is None else diagnosis.what_a_refit_gives(),
+        "refit_file": None if refit is None else str(refit),
+        "doubt": monitor.findings().doubt or None,
     }
     return json.dumps(document)
 
@@ -204,8 +208,13 @@ class Checkpoints:
         metrics_out: Path | None = None,
         on_alarm: str | None = None,
         seconds: float = 1.0,
+        page: Path | None = None,
     ) -> None:
-        """Remember where everything goes; the arguments are those of the command line."""
+        """Remember where everything goes; the arguments are those of the command line.
+
+        `page` is written every `PAGE_SECONDS` at most, and at each alarm.
+        """
+        self.page, self.shown = page, -math.inf
         self.watched, self.state, self.metrics_out = watched, state, metrics_out
         self.on_alarm, self.seconds = on_alarm, seconds
         self.saved, self.known = time.monotonic(), self._known()
@@ -221,6 +230,7 @@ class Checkpoints:
         for alarms in steps:
             if alarms:
                 self.announce()
+                self.shown = -math.inf
             elif time.monotonic() - self.saved >= self.seconds and self._known() != self.known:
                 self.save()
 
@@ -231,7 +241,7 @@ class Checkpoints:
             if test in announced:
                 continue
             self.save()
-            line = alarm_line(alarm, self.watched)
+            line = alarm_line(alarm, self.watched, self.refit())
             _say(line)
             if self.on_alarm is not None:
                 try:
@@ -240,6 +250,15 @@ class Checkpoints:
                     _say(f"warning: {error}")
             announced.append(test)
             self.save()
+
+    def refit(self) -> Path | None:
+        """Write the refit beside the state, ready for `apply`, and return where; None without."""
+        fitted = None if self.state is None else self.watched.refit()
+        if self.state is None or fitted is None:
+            return None
+        path = self.state.with_name(f"{self.state.name}.refit.safetensors")
+        fitted.save(path)
+        return path
 
     def save(self) -> None:
         """Write the state and the metrics."""
@@ -250,6 +269,9 @@ class Checkpoints:
                 temporary.write_text(
                     metrics_text(self.watched), encoding="utf-8", errors="backslashreplace"
                 )
+        if self.page is not None and time.monotonic() - self.shown >= PAGE_SECONDS:
+            self.watched.to_html(self.page, refresh=PAGE_SECONDS)
+            self.shown = time.monotonic()
         self.saved, self.known = time.monotonic(), self._known()
 
 

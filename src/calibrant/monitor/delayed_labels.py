@@ -15,6 +15,7 @@ from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import counted
 from calibrant.evaluation.formatting import percent
+from calibrant.monitor.neighbours import beginning
 
 
 class Said(NamedTuple):
@@ -38,12 +39,36 @@ class Outcome(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """A prediction whose outcome is known."""
+    """A prediction whose outcome is known; `origin` is a hash of what its id begins with."""
 
     confidence: float
     correct: bool
     group: str | None
     cluster: str | None
+    origin: int
+
+
+class Waiting(NamedTuple):
+    """How many predictions wait for their outcome, and what became of others.
+
+    Attributes:
+        predictions: that wait; outcomes: that wait for their prediction.
+        repeated: left out because their id was there before; given_up: waited too long.
+    """
+
+    predictions: int
+    outcomes: int
+    repeated: int
+    given_up: int
+
+    def __str__(self) -> str:
+        parts = [
+            f"{counted(self.predictions, 'prediction')} without outcome yet",
+            f"{counted(self.outcomes, 'outcome')} without prediction yet",
+            f"{self.repeated} left out because their id had come before",
+            f"{self.given_up} given up after waiting too long",
+        ]
+        return f"{'; '.join(parts)}."
 
 
 @dataclass
@@ -67,6 +92,10 @@ class DelayedLabels:
     done: dict[int, None] = field(default_factory=dict[int, None])
     repeated: int = 0
     given_up: int = 0
+
+    def counts(self) -> Waiting:
+        """Return how many wait, came again and were given up."""
+        return Waiting(len(self.predictions), len(self.outcomes), self.repeated, self.given_up)
 
     def check(self, key: Hashable, predicted: int | None, outcome: Outcome | None = None) -> None:
         """Raise `PredictionsError` for a label that would meet a prediction without its class.
@@ -117,7 +146,10 @@ class DelayedLabels:
         self.done[hash_of_name(name)] = None
         while len(self.done) > self.most:
             del self.done[next(iter(self.done))]
-        return Joined(said.confidence, outcome.right(said.predicted), said.group, said.cluster)
+        start = beginning(name)
+        origin = 0 if start is None else hash_of_name(start)
+        right = outcome.right(said.predicted)
+        return Joined(said.confidence, right, said.group, said.cluster, origin)
 
     def _bound(self, waiting: dict[str, Any]) -> None:
         while len(waiting) > self.most:

@@ -18,6 +18,7 @@ from calibrant.metrics.bins import equal_mass_cuts, logit
 from calibrant.metrics.cox import CoxFit, fit_of_curve
 from calibrant.metrics.resampling import Clusters
 from calibrant.metrics.top_label import TopLabel
+from calibrant.monitor.neighbours import Neighbours, neighbours
 from calibrant.predictions.predictions import Predictions
 
 LEVEL = 0.95
@@ -250,7 +251,7 @@ class Latest:
     Attributes:
         most: how many are kept.
         confidence: (n,) theirs; correct: (n,) whether each was right.
-        origin: (n,) hash of each one's cluster; 0 where rows have none.
+        origin: (n,) hash of each one's cluster, or else of what its id begins with; 0 for neither.
     """
 
     most: int
@@ -267,16 +268,25 @@ class Latest:
         self,
         confidence: FloatArray,
         correct: BoolArray,
-        origin: IntArray | Sequence[int] | None = None,
+        origin: IntArray | None = None,
     ) -> None:
         """Keep (n,) more rows."""
-        known = np.zeros(len(correct)) if origin is None else origin
-        known = np.asarray(known, dtype=np.int64)
+        known = np.zeros(len(correct), dtype=np.int64) if origin is None else origin
         self.origin = np.concatenate([self.origin, known])[-self.most :]
         self.confidence = np.concatenate([self.confidence, confidence])[-self.most :]
         self.correct = np.concatenate([self.correct, correct])[-self.most :]
 
-    def diagnosis(self, rows: int, since: int | None) -> Diagnosis | None:
+    def since(self, rows: int, row: int | None) -> slice:
+        """Return which of the kept rows came since a row of a stream of so many, at least some."""
+        kept = len(self.confidence)
+        wanted = kept if row is None else max(rows - row, FEWEST)
+        return slice(max(kept - wanted, 0), None)
+
+    def neighbours(self) -> Neighbours | None:
+        """Return how rows without clusters depend on their neighbours; None if too few say it."""
+        return neighbours(self.confidence, self.correct, self.origin)
+
+    def diagnosis(self, rows: int, since: int | None, *, clustered: bool) -> Diagnosis | None:
         """Return what the rows show from row `since` on, or all that are kept.
 
         None without any, or where all are of one cluster.
@@ -284,14 +294,13 @@ class Latest:
         Args:
             rows: how many rows the stream has.
             since: the row since when it is off, if it is known.
+            clustered: whether rows have clusters.
         """
-        held = len(self.confidence)
-        if held == 0:
+        if not len(self.confidence):
             return None
-        wanted = held if since is None else max(rows - since, FEWEST)
-        part = slice(max(held - wanted, 0), None)
+        part = self.since(rows, since)
         said, right, origin = self.confidence[part], self.correct[part], self.origin[part]
-        if not origin.any():
+        if not clustered:
             return diagnose(rows - len(said), said, right)
         if len(np.unique(origin)) < 2:
             return None

@@ -9,8 +9,9 @@ from typing import Any
 
 from calibrant.core.text import counted, format_table, listed, wrap
 from calibrant.evaluation.formatting import percent
-from calibrant.monitor.delayed_labels import Unlabelled
+from calibrant.monitor.delayed_labels import Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
+from calibrant.monitor.neighbours import Neighbours
 from calibrant.monitor.sequential_tests import Alarm, TwoTests
 from calibrant.monitor.state import State
 from calibrant.monitor.windows import Window
@@ -114,7 +115,9 @@ class MonitorFindings:
         diagnosis: what is wrong; None without rows.
         groups: what each group shows.
         unlabelled: rows without outcome.
+        waiting: predictions and outcomes without each other.
         clusters: what is known of the clusters; None where each row stands alone.
+        neighbours: how much rows without clusters depend on their neighbours; None for few rows.
     """
 
     rows: int
@@ -128,7 +131,15 @@ class MonitorFindings:
     diagnosis: Diagnosis | None
     groups: list[GroupFound]
     unlabelled: Unlabelled
+    waiting: Waiting
     clusters: ClustersFound | None = None
+    neighbours: Neighbours | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Why the promises are in doubt, as sentences; empty if nothing shows it."""
+        found = self.neighbours
+        return str(found) if found is not None and found.doubtful else ""
 
     @property
     def unit(self) -> str:
@@ -225,7 +236,9 @@ class MonitorFindings:
                 "diagnosis": None if self.diagnosis is None else self.diagnosis.as_dict(),
                 "groups": [asdict(group) for group in self.groups],
                 "unlabelled": self.unlabelled.as_dict(),
+                "waiting": self.waiting._asdict(),
                 "clusters": None if self.clusters is None else asdict(self.clusters),
+                "neighbours": None if self.neighbours is None else self.neighbours.as_dict(),
                 "condition": self.condition,
             }
         return found
@@ -236,6 +249,8 @@ class MonitorFindings:
             alarms = self.alarms.values()
             parts += [wrap(f"{alarm.test}: {self.alarm_sentence(alarm)}") for alarm in alarms]
             parts.append(wrap(f"{self.condition} {self.evidence_sentence}"))
+            if self.doubt:
+                parts.append(wrap(self.doubt))
             if self.clusters is not None:
                 parts.append(wrap(str(self.clusters)))
             if self.diagnosis is not None:

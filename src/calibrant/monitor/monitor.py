@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,15 @@ from calibrant.metrics.pairs import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
+from calibrant.monitor.neighbours import Neighbours
 from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State
 from calibrant.monitor.state_file import damaged_is_said, read_state, write_state
 from calibrant.monitor.windows import Window
+from calibrant.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.posthoc.log_odds import AffineScaling
 
 SETTINGS = (
     "tolerance",
@@ -247,9 +252,38 @@ class Monitor:
 
     def diagnosis(self) -> Diagnosis | None:
         """Return what is wrong since the change, or over the latest rows; None without rows."""
+        since = self._since()
+        clustered = bool(self._state.clustered)
+        return self._state.latest.diagnosis(self.rows, since, clustered=clustered)
+
+    def _since(self) -> int | None:
         alarm = self.alarms.get("change") or self.alarms.get("level")
-        since = None if alarm is None else alarm.since.row
-        return self._state.latest.diagnosis(self.rows, since)
+        return None if alarm is None else alarm.since.row
+
+    def refit(self) -> AffineScaling | None:
+        """Return a calibrator of confidences fitted to the rows since the change.
+
+        It is the refit of `diagnosis`, logit p' = slope logit p + intercept, and what it gives
+        there is cross-validated. It maps confidences in a predicted class; to refit other scores,
+        fit again on their rows (`calibrant fit`). None where rows are too few or all alike.
+        """
+        from calibrant.posthoc.log_odds import AffineScaling
+
+        found = self.diagnosis()
+        if found is None or found.refit is None:
+            return None
+        latest = self._state.latest
+        part = latest.since(self.rows, self._since())
+        right = latest.correct[part].astype(np.int64)
+        rows = Predictions.from_confidence(latest.confidence[part], np.ones_like(right), right)
+        return AffineScaling().fit_predictions(rows)
+
+    def neighbours(self) -> Neighbours | None:
+        """Return how much the latest rows depend on their neighbours, which the promises exclude.
+
+        None where rows have clusters, or too few have come.
+        """
+        return None if self._state.clustered else self._state.latest.neighbours()
 
     def as_dict(self, details: bool = False) -> dict[str, Any]:
         """Return what was found as JSON takes it; fractions, rows counted from 0.
@@ -281,14 +315,17 @@ class Monitor:
             diagnosis=self.diagnosis(),
             groups=self.groups(),
             unlabelled=replace(self.unlabelled),
+            waiting=self._state.waiting.counts(),
             clusters=clusters_found(self._state),
+            neighbours=self.neighbours(),
         )
 
-    def to_html(self, path: StrPath) -> None:
+    def to_html(self, path: StrPath, refresh: float | None = None) -> None:
         """Write the page of what was found so far: one file that loads nothing.
 
         Args:
             path: the HTML file; an old one is replaced.
+            refresh: seconds after which an open page looks whether it was written anew; None never.
 
         Raises:
             InputError: the folder doesn't exist, or `path` is no regular file.
@@ -296,7 +333,7 @@ class Monitor:
         from calibrant.monitor.page import monitor_page
         from calibrant.report.engine import write_page
 
-        write_page(path, monitor_page(self.findings()))
+        write_page(path, monitor_page(self.findings(), refresh))
 
     def save(self, path: StrPath) -> None:
         """Write the state to a file, whole or not at all.

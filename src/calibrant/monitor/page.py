@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 from markupsafe import Markup
@@ -15,8 +16,8 @@ from calibrant.monitor.windows import Window
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
 
 
-def monitor_page(found: MonitorFindings) -> str:
-    """Return the page as text."""
+def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
+    """Return the page as text; see `Monitor.to_html`."""
     windows, diagnosis = found.windows, found.diagnosis
     alarm = found.alarms.get("change") or found.alarms.get("level")
     row, since = (None, None) if alarm is None else (alarm.row, alarm.since)
@@ -27,6 +28,10 @@ def monitor_page(found: MonitorFindings) -> str:
         headline=typeset(found.headline),
         evidence=typeset(found.evidence_sentence),
         condition=typeset(found.condition),
+        waiting=typeset(str(found.waiting)) if any(found.waiting) else "",
+        refresh=None if refresh is None else max(round(refresh), 1),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        doubt=typeset(found.doubt),
         clusters="" if found.clusters is None else typeset(str(found.clusters)),
         alarms=[
             (alarm.test, typeset(found.alarm_sentence(alarm))) for alarm in found.alarms.values()

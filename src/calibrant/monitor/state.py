@@ -101,6 +101,7 @@ class State:
         right: BoolArray,
         names: Sequence[str] | None,
         clusters: Sequence[str] | None = None,
+        origin: IntArray | None = None,
     ) -> tuple[Alarm, ...]:
         """Count (n,) rows with their outcomes, and return the alarms that rose.
 
@@ -116,15 +117,15 @@ class State:
             paid = payments(some, hits, tests.tolerance)
             if clusters is None:
                 risen += tests.add(bets_of_rows(paid, first + np.arange(len(some)), of))
-                origin = None
+                own = None if origin is None else origin[part]
             else:
                 closed = self.clusters.add(clusters[part], paid, some - hits, of, first)
                 risen += self._bet_on(closed)
-                origin = [hash_of_name(name) for name in clusters[part]]
+                own = np.array([hash_of_name(name) for name in clusters[part]])
             if of is not None:
                 tests.groups.count(some, hits, of)
             self.windows.add(some, hits)
-            self.latest.add(some, hits, origin)
+            self.latest.add(some, hits, own)
         return tuple(risen)
 
     def close_clusters(self) -> tuple[Alarm, ...]:
@@ -200,7 +201,9 @@ class State:
         said, right = np.array([row.confidence for row in rows]), [row.correct for row in rows]
         names = [str(row.group) for row in rows if row.group is not None]
         clusters = [str(row.cluster) for row in rows if row.cluster is not None]
-        return self.add(said, np.array(right, dtype=np.bool_), names or None, clusters or None)
+        origin = np.array([row.origin for row in rows])
+        hits = np.array(right, dtype=np.bool_)
+        return self.add(said, hits, names or None, clusters or None, origin)
 
     def pack(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything as a header and arrays."""

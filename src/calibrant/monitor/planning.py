@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -157,7 +157,7 @@ def plan(
             normal = correlation**0.5 * rng.normal(size=len(drawn))[of]
             normal += (1 - correlation) ** 0.5 * rng.normal(size=len(of))
             alone = rng.random(len(of))
-            chance: FloatArray = alone if names is None else np.asarray(ndtr(normal))
+            chance: FloatArray = alone if names is None else cast(Any, ndtr)(normal)
             right = chance < np.maximum(p - drift, 0.0)
             before = monitor.rows
             alarms = list(monitor.update(p, right, clusters=None if names is None else units + of))

@@ -9,12 +9,34 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.core.plug_ins import WithPlugIns
-from calibrant.files.formats.logs.answers import Letters
+from calibrant.files.formats.logs.answers import (
+    ComparedColumns,
+    Grades,
+    Judges,
+    Letters,
+    TokenColumns,
+    Uqlm,
+)
 from calibrant.files.formats.logs.base import LogFormat
+from calibrant.files.formats.logs.helm import Helm, LightEval
+from calibrant.files.formats.logs.inspect_ai import InspectAi
 from calibrant.files.formats.logs.lm_eval import LmEval
+from calibrant.files.formats.logs.openai import OpenAi
 
 GROUP = "calibrant.formats"
-BUILT_IN: dict[str, LogFormat] = {"lm-eval": LmEval(), "letters": Letters()}
+BUILT_IN: dict[str, LogFormat] = {
+    "lm-eval": LmEval(),
+    "inspect": InspectAi(),
+    "openai": OpenAi(),
+    "helm": Helm(),
+    "lighteval": LightEval(),
+    "letters": Letters(),
+    "tokens": TokenColumns(),
+    "compared": ComparedColumns(),
+    "grades": Grades(),
+    "uqlm": Uqlm(),
+    "judge": Judges(),
+}
 
 
 def _check(name: str, found: Any) -> LogFormat:

@@ -116,7 +116,8 @@ class LogFile:
             PredictionsError: a line that is no JSON object.
         """
         if self.document is not None:
-            for number, item in enumerate(as_list(self.document) or [self.document]):
+            items: list[Any] = as_list(self.document) or [self.document]
+            for number, item in enumerate(items):
                 yield f"entry {number}", self._row(item, f"entry {number}")
             return
         with open_binary(self.where) as file, readable("the log", self.where):

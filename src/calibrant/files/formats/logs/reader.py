@@ -20,8 +20,10 @@ from calibrant.predictions.origin import Origin
 # What logs end in; files with other endings are looked at only where they are named themselves.
 LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet")
 # Formats of arrays are never logs.
-NEVER = (".npz", ".npy", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".feather")
-NEVER += (".pkl", ".pickle", ".joblib", ".man")
+NEVER = (
+    *(".npz", ".npy", ".safetensors", ".pt", ".pth", ".h5", ".hdf5", ".arrow", ".feather"),
+    *(".pkl", ".pickle", ".joblib", ".man"),
+)
 # Scores of a log, of which it has one.
 SCORES = ("logits", "probs", "confidence", "score")
 QUESTION = "question"

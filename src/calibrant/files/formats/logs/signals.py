@@ -1,26 +1,57 @@
 """What a confidence is read from: letters, sequences, words, votes.
 
-What is a probability becomes `logits`, `probs` or `confidence`; everything else is a `score`.
+What is a probability becomes `logits` or `confidence`; everything else is a `score`, a number that
+is higher where the answer is likelier right.
+
+====================  ==========================================================================
+``letters``           probabilities of the labels at the token that holds the answer, all
+                      spellings of a label together, renormalised over the labels
+``letters-unnormalised``  the same without renormalising: what isn't on the labels stays missing
+``p-true``            p(True) / (p(True) + p(False)) of a question whether an answer is right
+``verbalised``        what the answer itself states, by a declared pattern
+``votes``             the share of repeats that give the commonest answer
+``entropy``           minus the entropy of the answers of all repeats, in nats: a score
+``sequence-mean``     mean log-probability of the answer's tokens: a score; ``-sum``, ``-min``
+====================  ==========================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.arrays import FloatArray
-from calibrant.core.errors import PredictionsError
-from calibrant.files.formats.logs.base import LogTable
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.files.formats.logs.base import LogFile, LogTable, Row, as_list, as_object
 from calibrant.files.options import ReadOptions
 
-# Logarithms of sums of probabilities may lie this far above 0: bfloat16 has three digits.
+# Sums of probabilities may lie so far above 1: bfloat16 has three digits.
 ROUNDED = 0.05
 TEXT_OF = {
-    "letters": "the probabilities of the choices' letters, renormalised over them",
+    "letters": "the probabilities of the answer's letters, renormalised over them",
     "letters-unnormalised": "the probability of the likeliest letter as it is",
+    "p-true": "P(True), the probability of 'True' beside 'False'",
+    "verbalised": "what the answers state",
+    "votes": "the share of repeats with the commonest answer",
+    "entropy": "minus the entropy of the answers of all repeats (a score, no probability)",
+    "sequence-mean": "mean log-probability of the tokens (a score, no probability)",
+    "sequence-sum": "log-probability of all tokens (a score, no probability)",
+    "sequence-min": "log-probability of the least likely token (a score, no probability)",
 }
+LETTERS = ("letters", "letters-unnormalised")
+SEQUENCES = {"sequence-mean": np.mean, "sequence-sum": np.sum, "sequence-min": np.min}
+# Stands for the logarithm of a probability that is 0 as far as anyone can tell.
+LEAST = -1e4
+# What may stand around a label in a token, signs of spaces of tokenizers among them.
+AROUND = " \t\r\n().:*_\"'`[]\u0120\u2581"
+UNITS = {"percent": 100.0, "tenths": 10.0, "fraction": 1.0}
+NUMBER = r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)"
 
 
 def chosen_signal(options: ReadOptions, known: Sequence[str], where: str) -> str:
@@ -39,14 +70,17 @@ def chosen_signal(options: ReadOptions, known: Sequence[str], where: str) -> str
     return options.signal
 
 
+# --- letters
+
+
 # Parameters: a row and where it goes.
 def add_letters(
     table: LogTable,
     signal: str,
     values: FloatArray,
     letters: Sequence[str],
-    gold: int,
-    more: dict[str, Any],
+    gold: int | None,
+    more: Mapping[str, Any],
 ) -> None:
     """Add a question with a log-probability a letter.
 
@@ -55,7 +89,7 @@ def add_letters(
         signal: ``"letters"`` or ``"letters-unnormalised"``.
         values: log-probabilities.
         letters: what they are of.
-        gold: the place of the right one.
+        gold: the place of the right one; None where nobody knows it.
         more: further cells.
 
     Raises:
@@ -70,13 +104,13 @@ def add_letters(
             f"the letters' probabilities sum to {mass:.3g}; expected log-probabilities, which "
             "don't exceed 0"
         )
-    cells = {**more, "mass": min(mass, 1.0)}
+    truth = {} if gold is None else {"labels": gold}
+    cells = {**more, **truth, "mass": min(mass, 1.0)}
     if signal == "letters":
-        table.add(logits=values.tolist(), labels=gold, **cells)
+        table.add(logits=values.tolist(), **cells)
     else:
         said = int(values.argmax())
-        top = float(min(np.exp(values[said]), 1.0))
-        table.add(confidence=top, predicted=said, labels=gold, **cells)
+        table.add(confidence=float(min(np.exp(values[said]), 1.0)), predicted=said, **cells)
 
 
 def note_mass(table: LogTable) -> None:
@@ -88,4 +122,224 @@ def note_mass(table: LogTable) -> None:
             f"The letters have {np.median(mass):.1%} of the probability (median), and less than "
             f"half of it in {few:.1%} of rows; the column 'mass' says how much, and --signal "
             "letters-unnormalised keeps it."
+        )
+
+
+def check_not_all_alike(values: FloatArray, where: str) -> None:
+    """Raise `PredictionsError` where all log-probabilities are 0: the model gave none."""
+    if values.size and not values.any():
+        raise PredictionsError(
+            f"{where}: all log-probabilities are 0, so that the model gave none; a confidence of 1 "
+            "that a tool makes of them is none either"
+        )
+
+
+def label_of(token: str, labels: Sequence[str]) -> str | None:
+    """Return the label that a token spells, by its case or without, with or without a space."""
+    bare = token.strip(AROUND)
+    if bare in labels:
+        return bare
+    return next((label for label in labels if label.casefold() == bare.casefold()), None)
+
+
+def log_probabilities(
+    tokens: Sequence[Row], labels: Sequence[str]
+) -> tuple[FloatArray, bool] | None:
+    """Return the log-probability of each label where the answer stands; None if it isn't found.
+
+    It stands at the last label behind the word "answer", else at the first token if that is a
+    label, else at the last one that is. A label that isn't among the likeliest tokens gets what it
+    may have at most: the least of theirs, or what they leave over. Whether there is one is the
+    second result.
+    """
+    places = [i for i, one in enumerate(tokens) if label_of(str(one.get("token")), labels)]
+    if not places:
+        return None
+    place = places[-1]
+    text, at = "", 0
+    for i, one in enumerate(tokens):
+        if "answer" in text[-12:].casefold() and i in places:
+            place, at = i, 1
+        text += str(one.get("token"))
+    if not at and places[0] == 0:
+        place = 0
+    here = tokens[place]
+    top: dict[str, float] = {}
+    for one in [here, *map(as_object, as_list(here.get("top_logprobs")))]:
+        token = str(one.get("token"))
+        top[token] = max(float(one.get("logprob", -math.inf)), top.get(token, -math.inf))
+    found: dict[str, float] = {}
+    for token, value in top.items():
+        label = label_of(token, labels)
+        if label is not None:
+            found[label] = float(np.logaddexp(found.get(label, -math.inf), value))
+    over = 1 - sum(math.exp(min(value, 0.0)) for value in top.values())
+    absent = len(labels) - len(found)
+    left = math.log(over / absent) if absent and over > 0 else LEAST
+    bound = max(min(min(top.values()), left), LEAST)
+    return np.array([found.get(label, bound) for label in labels]), absent > 0
+
+
+# --- texts
+
+
+def stated(text: str, pattern: str) -> float | None:
+    """Return the confidence in [0, 1] that the last match of a pattern states, or None.
+
+    Raises:
+        InputError: the pattern doesn't say where the number stands, and of which unit it is.
+    """
+    units = [unit for unit in UNITS if f"{{{unit}}}" in pattern]
+    if len(units) != 1:
+        raise InputError(
+            f"--verbalised '{pattern}' must hold one of {{percent}}, {{fraction}} and {{tenths}} "
+            "where the number stands, as in 'Confidence: {percent}%'"
+        )
+    before, _, after = pattern.partition(f"{{{units[0]}}}")
+    spaced = [r"\s+".join(map(re.escape, part.split(" "))) for part in (before, after)]
+    found = re.findall(f"{spaced[0]}{NUMBER}{spaced[1]}", text, flags=re.IGNORECASE)
+    if not found:
+        return None
+    value = float(found[-1]) / UNITS[units[0]]
+    return value if 0 <= value <= 1 else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered to a question, once.
+
+    Attributes:
+        place: where it stands.
+        question: what repeats of a question share.
+        text: the answer.
+        tokens: its tokens, each with `logprob` and perhaps `top_logprobs`.
+        said: what the answer comes to, such as a letter; None where nobody has read it.
+        gold: the right one.
+        correct: whether it is right; None where that isn't known.
+        labels: the possible answers, where there are few.
+        more: cells to group by.
+    """
+
+    place: str
+    question: str
+    text: str = ""
+    tokens: Sequence[Row] = ()
+    said: str | None = None
+    gold: str | None = None
+    correct: float | None = None
+    labels: Sequence[str] = ()
+    more: Row = field(default_factory=dict[str, Any])
+
+
+def add_answers(
+    table: LogTable, answers: Sequence[Answer], options: ReadOptions, file: LogFile
+) -> None:
+    """Add answers with the confidence that a signal gives; without one they are counted."""
+    signal = options.signal or ("verbalised" if options.verbalised else _best(answers))
+    chosen_signal(options, tuple(TEXT_OF), file.where)
+    table.signal = TEXT_OF[signal]
+    if signal in ("votes", "entropy"):
+        _add_votes(table, answers, signal)
+        return
+    numbers = [t.get("logprob", 0.0) for answer in answers for t in answer.tokens]
+    if signal != "verbalised":
+        check_not_all_alike(np.array(numbers, dtype=np.float64), file.where)
+    absent = 0
+    for answer in answers:
+        cells = {**answer.more, "question": answer.question}
+        if signal in LETTERS:
+            found = log_probabilities(answer.tokens, answer.labels) if answer.labels else None
+            if found is None:
+                table.leave_out("no label among the tokens of the answer", answer.correct)
+                continue
+            gold = answer.gold
+            if gold is not None and gold not in answer.labels:
+                raise file.error(
+                    answer.place,
+                    f"the right answer {gold!r} is none of {', '.join(answer.labels)}",
+                )
+            absent += found[1]
+            place = None if gold is None else list(answer.labels).index(gold)
+            said = answer.labels[int(found[0].argmax())]
+            if None not in (answer.correct, gold) and (said == gold) != bool(answer.correct):
+                table.leave_out(
+                    "the letter that was scored isn't the likeliest at the answer's token",
+                    answer.correct,
+                )
+                continue
+            if gold is None and answer.correct is not None:
+                place = None
+            try:
+                add_letters(table, signal, found[0], answer.labels, place, cells)
+            except PredictionsError as fault:
+                raise file.error(answer.place, str(fault)) from fault
+            continue
+        value = _value(answer, signal, options)
+        if isinstance(value, str):
+            table.leave_out(value, answer.correct)
+            continue
+        key = "score" if signal in SEQUENCES else "confidence"
+        table.add(**{key: value}, correct=answer.correct, **cells)
+    if absent:
+        table.notes.append(
+            f"In {absent} rows a label isn't among the likeliest tokens and has the most that it "
+            "may have."
+        )
+    note_mass(table)
+
+
+def _best(answers: Sequence[Answer]) -> str:
+    """Return the first signal that some answer has."""
+    if any(one.get("top_logprobs") for answer in answers for one in answer.tokens) and any(
+        answer.labels for answer in answers
+    ):
+        return "letters"
+    if any(answer.tokens for answer in answers):
+        return "sequence-mean"
+    if len({answer.question for answer in answers}) < len(answers):
+        return "votes"
+    return "verbalised"
+
+
+def _value(answer: Answer, signal: str, options: ReadOptions) -> float | str:
+    """Return the confidence or score of an answer, or why it has none."""
+    if signal == "verbalised":
+        if options.verbalised is None:
+            return (
+                "no log-probabilities; if the answers state a confidence, say how by --verbalised"
+            )
+        value = stated(answer.text, options.verbalised)
+        return "states no confidence of the declared form" if value is None else value
+    if not answer.tokens:
+        return "no log-probabilities"
+    if signal == "p-true":
+        found = log_probabilities(answer.tokens, ("True", "False"))
+        if found is None:
+            return "neither True nor False"
+        return float(1 / (1 + np.exp(found[0][1] - found[0][0])))
+    numbers = [float(one["logprob"]) for one in answer.tokens if "logprob" in one]
+    return float(SEQUENCES[signal](numbers))
+
+
+def _add_votes(table: LogTable, answers: Sequence[Answer], signal: str) -> None:
+    """Add a row a question: how far its repeats agree, and whether the commonest is right."""
+    of: dict[str, list[Answer]] = {}
+    for answer in answers:
+        if answer.said is None:
+            table.leave_out("a repeat without an answer", answer.correct)
+        else:
+            of.setdefault(answer.question, []).append(answer)
+    for question, repeats in of.items():
+        counts = Counter(one.said for one in repeats)
+        said, most = counts.most_common(1)[0]
+        shares = np.array(list(counts.values())) / len(repeats)
+        first = next(one for one in repeats if one.said == said)
+        value = most / len(repeats) if signal == "votes" else float((shares * np.log(shares)).sum())
+        key = "confidence" if signal == "votes" else "score"
+        table.add(
+            **{key: value},
+            correct=first.correct,
+            question=question,
+            repeats=len(repeats),
+            **first.more,
         )

@@ -1,0 +1,224 @@
+"""Runs of HELM, folders with `per_instance_stats.json`, and details of lighteval."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from calibrant.core.errors import PredictionsError
+from calibrant.files.formats.logs.base import (
+    LogFile,
+    LogFormat,
+    LogTable,
+    Row,
+    as_list,
+    as_object,
+    zero_or_one,
+)
+from calibrant.files.formats.logs.signals import check_not_all_alike
+from calibrant.files.gate import load_json, optional, readable
+from calibrant.files.opening import beside, is_file, open_binary, within
+from calibrant.files.options import ReadOptions
+
+STATS, STATE, SPEC = "per_instance_stats.json", "scenario_state.json", "run_spec.json"
+SEPARATE = "multiple_choice_separate"
+
+
+class Helm(LogFormat):
+    """A run's folder, or its statistics an instance."""
+
+    tool = "HELM"
+
+    def recognises(self, file: LogFile) -> bool:
+        """Return whether it is a folder with statistics, or these."""
+        if file.folder:
+            return is_file(within(file.where, STATS))
+        return {"instance_id", "stats"} <= file.first.keys()
+
+    def read(self, file: LogFile, options: ReadOptions) -> LogTable:
+        """Return a row an instance: without perturbation, of the first train trial."""
+        table = LogTable(self.tool)
+
+        def document(name: str) -> Any:
+            path = within(file.where, name) if file.folder else beside(file.where, name)
+            if not is_file(path):
+                return None
+            with open_binary(path) as found:
+                return load_json(found.read(), path)
+
+        stats = document(STATS) if file.folder else file.document
+        spec, state = as_object(document(SPEC)), as_object(document(STATE))
+        method = as_object(spec.get("adapter_spec") or state.get("adapter_spec")).get("method", "")
+        task = str(spec.get("name", "")).partition(":")[0].partition(",")[0]
+        states = [as_object(one) for one in as_list(state.get("request_states"))]
+        numbers = [
+            as_object(one).get("logprob", 0.0)
+            for each in states
+            for one in as_list(as_object(each.get("result")).get("completions"))
+        ]
+        check_not_all_alike(np.array(numbers, dtype=np.float64), file.where)
+        if str(method).startswith(SEPARATE):
+            scores = _of_references(states, calibrated=str(method).endswith("calibrated"))
+            table.signal = "log-likelihoods of the references" + (
+                " less those without the question"
+                if str(method).endswith("calibrated")
+                else " per token"
+            )
+            table.positions = True
+        else:
+            scores = {}
+            table.signal = "max_prob, the probability of the generated answer"
+        first: dict[str, Any] = {}
+        for row in map(as_object, as_list(stats)):
+            name = str(row.get("instance_id"))
+            trial = row.get("train_trial_index", 0)
+            if row.get("perturbation") is not None or trial != first.setdefault(name, trial):
+                table.leave_out("a perturbation, or a further train trial")
+                continue
+            own = {
+                str(as_object(as_object(stat).get("name")).get("name")): as_object(stat).get("mean")
+                for stat in as_list(row.get("stats"))
+                if "perturbation" not in as_object(as_object(stat).get("name"))
+            }
+            right = zero_or_one(own.get("exact_match"))
+            cells = {"id": name, "task": task}
+            if right is None:
+                table.leave_out("exact_match is no 0 or 1")
+            elif scores:
+                if name not in scores:
+                    table.leave_out("no log-likelihoods of its references", right)
+                    continue
+                values, golds = scores[name]
+                said = int(np.argmax(values))
+                if (said in golds) != bool(right):
+                    raise file.error(
+                        name, f"exact_match is {right:g}, but reference {said} is the likeliest"
+                    )
+                gold = said if right else min(golds, default=0)
+                table.add(logits=values.tolist(), labels=gold, **cells)
+            elif (sure := own.get("max_prob")) is None:
+                table.leave_out("no max_prob", right)
+            else:
+                table.add(confidence=min(float(sure), 1.0), correct=right, **cells)
+        if not states and table.cells and all(row.get("confidence") == 1 for row in table.cells):
+            raise PredictionsError(
+                f"{file.where}: max_prob is 1 in every row, as it is where a model gave no "
+                f"log-probabilities; {STATE} beside it would say"
+            )
+        return table
+
+
+def _of_references(
+    states: list[Row], *, calibrated: bool
+) -> dict[str, tuple[np.ndarray[Any, np.dtype[np.float64]], list[int]]]:
+    """Return for each instance what its references are compared by, and which are right."""
+    found: dict[str, dict[tuple[int, str], float]] = {}
+    golds: dict[str, list[int]] = {}
+    first: dict[str, Any] = {}
+    for state in states:
+        instance = as_object(state.get("instance"))
+        name, trial = str(instance.get("id")), state.get("train_trial_index", 0)
+        if instance.get("perturbation") is not None or trial != first.setdefault(name, trial):
+            continue
+        index = int(state.get("reference_index") or 0)
+        completions = as_list(as_object(state.get("result")).get("completions"))
+        if not completions:
+            continue
+        completion = as_object(completions[0])
+        tokens = len(as_list(completion.get("tokens"))) or 1
+        value = float(completion.get("logprob", 0.0))
+        mode = str(state.get("request_mode", "original"))
+        found.setdefault(name, {})[index, mode] = value if calibrated else value / tokens
+        references = [as_object(one) for one in as_list(instance.get("references"))]
+        golds[name] = [i for i, one in enumerate(references) if "correct" in as_list(one["tags"])]
+    result: dict[str, tuple[np.ndarray[Any, np.dtype[np.float64]], list[int]]] = {}
+    for name, values in found.items():
+        width = 1 + max(index for index, _ in values)
+        scores = np.array(
+            [values[i, "original"] - values.get((i, "calibration"), 0.0) for i in range(width)]
+        )
+        result[name] = scores, golds[name]
+    return result
+
+
+class LightEval(LogFormat):
+    """Details in parquet, a row a question."""
+
+    tool = "lighteval"
+
+    def recognises(self, file: LogFile) -> bool:
+        """Return whether a parquet file has a column `model_response`."""
+        if not file.first_line.startswith(b"PAR1"):
+            return False
+        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+        with open_binary(file.where) as raw, readable("the parquet file", file.where):
+            return {"doc", "model_response"} <= {*parquet.read_schema(raw).names}
+
+    def read(self, file: LogFile, options: ReadOptions) -> LogTable:
+        """Return a row a question with log-likelihoods of its choices."""
+        parquet = optional("pyarrow.parquet", "pyarrow", "arrow")
+        with open_binary(file.where) as raw, readable("the parquet file", file.where):
+            rows = cast(list[Row], parquet.read_table(raw).to_pylist())
+        table = LogTable(self.tool)
+        table.positions = True
+        how = options.normalise
+        table.signal = f"log-likelihoods of the choices ({how or 'as the metric compares them'})"
+        used: dict[str, int] = {}
+        for number, row in enumerate(rows):
+            doc, response = as_object(row.get("doc")), as_object(row.get("model_response"))
+            metric = as_object(row.get("metric"))
+            logs = np.array(as_list(response.get("logprobs")), dtype=np.float64)
+            choices = [str(one) for one in as_list(doc.get("choices"))]
+            golds = as_list(doc.get("gold_index")) or [doc.get("gold_index")]
+            if len(logs) != len(choices) or len(logs) < 2:
+                table.leave_out("generated text without log-probabilities of choices")
+                continue
+            scored = {
+                "none": logs,
+                "chars": logs / np.maximum([len(one) for one in choices], 1),
+                "bytes": logs / np.maximum([len(one.encode()) for one in choices], 1),
+            }
+            aside = np.array(as_list(response.get("unconditioned_logprobs")), dtype=np.float64)
+            if len(aside) == len(logs):
+                scored["unconditional"] = logs - aside
+            accuracies = {k: zero_or_one(v) for k, v in metric.items() if "acc" in k or "em" in k}
+            own = next(((k, v) for k, v in accuracies.items() if v is not None), None)
+            fitting = [
+                one
+                for one, values in scored.items()
+                if own is None or (int(values.argmax()) in golds) == own[1]
+            ]
+            if not fitting:
+                raise file.error(
+                    f"row {number}", f"'{own and own[0]}' comes out under no normalisation"
+                )
+            used.update({one: used.get(one, 0) + 1 for one in fitting})
+            table.add(
+                logits=logs.tolist(),
+                labels=int(golds[0]) if golds[0] is not None else 0,
+                task=str(doc.get("task_name", "")),
+                id=str(doc.get("id", number)),
+                question=f"{doc.get('task_name')}/{doc.get('id', number)}",
+                scored=scored,
+                golds=golds,
+            )
+        fits = [one for one, count in used.items() if count == len(table.cells)]
+        if how is None and table.cells:
+            if not fits:
+                raise PredictionsError(
+                    f"{file.where}: its accuracy doesn't come out of its log-likelihoods by one "
+                    "normalisation for all rows; say which to take by --normalise"
+                )
+            how = cast(Any, fits[0])
+        for row in table.cells:
+            scored, golds = row.pop("scored"), row.pop("golds")
+            if how not in scored:
+                raise PredictionsError(f"{file.where}: has nothing for --normalise {how}")
+            row["logits"] = scored[how].tolist()
+            top = int(scored[how].argmax())
+            row["labels"] = top if top in golds else int(golds[0])
+        table.signal = f"log-likelihoods of the choices, --normalise {how}"
+        if fits:
+            table.notes.append("Its own accuracy comes out on every row.")
+        return table

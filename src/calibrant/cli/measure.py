@@ -25,7 +25,9 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, is_run
+from calibrant.files.reading import read_slice
 from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.slices import LabelledSlice
 
 if TYPE_CHECKING:
     from calibrant.evaluation.results import Evaluation
@@ -143,14 +145,41 @@ def _measured(
     file: Path, read: ReadOptions, options: MeasureOptions, draw: DrawOptions, page: Path | None
 ) -> Found:
     """Measure one file in memory, and write its page if asked to."""
+    some = read_slice(file, read)
+    if some is not None and some.graded:
+        return _of_slice(some, draw)
     predictions = read_predictions(file, read)
     text, document = _of_rows(predictions, file, read, options, draw, page)
+    if some is not None:
+        of_all, found = _of_slice(some, draw)
+        text, document = f"{of_all}\n\n{text}", document | found
     if predictions.origin is None:
         return text, document
     return (
         f"{wrap(str(predictions.origin))}\n\n{text}",
         {"origin": predictions.origin.as_dict(), **document},
     )
+
+
+def _of_slice(some: LabelledSlice, draw: DrawOptions) -> Found:
+    """Return the accuracy of all rows, of which only some have an outcome."""
+    from calibrant.evaluation.slices import accuracy_of_all
+
+    found = accuracy_of_all(
+        some.score,
+        some.outcome,
+        clusters=some.clusters,
+        inclusion=some.inclusion,
+        level=draw.level,
+        seed=draw.seed,
+    )
+    text = str(found)
+    if some.graded:
+        text += "\n\n" + wrap(
+            "Outcomes between 0 and 1 are no events, so that no confidence is measured here; the "
+            "accuracy is their mean."
+        )
+    return text, {"accuracy_of_all": found.as_dict()}
 
 
 # Parameters: those of the command, and the rows.

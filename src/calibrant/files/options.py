@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os import fspath
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from os import PathLike, fspath
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in
@@ -208,7 +208,8 @@ class ReadOptions:
             object.__setattr__(self, "labels", fspath(self.labels))
         for name in ("outcomes", "beside"):
             given = getattr(self, name)
-            several: Any = [fspath(given)] if isinstance(given, str) else given
+            single = isinstance(given, str | PathLike)
+            several = cast(Sequence[Any], [given] if single else given)
             object.__setattr__(self, name, tuple(str(path) for path in several))
         if self.scores is not None and not isinstance(self.scores, str):
             object.__setattr__(self, "scores", tuple(self.scores))

@@ -26,7 +26,7 @@ from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
-from calibrant.files.formats.logs.reader import is_log
+from calibrant.files.formats.logs.reader import LogReader, is_log
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
@@ -36,6 +36,7 @@ from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.predictions.binary import check_one_score
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
+from calibrant.predictions.slices import LabelledSlice
 
 # Warnings about what all rows of a file look like.
 LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
@@ -298,6 +299,19 @@ def read_predictions(
     with opened(where, options) as file:
         rows = file.whole()
     return rows if name is None else replace(rows, source=name)
+
+
+def read_slice(path: StrPath, options: ReadOptions | None = None) -> LabelledSlice | None:
+    """Return all scores of a log of which only some rows have an outcome; None for other files.
+
+    Raises:
+        PredictionsError: the log can't be read.
+    """
+    where, options = fspath(path), options or ReadOptions()
+    if options.format is not None or not is_log(where):
+        return None
+    with open_rows(where, options) as file:
+        return file.slice if isinstance(file, LogReader) else None
 
 
 def opened(where: str, options: ReadOptions) -> PredictionFile:

@@ -303,7 +303,7 @@ class _Choice:
         What the Trainer of Hugging Face calls `predictions` are logits, if its `label_ids` stand by
         them. By themselves they may be anything, predicted classes too.
         """
-        options, are = self.options, self.options.are
+        options, are = self.options, self.options.are or self.file.are
         usual: dict[ScoresAre, tuple[str, ...]] = dict(USUAL) if are is None else {are: OF_ARE[are]}
         if options.kind == "binary" and are is None:
             usual = {one: USUAL[one] for one in ("prob", "logit", "logits", "probs")}

@@ -23,7 +23,7 @@ from calibrant.core.arrays import Array, namespace, to_numpy
 from calibrant.core.errors import PredictionsError
 from calibrant.files.gate import check_room, readable
 from calibrant.files.opening import replacing_anywhere
-from calibrant.files.options import ReadOptions
+from calibrant.files.options import ReadOptions, ScoresAre
 from calibrant.predictions.origin import Origin
 
 Columns = dict[str, NDArray[Any]]
@@ -44,10 +44,12 @@ class RowReader(ABC):
         expected: what messages say a file of this format holds, if not the usual.
         held: what to close in the end.
         origin: of a log, what is known beside its rows.
+        are: what scores are that the format knows.
         cluster: the field that says which rows aren't independent, where the format knows it.
     """
 
     origin: Origin | None = None
+    are: ScoresAre | None = None
     cluster: str | None = None
     tabular: ClassVar[bool] = False
     noun: ClassVar[str] = "the file"

@@ -29,6 +29,8 @@ from calibrant.predictions.origin import LeftOut, Origin
 Row = dict[str, Any]
 # A first line that is longer isn't looked at.
 LONGEST_LINE = 1 << 26
+# What archives and parquet files begin with.
+BINARY = (b"PK\x03\x04", b"PAR1")
 
 
 def as_object(value: Any) -> Row:
@@ -103,11 +105,11 @@ class LogFile:
     @cached_property
     def header(self) -> list[str]:
         """The cells of the first line of a table of text; empty for JSON."""
-        if self.first_line.lstrip()[:1] in (b"{", b"[", b"P", b""):
+        if self.first_line.lstrip()[:1] in (b"{", b"[", b"") or self.first_line[:4] in BINARY:
             return []
         text = self.first_line.decode("utf-8", errors="replace").strip("\r\n")
         mark = "\t" if "\t" in text else ","
-        return [cell.strip() for cell in next(csv.reader([text], delimiter=mark), [])]
+        return [cell.strip() for cell in next(csv.reader([text], delimiter=mark), list[str]())]
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Yield each JSON object of the file, with what messages call its place.

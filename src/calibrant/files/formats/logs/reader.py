@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import PredictionsError
 from calibrant.core.text import listed
 from calibrant.files.formats.base import Columns, RowReader
@@ -16,6 +17,7 @@ from calibrant.files.formats.logs.base import LogFile, LogFormat, columns_of
 from calibrant.files.opening import extension_of, is_file, is_folder, is_url
 from calibrant.files.options import ReadOptions
 from calibrant.predictions.origin import Origin
+from calibrant.predictions.slices import LabelledSlice
 
 # What logs end in; files with other endings are looked at only where they are named themselves.
 LOG_EXTENSIONS = (".jsonl", ".json", ".eval", ".parquet")
@@ -83,9 +85,13 @@ class LogReader(RowReader):
         where: what messages call them.
         options: how they are read.
         logs: the formats and files.
+
+    Attributes:
+        slice: of rows of which only some have an outcome, or one that is no event, all scores.
     """
 
     noun = "the log"
+    slice: LabelledSlice | None = None
 
     def __init__(self, where: str, options: ReadOptions, logs: Found) -> None:
         self._logs = logs
@@ -110,11 +116,41 @@ class LogReader(RowReader):
             cells += [row | {"file": file.name} for row in table.cells]
         self.origin = origin
         self.columns = columns_of(cells)
+        self._keep_labelled()
         names = {table.names for table in used}
         self._names = names.pop() if len(names) == 1 else None
         questions = self.columns.get(QUESTION)
         if questions is not None and len(np.unique(questions)) < len(questions):
             self.cluster = QUESTION
+
+    def _keep_labelled(self) -> None:
+        """Leave out rows without an outcome, of which `slice` keeps the scores."""
+        outcome = self.columns.get("correct")
+        if "score" in self.columns:
+            self.are = "score"
+        if outcome is None or outcome.dtype.kind != "f" or not np.isnan(outcome).any():
+            if outcome is not None and not np.isin(outcome, (0, 1)).all():
+                self.slice = self._slice(outcome.astype(np.float64))
+            return
+        known = ~np.isnan(outcome)
+        if not self.options.labelled:
+            del self.columns["correct"]
+            return
+        if not known.any():
+            raise PredictionsError(
+                f"{self.where}: no row says whether it is right; name a file that does by "
+                "--outcomes FILE (outcomes=)"
+            )
+        self.slice = self._slice(outcome)
+        self.columns = {name: column[known] for name, column in self.columns.items()}
+
+    def _slice(self, outcome: FloatArray) -> LabelledSlice:
+        score = next(self.columns[key] for key in ("score", "confidence") if key in self.columns)
+        questions = self.columns.get(QUESTION)
+        if questions is not None and len(np.unique(questions)) == len(questions):
+            questions = None
+        inclusion = self.columns.get("inclusion")
+        return LabelledSlice(score.astype(np.float64), outcome, questions, inclusion)
 
     def names(self) -> Sequence[str]:
         """Return the columns."""

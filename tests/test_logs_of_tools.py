@@ -1,0 +1,494 @@
+"""Logs of inspect_ai, OpenAI's API, HELM, lighteval, uqlm, judges, and tables of answers."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_logs import write_lines
+
+import calibrant as cb
+from calibrant.core.errors import InputError, MissingDependencyError, PredictionsError
+from calibrant.files import read_column
+from calibrant.files.formats.logs.signals import label_of, log_probabilities, stated
+from calibrant.files.reading import read_slice
+
+REAL = Path(__file__).parents[2] / "shared/data/llm"
+real = pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} holds the real logs, and isn't there")
+
+
+def token(text: str, top: dict[str, float] | None = None, logprob: float = 0.0) -> dict[str, Any]:
+    likeliest = [{"token": name, "logprob": value} for name, value in (top or {}).items()]
+    return {"token": text, "logprob": (top or {}).get(text, logprob), "top_logprobs": likeliest}
+
+
+def answered(letter: str, **top: float) -> list[dict[str, Any]]:
+    spaced = {f" {name}": value for name, value in top.items()}
+    return [token("ANSWER", logprob=-0.01), token(":"), token(f" {letter}", spaced)]
+
+
+# --- inspect_ai
+
+
+def inspect_log(samples: list[dict[str, Any]], accuracy: float | None) -> dict[str, Any]:
+    header: dict[str, Any] = {
+        "version": 2,
+        "status": "success",
+        "eval": {"task": "made/task", "packages": {"inspect_ai": "0.3.999"}},
+        "plan": {"steps": []},
+    }
+    if accuracy is not None:
+        metrics = {"accuracy": {"name": "accuracy", "value": accuracy}}
+        header["results"] = {"scores": [{"name": "choice", "scorer": "choice", "metrics": metrics}]}
+    return {**header, "samples": samples}
+
+
+def sample(number: int, letter: str, target: str, epoch: int = 1, **top: float) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "message": {"content": [{"type": "text", "text": f"ANSWER: {letter}"}]},
+        "stop_reason": "stop",
+    }
+    if top:
+        choice["logprobs"] = {"content": answered(letter, **top)}
+    value = "C" if letter == target else "I"
+    return {
+        "id": number,
+        "epoch": epoch,
+        "choices": ["4", "5"],
+        "target": f" {target}",
+        "output": {"choices": [choice]},
+        "scores": {"choice": {"value": value, "answer": letter}},
+        "metadata": {"subject": "sums"},
+    }
+
+
+def samples_with_letters() -> list[dict[str, Any]]:
+    return [
+        sample(1, "A", "A", A=np.log(0.8), B=np.log(0.1)),
+        sample(2, "B", "A", A=np.log(0.3), B=np.log(0.6)),
+        sample(3, "B", "B", A=np.log(0.2), B=np.log(0.7)),
+    ]
+
+
+def write_archive(path: Path, log: dict[str, Any], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("_journal/start.json", "{}")
+        for one in log["samples"]:
+            archive.writestr(f"samples/{one['id']}_epoch_{one['epoch']}.json", json.dumps(one))
+        header = {key: value for key, value in log.items() if key != "samples"}
+        archive.writestr("header.json", json.dumps(header))
+    return path
+
+
+@pytest.mark.parametrize("form", ["json", "eval"])
+def test_letters_of_inspect_are_read_at_the_end_of_the_answer(form, tmp_path):
+    log = inspect_log(samples_with_letters(), 2 / 3)
+    path = tmp_path / f"log.{form}"
+    if form == "json":
+        path.write_text(json.dumps(log, indent=1))
+    else:
+        write_archive(path, log)
+    rows = cb.read_predictions(path)
+    np.testing.assert_allclose(np.asarray(rows.probs)[:, 0], [8 / 9, 1 / 3, 2 / 9])
+    np.testing.assert_array_equal(rows.labels, [0, 0, 1])
+    assert "accuracy comes out of its samples: choice 66.7%" in str(rows.origin)
+    assert rows.origin.version == "0.3.999"
+    assert set(read_column(path, "subject")) == {"sums"}
+
+
+def test_members_packed_with_zstandard_are_read_or_the_extra_is_named(tmp_path):
+    log = inspect_log(samples_with_letters(), 2 / 3)
+    path = write_archive(tmp_path / "log.eval", log, zipfile.ZIP_STORED)
+    try:
+        import zstandard
+    except ImportError:
+        packed = path.read_bytes().replace(
+            b"PK\x01\x02\x14\x03\x14\x00\x00\x00\x00\x00",
+            b"PK\x01\x02\x14\x03\x14\x00\x00\x00\x5d\x00",
+        )
+        path.write_bytes(packed)
+        if hasattr(zipfile, "ZIP_ZSTANDARD"):
+            pytest.skip("this Python unpacks Zstandard by itself, and nothing here packs it")
+        with pytest.raises(MissingDependencyError, match=r"calibrant\[logs\]"):
+            cb.read_predictions(path)
+        return
+    # Two frames a member, as long ones have.
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    pack = zstandard.ZstdCompressor().compress
+    frames = {name: pack(text[:9]) + pack(text[9:]) for name, text in contents.items()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, text in frames.items():
+            archive.writestr(name, text)
+    path.write_bytes(marked_as_zstandard(path.read_bytes()))
+    assert cb.read_predictions(path).n == 3
+
+
+def marked_as_zstandard(archive: bytes) -> bytes:
+    """Return an archive whose central directory says that its members are packed with method 93."""
+    found = bytearray(archive)
+    at = found.find(b"PK\x01\x02")
+    while at >= 0:
+        found[at + 10 : at + 12] = (93).to_bytes(2, "little")
+        at = found.find(b"PK\x01\x02", at + 4)
+    return bytes(found)
+
+
+def test_an_accuracy_of_inspect_that_does_not_come_out_is_refused(tmp_path):
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(inspect_log(samples_with_letters(), 1.0)))
+    with pytest.raises(PredictionsError, match=r"accuracy of 'choice' is 1 there, but 0\.666667"):
+        cb.read_predictions(path)
+
+
+def test_votes_are_shares_of_epochs_and_entropy_is_a_score(tmp_path):
+    letters = {1: "AAAB", 2: "BBBB", 3: "ABAB"}
+    samples = [
+        sample(number, letter, "A", epoch)
+        for number, given in letters.items()
+        for epoch, letter in enumerate(given, start=1)
+    ]
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(inspect_log(samples, None)))
+    votes = cb.read_predictions(path)
+    assert votes.kind == "toplabel"
+    np.testing.assert_allclose(votes.scores, [0.75, 1.0, 0.5])
+    np.testing.assert_array_equal(votes.predicted == votes.labels, [True, False, True])
+    entropy = cb.read_predictions(path, signal="entropy")
+    assert entropy.kind == "score"
+    np.testing.assert_allclose(entropy.scores, [-0.5623351, 0, -np.log(2)])
+
+
+def test_stated_confidences_are_read_by_the_declared_pattern_and_others_counted(tmp_path):
+    samples = [sample(i, "A", "A" if i % 2 else "B") for i in range(6)]
+    texts = ["Confidence: 80%", "confidence: 20 %... Confidence: 95%", "sure", "Confidence: 110%"]
+    for one, text in zip(samples, [*texts, "Confidence: 5%", "Confidence: 0%"], strict=True):
+        one["output"]["choices"][0]["message"]["content"] = text
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(inspect_log(samples, 0.5)))
+    with pytest.raises(PredictionsError, match=r"say how by --verbalised"):
+        cb.read_predictions(path)
+    rows = cb.read_predictions(path, verbalised="Confidence: {percent}%")
+    np.testing.assert_allclose(rows.scores, [0.8, 0.95, 0.05, 0.0])
+    ((reason, left),) = rows.origin.left_out.items()
+    assert "no confidence of the declared form" in reason
+    assert (left.rows, left.known, left.correct) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "value"),
+    [
+        ("Confidence: 85", "Confidence: {percent}", 0.85),
+        ("Confidence: 0.85", "Confidence: {fraction}", 0.85),
+        ("Confidence: 1", "Confidence: {fraction}", 1.0),
+        ("Confidence: 1", "Confidence: {percent}", 0.01),
+        ("I'd say 8/10, no, 9/10", "{tenths}/10", 0.9),
+        ("Confidence: 85", "Confidence: {fraction}", None),
+    ],
+)
+def test_percent_and_fraction_are_never_guessed(text, pattern, value):
+    assert stated(text, pattern) == value
+
+
+def test_a_pattern_without_a_unit_is_refused():
+    with pytest.raises(InputError, match="must hold one of"):
+        stated("Confidence: 85", "Confidence: (.*)")
+
+
+# --- letters among tokens
+
+
+def test_spellings_of_a_label_are_summed_and_an_absent_label_gets_what_is_left():
+    top = {" A": np.log(0.5), "A": np.log(0.2), "(a": np.log(0.1), "the": np.log(0.1)}
+    values, absent = log_probabilities([token(" A", top)], ("A", "B", "C"))
+    assert absent
+    np.testing.assert_allclose(np.exp(values), [0.8, 0.05, 0.05])
+    assert label_of("\u2581B", "AB") == "B"
+    assert label_of("About", "AB") is None
+
+
+def test_the_answer_is_the_label_behind_the_word_or_the_first_token():
+    behind = [token("A"), token(" bird"), token("; answer"), token(": "), token("B")]
+    assert np.argmax(log_probabilities(behind, "AB")[0]) == 1
+    first = [token("B", {"B": -0.1, "A": -3.0}), token(" because"), token(" A")]
+    assert np.argmax(log_probabilities(first, "AB")[0]) == 1
+    assert log_probabilities([token("none")], "AB") is None
+
+
+# --- OpenAI's API
+
+
+def batch_line(name: str, tokens: list[dict[str, Any]], text: str) -> dict[str, Any]:
+    body = {
+        "object": "chat.completion",
+        "choices": [{"message": {"content": text}, "logprobs": {"content": tokens}}],
+    }
+    return {
+        "id": f"req-{name}",
+        "custom_id": name,
+        "response": {"status_code": 200, "body": body},
+        "error": None,
+    }
+
+
+def batch(tmp_path: Path) -> Path:
+    rows = [
+        batch_line("q2", [token("B", {"B": np.log(0.6), "A": np.log(0.4)})], "B"),
+        batch_line("q1", [token("A", {"A": np.log(0.9), "B": np.log(0.1)})], "A"),
+        {"id": "x", "custom_id": "q3", "response": None, "error": {"code": "expired"}},
+    ]
+    return write_lines(tmp_path / "out.jsonl", rows)
+
+
+def test_a_batch_gets_its_labels_from_another_file_in_any_order(tmp_path):
+    file = batch(tmp_path)
+    with pytest.raises(PredictionsError, match=r"line 1 \(q2\) has no label.*--outcomes"):
+        cb.read_predictions(file)
+    labels = [{"custom_id": "q1", "label": "A"}, {"custom_id": "q2", "label": "A"}]
+    known = write_lines(tmp_path / "labels.jsonl", [*labels, {"custom_id": "q3", "label": "B"}])
+    rows = cb.read_predictions(file, outcomes=[known])
+    np.testing.assert_allclose(rows.probs, [[0.4, 0.6], [0.9, 0.1]])
+    np.testing.assert_array_equal(rows.labels, [0, 0])
+    assert [r.rows for r in rows.origin.left_out.values()] == [1]
+    table = tmp_path / "labels.csv"
+    table.write_text("id,label\nq1,A\nq2,A\nq3,B\n")
+    np.testing.assert_array_equal(cb.read_predictions(file, outcomes=str(table)).labels, [0, 0])
+
+
+def test_completions_of_texts_and_responses_are_read_alike(tmp_path):
+    top = [{"A": np.log(0.9), "B": np.log(0.1)}]
+    logprobs = {"tokens": ["A"], "token_logprobs": [np.log(0.9)], "top_logprobs": top}
+    legacy = {
+        "object": "text_completion",
+        "id": "1",
+        "choices": [{"text": "A", "logprobs": logprobs}],
+    }
+    part = {"type": "output_text", "text": "A", "logprobs": [token("A", top[0])]}
+    output = [{"type": "message", "content": [part]}]
+    known = write_lines(
+        tmp_path / "k.jsonl", [{"id": "1", "label": "A"}, {"id": "2", "label": "B"}]
+    )
+    for body in (legacy, {"object": "response", "id": "1", "output": output}):
+        file = write_lines(tmp_path / "a.jsonl", [body])
+        rows = cb.read_predictions(file, outcomes=known)
+        np.testing.assert_allclose(rows.probs, [[0.9, 0.1]])
+
+
+def test_sequences_are_scores_and_p_true_is_a_probability(tmp_path):
+    rows = [
+        batch_line(
+            str(i),
+            [token("True", {"True": np.log(p), " False": np.log(q)}), token(".", logprob=-0.5)],
+            "True.",
+        )
+        for i, (p, q) in enumerate([(0.6, 0.2), (0.3, 0.6)])
+    ]
+    file = write_lines(tmp_path / "out.jsonl", rows)
+    known = write_lines(
+        tmp_path / "k.jsonl", [{"id": "0", "correct": 1}, {"id": "1", "correct": 0}]
+    )
+    likely = cb.read_predictions(file, outcomes=known, signal="p-true")
+    np.testing.assert_allclose(likely.scores, [0.75, 1 / 3])
+    for signal, function in (("mean", np.mean), ("sum", np.sum), ("min", np.min)):
+        rows_of = cb.read_predictions(file, outcomes=known, signal=f"sequence-{signal}")
+        assert rows_of.kind == "score"
+        np.testing.assert_allclose(rows_of.scores[0], function([np.log(0.6), -0.5]))
+
+
+def test_log_probabilities_that_are_all_0_are_refused(tmp_path):
+    file = write_lines(tmp_path / "out.jsonl", [batch_line("1", [token("yes")], "yes")])
+    known = write_lines(tmp_path / "k.jsonl", [{"id": "1", "correct": 1}])
+    with pytest.raises(PredictionsError, match="all log-probabilities are 0"):
+        cb.read_predictions(file, outcomes=known)
+
+
+# --- HELM and lighteval
+
+
+def stat(name: str, mean: float) -> dict[str, Any]:
+    return {"name": {"name": name, "split": "test"}, "count": 1, "mean": mean}
+
+
+def helm_run(folder: Path, method: str, logprob: float = -0.3) -> Path:
+    folder.mkdir()
+    stats, states = [], []
+    for i, (right, sure) in enumerate([(1.0, 0.9), (0.0, 0.7), (1.0, 0.6)]):
+        stats.append(
+            {
+                "instance_id": f"id{i}",
+                "train_trial_index": 0,
+                "stats": [stat("exact_match", right), stat("max_prob", sure)],
+            }
+        )
+        stats.append({**stats[-1], "perturbation": {"name": "typos"}})
+        references = [{"output": {"text": t}, "tags": ["correct"] * (t == "a")} for t in "ab"]
+        for index in range(2):
+            best = index == (0 if right else 1)
+            states.append(
+                {
+                    "instance": {"id": f"id{i}", "references": references},
+                    "reference_index": index,
+                    "train_trial_index": 0,
+                    "result": {
+                        "completions": [
+                            {"logprob": logprob * (1 if best else 4), "tokens": [{}, {}]}
+                        ]
+                    },
+                }
+            )
+    spec = {"name": "task:x=1,model=m", "adapter_spec": {"method": method}}
+    for name, document in (
+        ("per_instance_stats", stats),
+        ("scenario_state", {"adapter_spec": spec["adapter_spec"], "request_states": states}),
+        ("run_spec", spec),
+    ):
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    return folder
+
+
+def test_a_run_of_helm_gives_a_row_an_instance(tmp_path):
+    joint = cb.read_predictions(helm_run(tmp_path / "joint", "multiple_choice_joint"))
+    np.testing.assert_allclose(joint.scores, [0.9, 0.7, 0.6])
+    np.testing.assert_array_equal(joint.predicted == joint.labels, [True, False, True])
+    assert [left.rows for left in joint.origin.left_out.values()] == [3]
+    method = "multiple_choice_separate_original"
+    separate = cb.read_predictions(helm_run(tmp_path / "separate", method))
+    np.testing.assert_allclose(separate.scores[0], [-0.15, -0.6])
+    np.testing.assert_array_equal(separate.labels, [0, 0, 0])
+
+
+def test_a_run_of_helm_without_log_probabilities_is_refused(tmp_path):
+    with pytest.raises(PredictionsError, match="all log-probabilities are 0"):
+        cb.read_predictions(helm_run(tmp_path / "run", "multiple_choice_joint", logprob=0.0))
+
+
+def test_details_of_lighteval_are_read_by_the_normalisation_of_their_metric(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(40):
+        choices, gold = ["x", "a longer one", "mid one"], int(rng.integers(3))
+        logs = rng.normal(-8, 3, 3)
+        said = int(np.argmax(logs / [len(one) for one in choices]))
+        rows.append(
+            {
+                "doc": {
+                    "choices": choices,
+                    "gold_index": gold,
+                    "id": str(number),
+                    "task_name": "t",
+                },
+                "model_response": {"text": [], "logprobs": logs.tolist()},
+                "metric": {"acc_norm": float(said == gold)},
+            }
+        )
+    path = tmp_path / "details_t_2026.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    found = cb.read_predictions(path)
+    accuracy = (np.asarray(found.scores).argmax(axis=1) == found.labels).mean()
+    assert accuracy == np.mean([row["metric"]["acc_norm"] for row in rows])
+    assert "--normalise chars" in found.origin.signal
+
+
+# --- tables of answers
+
+
+def test_columns_of_tokens_are_read_in_any_order(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text(
+        "question,answer,the,b,a,c\nq,0,.1,.2,.6,.1\nq,2,.05,,.3,.65\nq,1,.0,.9,.05,.05\n"
+    )
+    rows = cb.read_predictions(path)
+    assert rows.class_names == ("A", "B", "C")
+    np.testing.assert_allclose(rows.probs[0], np.array([6, 2, 1]) / 9)
+    np.testing.assert_allclose(rows.probs[1], [0.3, 0.05, 0.65])
+    np.testing.assert_array_equal(rows.labels, [0, 2, 1])
+
+
+def test_answers_are_compared_and_blank_confidences_counted(tmp_path):
+    path = tmp_path / "answers.csv"
+    path.write_text(
+        ",category,correct_answer,extracted_answer,verbal_confidence,logit_perplexity_confidence\n"
+        "0,law,A,A,0.9,0.7\n1,law,B,A,0.8,0.6\n2,art,B,B,,0.5\n3,art,B,,0.4,0.4\n"
+    )
+    rows = cb.read_predictions(path)
+    np.testing.assert_allclose(rows.scores, [0.9, 0.8, 0.4])
+    np.testing.assert_array_equal(rows.predicted == rows.labels, [True, False, False])
+    ((_, left),) = rows.origin.left_out.items()
+    assert (left.rows, left.correct) == (1, 1)
+    assert set(read_column(path, "category")) == {"law", "art"}
+    score = cb.read_predictions(path, signal="logit_perplexity_confidence")
+    assert (score.kind, score.n) == ("score", 4)
+
+
+def test_grades_are_read_and_what_is_none_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "grades.txt"
+    path.write_text("grade confidence_level\nCorrect 0.9\nUnparseable 0\nWrong 1\n")
+    rows = cb.read_predictions(path)
+    np.testing.assert_allclose(rows.scores, [0.9, 1.0])
+    assert [left.rows for left in rows.origin.left_out.values()] == [1]
+    path.write_text("grade confidence_level\nCorrect 0.9\nMaybe 0.5\n")
+    with pytest.raises(PredictionsError, match=r"line 3: expected Correct, Wrong"):
+        cb.read_predictions(path)
+
+
+def test_scorers_of_uqlm_are_scores_and_need_a_column_of_what_is_correct(tmp_path):
+    data = {
+        "prompts": ["p", "q", "r"],
+        "responses": ["x", "y", "z"],
+        "semantic_negentropy": [0.9, 0.2, 0.5],
+        "correct": [True, False, True],
+    }
+    path = tmp_path / "uq.json"
+    path.write_text(json.dumps({"data": data, "metadata": {}}))
+    rows = cb.read_predictions(path)
+    assert rows.kind == "score"
+    np.testing.assert_allclose(rows.scores, [0.9, 0.2, 0.5])
+    del data["correct"]
+    path.write_text(json.dumps({"data": data}))
+    with pytest.raises(PredictionsError, match="no column says which responses are correct"):
+        cb.read_predictions(path)
+
+
+def test_a_judge_with_labels_on_a_slice_keeps_all_scores(tmp_path):
+    rows = [{"prompt_id": f"p{i}", "judge_score": i / 10} for i in range(10)]
+    for row in rows[:4]:
+        row["oracle_label"] = int(row["judge_score"] > 0.1)
+    file = write_lines(tmp_path / "judge.jsonl", rows)
+    found = cb.read_predictions(file)
+    assert (found.kind, found.n) == ("score", 4)
+    some = read_slice(file)
+    assert some is not None
+    assert len(some.score) == 10
+    assert np.isnan(some.outcome).sum() == 6
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "n", "right", "ece"),
+    [
+        ("mmlu_pro_gpt-4o-2024-08-06.csv", 12003, 0.724, 0.209),
+        ("mmlu_pro_Qwen3-8B.csv", 12006, 0.586, 0.320),
+        ("bplaut_arc_Llama-7b.txt", 2590, 0.440, 0.225),
+    ],
+)
+def test_real_tables_have_the_known_numbers(name, n, right, ece):
+    rows = cb.read_predictions(REAL / name)
+    correct = rows.predicted == rows.labels
+    assert rows.n == n
+    assert correct.mean() == pytest.approx(right, abs=1e-3)
+    found = cb.metrics.expected_calibration_error(
+        rows.scores, correct, kind="confidence", n_bins=15
+    )
+    assert found == pytest.approx(ece, abs=1e-3)
+
+
+@real
+def test_the_real_run_of_helm_is_refused():
+    with pytest.raises(PredictionsError, match="all log-probabilities are 0"):
+        cb.read_predictions(REAL / "helm-hellaswag-pythia-1b")

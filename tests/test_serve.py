@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -178,3 +180,171 @@ def test_a_threshold_keeps_its_risk_on_rows_that_did_not_choose_it(example):
     assert broken <= 6  # 3 to expect at most; more than 6 with a probability below 3 %
     assert np.mean(answered) > 0.2
     assert threshold_for_risk(np.full(50, 0.5), np.zeros(50), 0.05) == (np.inf, 0.0)
+
+
+# --- hostile requests, in this process
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory):
+    """A client of the service in this process; what it raises becomes a 500."""
+    testing = pytest.importorskip("starlette.testclient")
+    sys.path.insert(0, str(ROOT))
+    try:
+        from examples.serve.app import make_app
+        from examples.serve.build import build
+        from examples.serve.model import Model
+    finally:
+        sys.path.remove(str(ROOT))
+    path = tmp_path_factory.mktemp("served") / "served.onnx"
+    build(path, 0.05)
+    app = make_app(Model(path, most_rows=50))
+    with testing.TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+ROW = FEATURES[0].tolist()
+HOSTILE = [
+    b"",
+    b"null",
+    b"[]",
+    b"{",
+    b'{"inputs": ' + b"[" * 100_000,
+    b'{"inputs": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
+    b'{"inputs": [NaN]}',
+    b'{"inputs": [' + b"9" * 400 + b", 1]}",
+    b'{"inputs": [' + b", ".join([b"9" * 400] * 64) + b"]}",
+    b'{"inputs": [' + b", ".join([b"9" * 5_000] * 64) + b"]}",
+    b'{"inputs": [' + b", ".join([b"1e38"] * 64) + b"]}",
+    b'{"inputs": [' + b", ".join([b"-1e38"] * 64) + b"]}",
+    b'{"inputs": [' + b", ".join([b"1e999"] * 64) + b"]}",
+    b'{"inputs": [1], "ids": "\\ud800"}',
+    b'{"inputs": [1], "ids": ["\xed\xa0\x80"]}',
+    b"\xff\xfe{}",
+    json.dumps({"inputs": ROW, "ids": "x" * 129}).encode(),
+    json.dumps({"inputs": ROW, "ids": ""}).encode(),
+    json.dumps({"inputs": ROW, "ids": 7}).encode(),
+    json.dumps({"inputs": ROW, "probs": "yes"}).encode(),
+    json.dumps({"inputs": ROW, "input": ROW}).encode(),
+    json.dumps({"inputs": [ROW, None]}).encode(),
+    json.dumps({"inputs": {"0": ROW}}).encode(),
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_body_is_refused_in_one_sentence(inside, body):
+    answer = inside.post("/predict", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert "\n" not in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"ids": ["a"], "labels": [True]},
+        {"ids": ["a"], "labels": [1.0]},
+        {"ids": ["a"], "labels": [-1]},
+        {"ids": ["a"], "labels": [10**400]},
+        {"ids": ["a"], "labels": []},
+        {"ids": ["a"], "labels": [1], "more": 1},
+        {"ids": ["a"] * 10_001, "labels": [1] * 10_001},
+        {"ids": "a", "labels": [1]},
+    ],
+    ids=range(8),
+)
+def test_hostile_outcomes_are_refused_in_one_sentence(inside, told):
+    answer = inside.post("/outcomes", content=json.dumps(told))
+    assert answer.status_code == 422
+    assert "\n" not in answer.json()["detail"]
+
+
+def test_hundreds_of_damaged_requests_never_end_in_a_500(inside):
+    rng = np.random.default_rng(0)
+    whole = [
+        ("/predict", json.dumps({"inputs": ROW, "ids": "a", "probs": True}).encode()),
+        ("/predict", json.dumps({"inputs": [ROW] * 2}).encode()),
+        ("/outcomes", json.dumps({"ids": ["a", "b"], "labels": [1, 2]}).encode()),
+    ]
+    pieces = [b"NaN", b"1e308", b"-0", b"[[", b"]", b"{}", b'"', b"\\ud800", b"null", b"9" * 50]
+    seen = set()
+    for i in range(400):
+        path, body = whole[i % 3]
+        damaged = bytearray(body)
+        for _ in range(int(rng.integers(1, 4))):
+            place, kind = int(rng.integers(len(damaged) + 1)), int(rng.integers(3))
+            piece = pieces[int(rng.integers(len(pieces)))]
+            end = place + int(rng.integers(12)) if kind else place
+            damaged[place:end] = b"" if kind == 1 else piece
+        answer = inside.post(path, content=bytes(damaged))
+        seen.add(answer.status_code)
+        assert answer.status_code in (200, 422), (path, bytes(damaged), answer.text)
+    assert seen == {200, 422}
+    assert inside.get("/metrics").status_code == 200
+    assert inside.get("/health").json()["status"] == "ok"
+
+
+def test_a_body_without_a_stated_length_is_read_no_further_than_the_limit(inside):
+    sent = 0
+
+    def endless():
+        nonlocal sent
+        for _ in range(64):
+            sent += 1 << 20
+            yield b" " * (1 << 20)
+
+    answer = inside.post("/predict", content=endless())
+    assert answer.status_code == 413
+    for length in ("-1", "1e3", "9" * 30):
+        answer = inside.post("/predict", content=b"{}", headers={"content-length": length})
+        assert answer.status_code == 413
+
+
+def test_a_body_is_given_up_in_the_middle(example):
+    import asyncio
+
+    from examples.serve.counters import Counters
+    from examples.serve.requests import MOST_BYTES, Bounded
+
+    read, answered, reached = 0, [], []
+
+    async def receive():
+        nonlocal read
+        read += 1 << 20
+        return {"type": "http.request", "body": b" " * (1 << 20), "more_body": True}
+
+    async def send(message):
+        answered.append(message)
+
+    async def app(scope, receive, send):
+        reached.append(scope)
+
+    scope = {"type": "http", "path": "/predict", "headers": []}
+    asyncio.run(Bounded(app, Counters())(scope, receive, send))
+    assert answered[0]["status"] == 413
+    assert read == MOST_BYTES + (1 << 20)
+    assert not reached
+
+
+def test_a_service_that_is_ended_keeps_what_its_monitor_saw(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "examples.serve", "--port", str(port)]
+    command += ["--state", str(tmp_path / "state")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            for _ in range(600):
+                assert process.poll() is None
+                try:
+                    client.get("/health")
+                    break
+                except httpx.TransportError:
+                    time.sleep(0.1)
+            ids = [f"row {i}" for i in range(20)]
+            ask(client, FEATURES[:20].tolist(), ids=ids)
+            client.post("/outcomes", json={"ids": ids, "labels": [1] * 20})
+        process.terminate()
+        # uvicorn ends in good order, and then by the signal.
+        assert process.wait(timeout=60) in (0, -signal.SIGTERM)
+    assert cb.Monitor.load(tmp_path / "state").rows == 20

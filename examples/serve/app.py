@@ -2,77 +2,54 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, PlainTextResponse
-from pydantic import BaseModel, Field
 
 import calibrant as cb
 from calibrant.monitor.checkpointing import metrics_text
 from examples.serve.counters import Counters
 from examples.serve.model import Model, Unusable
+from examples.serve.requests import Asked, Bounded, Outcomes, body_of, schema_of
 
-MOST_BYTES = 8 << 20
 
+def make_app(model: Model, monitor: cb.Monitor | None = None, state: Path | None = None) -> FastAPI:
+    """Return the service around a model. Its paths: /predict, /outcomes, /health and /metrics.
 
-class Asked(BaseModel):
-    """Rows to judge.
-
-    With `ids`, outcomes can be told later, and the monitor learns whether confidences are honest.
+    Args:
+        model: what is served.
+        monitor: watches its confidences; a new one unless given.
+        state: where the monitor's state is written when the service ends in good order.
     """
-
-    inputs: Any = Field(description="A row of numbers, or a list of rows.")
-    ids: list[str] | str | None = Field(None, description="A name for each row.")
-    probs: bool = Field(False, description="Whether to return the probabilities of all classes.")
-
-
-class Outcomes(BaseModel):
-    """What turned out to be true of rows that were judged before."""
-
-    ids: list[str]
-    labels: list[int] = Field(description="The number of the true class of each.")
-
-
-def make_app(model: Model, monitor: cb.Monitor | None = None) -> FastAPI:
-    """Return the service around a model. Its paths: /predict, /outcomes, /health and /metrics."""
-    app = FastAPI(title="A calibrated network", version=cb.__version__)
     counters, watched = Counters(), cb.Monitor() if monitor is None else monitor
     lock = Lock()
 
-    @app.middleware("http")
-    async def counted(
-        request: Request, follow: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        started, path = time.perf_counter(), request.url.path
-        length = request.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BYTES:
-            said = f"a request may hold {MOST_BYTES >> 20} MiB at most"
-            response: Response = JSONResponse({"detail": said}, 413)
-        else:
-            response = await follow(request)
-        known = path if path in ("/predict", "/outcomes", "/health", "/metrics") else "other"
-        counters.request(known, response.status_code, time.perf_counter() - started)
-        return response
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        if state is not None:
+            with lock:
+                watched.save(state)
 
-    @app.exception_handler(RequestValidationError)
-    async def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part != "body")
-        why = "the body must be JSON" if first["type"] == "json_invalid" else first["msg"].lower()
-        return JSONResponse({"detail": f"{place}: {why}" if place else why}, 422)
+    app = FastAPI(title="A calibrated network", version=cb.__version__, lifespan=life)
+    app.add_middleware(Bounded, counters=counters)
 
     @app.exception_handler(Unusable)
     async def unusable(_: Request, error: Unusable) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 422)
 
-    @app.post("/predict")
-    def predict(asked: Asked) -> dict[str, Any]:
+    @app.post("/predict", openapi_extra=schema_of(Asked))
+    async def predict(request: Request) -> dict[str, Any]:
+        return await run_in_threadpool(judge, await body_of(Asked, request))
+
+    def judge(asked: Asked) -> dict[str, Any]:
         rows = model.rows(asked.inputs)
         ids = [asked.ids] if isinstance(asked.ids, str) else asked.ids
         if ids is not None and len(ids) != len(rows):
@@ -107,8 +84,11 @@ def make_app(model: Model, monitor: cb.Monitor | None = None) -> FastAPI:
             else:
                 watched.predict(ids, confidence, found["label"])
 
-    @app.post("/outcomes")
-    def outcomes(told: Outcomes) -> dict[str, Any]:
+    @app.post("/outcomes", openapi_extra=schema_of(Outcomes))
+    async def outcomes(request: Request) -> dict[str, Any]:
+        return await run_in_threadpool(learn, await body_of(Outcomes, request))
+
+    def learn(told: Outcomes) -> dict[str, Any]:
         if len(told.ids) != len(told.labels):
             raise Unusable(f"there are {len(told.ids)} ids for {len(told.labels)} labels")
         if not all(0 <= label < len(model.names) for label in told.labels):

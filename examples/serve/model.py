@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+# No feature and no pixel comes near; beyond it the network's own sums overflow some time.
+LARGEST = 1e6
+
 
 class Unusable(ValueError):
     """Input that no row can be made of; the message is one sentence."""
@@ -54,12 +57,30 @@ class Model:
                 raise Unusable(f"row {place} of inputs has {found}, but the network takes {wanted}")
             if not all(type(number) in (int, float) for number in row):
                 raise Unusable(f"row {place} of inputs holds something other than numbers")
-        found = np.array(rows, dtype=np.float64).astype(np.float32)
+        try:
+            with np.errstate(over="ignore"):
+                found = np.array(rows, dtype=np.float64).astype(np.float32)
+        except OverflowError as error:  # whole numbers of hundreds of digits
+            raise Unusable("inputs hold a number that is too large") from error
         bad = ~np.isfinite(found).all(axis=1)
         if bad.any():
             raise Unusable(f"row {int(bad.argmax())} of inputs holds NaN or infinity")
+        large = (np.abs(found) > LARGEST).any(axis=1)
+        if large.any():
+            raise Unusable(f"row {int(large.argmax())} of inputs holds a number above {LARGEST:g}")
         return found
 
     def __call__(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outputs of the file by name."""
-        return dict(zip(self.outputs, self._session.run(None, {self._input: rows}), strict=True))
+        """Return the outputs of the file by name.
+
+        Raises:
+            Unusable: numbers so large that the network's own overflow.
+        """
+        found = dict(zip(self.outputs, self._session.run(None, {self._input: rows}), strict=True))
+        bad = ~np.isfinite(found["confidence"])
+        if bad.any():
+            raise Unusable(
+                f"row {int(bad.argmax())} of inputs is too large for the network, which gives no "
+                "number for it"
+            )
+        return found

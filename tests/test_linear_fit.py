@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from calibrant.core.errors import ConvergenceWarning
-from calibrant.posthoc.linear.likelihood import LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.linear.optimum import fit_linear
 from calibrant.posthoc.linear.vector import StructuredVectorScaling
 
 BETA = 0.7
@@ -57,25 +59,72 @@ def test_value_and_gradient(shape, inputs):
         np.testing.assert_allclose(by_bias[k], (up - down) / (2 * step), atol=1e-6)
 
 
-@both_shapes
-def test_curvature_is_the_slope_of_the_gradient(shape):
-    rows, change, bias = drawn(shape)
+def test_curvature_is_the_slope_of_the_gradient():
+    rows, change, bias = drawn((4,))
     by_change, by_bias, mixed = rows.curvature(change, bias)
     step = 1e-5
-    for place in np.ndindex(shape):
-        away = np.zeros(shape)
-        away[place] = step
-        up, down = (rows.nll(change + s * away, bias) for s in (1, -1))
-        np.testing.assert_allclose(
-            by_change[place], (up[1] - down[1])[place] / (2 * step), rtol=1e-5
-        )
-        if len(shape) == 1:
-            k = place[0]
-            np.testing.assert_allclose(mixed[k], (up[2] - down[2])[k] / (2 * step), rtol=1e-5)
     for k in range(4):
         away = step * np.eye(4)[k]
+        up, down = (rows.nll(change + s * away, bias) for s in (1, -1))
+        np.testing.assert_allclose(by_change[k], (up[1] - down[1])[k] / (2 * step), rtol=1e-5)
+        np.testing.assert_allclose(mixed[k], (up[2] - down[2])[k] / (2 * step), rtol=1e-5)
         up, down = (rows.nll(change, bias + s * away)[2][k] for s in (1, -1))
         np.testing.assert_allclose(by_bias[k], (up - down) / (2 * step), rtol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_curvature_of_a_matrix_is_the_slope_of_its_gradient(weighted):
+    rows, change, bias = drawn((4, 4))
+    rng = np.random.default_rng(1)
+    if weighted:
+        rows = replace(rows, weights=rng.uniform(0, 3, 50))
+    probs = np.empty((50, 4), dtype=np.float32)
+    rows.nll(change, bias, probs)
+    bend, step = rows.bend(probs), 1e-5
+    whole = np.empty((20, 20))
+    for place in range(20):
+        away = np.eye(20)[place].reshape(4, 5)
+        up, down = (
+            rows.nll(change + s * step * away[:, :-1], bias + s * step * away[:, -1])
+            for s in (1, -1)
+        )
+        slope = np.column_stack([up[1] - down[1], up[2] - down[2]]) / (2 * step * rows.total)
+        np.testing.assert_allclose(bend.times(away), slope, atol=1e-6)
+        whole[place] = slope.ravel()
+    diagonal = [5 * k + k for k in range(4)]
+    np.testing.assert_allclose(bend.diagonal(), whole[np.ix_(diagonal, diagonal)], atol=1e-6)
+    # The product of the factors has the curvature's trace, or it would be of another scale.
+    by_class, by_input = bend.factors()
+    np.testing.assert_allclose(np.trace(by_class) * np.trace(by_input), np.trace(whole), rtol=1e-5)
+
+
+@pytest.mark.parametrize("free_diagonal", [False, True])
+def test_a_matrix_has_the_optimum_that_lbfgs_finds_and_its_gap_bounds_what_is_missing(
+    free_diagonal,
+):
+    rng = np.random.default_rng(5)
+    logits = rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6))
+    rows = LinearLikelihood(logits, rng.integers(6, size=400), BETA, square=True)
+    pull = np.full((6, 6), 0.1)
+    if free_diagonal:
+        np.fill_diagonal(pull, 1 / 400)
+    penalties = np.concatenate([pull.ravel(), np.full(6, 0.1)])
+
+    def objective(vector):
+        value, by_change, by_bias = rows.nll(vector[:36].reshape(6, 6), vector[36:])
+        gradient = np.concatenate([by_change.ravel(), by_bias]) / 400 + 2 * penalties * vector
+        return value / 400 + penalties @ vector**2, gradient
+
+    options = {"gtol": 1e-10, "ftol": 1e-16, "maxiter": 5000}
+    least = minimize(objective, np.zeros(42), jac=True, method="L-BFGS-B", options=options)
+    found = fit_linear(rows, penalties, 100)
+    assert found.converged
+    assert found.gap <= 1e-9
+    assert found.value <= least.fun + 1e-9
+    np.testing.assert_allclose(np.append(found.change, found.bias), least.x, atol=1e-4)
+    for steps in (1, 2, 3):
+        early = fit_linear(rows, penalties, steps, tolerance=1e-12)
+        assert 0 <= early.value - least.fun + 1e-12 <= early.gap + 2e-12
 
 
 @both_shapes

@@ -22,9 +22,9 @@ from calibrant.posthoc.linear.likelihood import (
     INPUTS,
     Inputs,
     LinearLikelihood,
-    fit_linear,
     linear_inputs,
 )
+from calibrant.posthoc.linear.optimum import fit_linear
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 

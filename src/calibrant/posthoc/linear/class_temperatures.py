@@ -33,11 +33,11 @@ from calibrant.posthoc.fitting.minimizing import minimize
 from calibrant.posthoc.linear.base import LinearMap
 from calibrant.posthoc.linear.likelihood import (
     INPUTS,
-    SMALL_GRADIENT,
     Inputs,
     LinearLikelihood,
     linear_inputs,
 )
+from calibrant.posthoc.linear.optimum import SMALL_GRADIENT
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.temperature import TemperatureFit

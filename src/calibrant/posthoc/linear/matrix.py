@@ -34,16 +34,19 @@ from calibrant.posthoc.fitting.cross_validation import (
     fold_numbers,
 )
 from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
-from calibrant.posthoc.linear.likelihood import LinearFit, LinearLikelihood, fit_linear
+from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
 
-# Ends of a search among penalties needn't be known as well as the final fit.
-PATH_TOLERANCE = 1e-4
-# Pulls on one entry of D that cross-validation tries, in units of one row's likelihood.
+# How far above their minima fits of a search among penalties may end, in nats a row.
+PATH_TOLERANCE = 1e-5
+# Pulls on one entry of D that cross-validation tries, in units of one row's likelihood: whole
+# decades first, and then those next to the best of them. From the strongest on the loss may rise
+# before it falls (Dirichlet calibration of a hundred classes), so they aren't tried one by one.
 PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
-# Held-out loss that rises this often in a row has passed its minimum.
-MOST_RISES = 2
+# A choice among pulls needs no more rows held out than these; a fold more costs as long as any.
+ENOUGH_HELD_OUT = 2000
 
 
 class Strengths(NamedTuple):
@@ -59,46 +62,80 @@ class Strengths(NamedTuple):
         return np.concatenate([matrix.ravel(), np.full(classes, self.bias / classes)])
 
 
+class _Path:
+    """Fits of several folds to others of their rows, each begun where the one before it ended."""
+
+    def __init__(self, rows: LinearLikelihood, fold: IntArray, max_iterations: int) -> None:
+        self._rows, self._fold, self._most = rows, fold, max_iterations
+        self._parts: dict[int, tuple[LinearLikelihood, LinearLikelihood]] = {}
+        self.fits: dict[int, LinearFit] = {}
+
+    def losses(self, strengths: Strengths, folds: Sequence[int]) -> FloatArray:
+        """Return the (N,) losses that rows of `folds` have while held out, elsewhere infinite."""
+        found = np.full(len(self._fold), np.inf)
+        for part in folds:
+            if part not in self._parts:
+                away = self._fold == part
+                self._parts[part] = self._rows.take(~away), self._rows.take(away)
+            seen, unseen = self._parts[part]
+            self.fits[part] = fit_linear(
+                seen,
+                strengths.penalties(seen.total, int(seen.logits.shape[1])),
+                self._most,
+                start=self.fits.get(part),
+                tolerance=PATH_TOLERANCE,
+            )
+            own = self.fits[part]
+            found[self._fold == part] = unseen.losses(own.change, own.bias)
+        return found
+
+
 def cross_validate(
     rows: LinearLikelihood, fold: IntArray, path: Sequence[Strengths], max_iterations: int
 ) -> tuple[Strengths, LinearFit | None, FloatArray]:
     """Return the strengths with the lowest held-out NLL, and a start for their fit to all rows.
 
     The last are the (N,) losses that rows had with these strengths while they were held out,
-    infinite where there is one fold only.
+    infinite where there is one fold only. Strengths are chosen by the first folds that hold
+    `ENOUGH_HELD_OUT` rows together.
 
     Args:
         rows: the likelihood of all rows.
         fold: (N,) the fold of each; where there is one fold only, the first strengths are taken.
-        path: from the strongest to the weakest. Each fit starts where the one before it ended, and
-            the path is left once the loss has risen twice running.
+        path: from the strongest to the weakest. The first, and of every second one the middle
+            three, are tried, then downhill from the best of these, then its other neighbours.
         max_iterations: bound on the steps of each fit.
     """
     folds = np.unique(fold).tolist()
-    fits: dict[int, LinearFit] = {}
-    chosen, start, rises, last, lowest = path[0], None, 0, np.inf, np.inf
-    best = np.full(len(fold), np.inf)
-    for strengths in path if len(folds) > 1 else ():
-        held_out = np.empty(len(fold))
-        for part in folds:
-            seen = rows.take(fold != part)
-            fits[part] = fit_linear(
-                seen,
-                strengths.penalties(seen.total, int(seen.logits.shape[1])),
-                max_iterations,
-                start=fits.get(part),
-                tolerance=PATH_TOLERANCE,
-            )
-            unseen = rows.take(fold == part)
-            held_out[fold == part] = unseen.losses(fits[part].change, fits[part].bias)
-        mean = average(held_out, rows.weights)
-        rises = rises + 1 if mean > last else 0
-        last = mean
-        if mean < lowest:
-            lowest, best, chosen, start = mean, held_out, strengths, _middle(list(fits.values()))
-        if rises == MOST_RISES:
-            break
-    return chosen, start, best
+    if len(folds) < 2:
+        return path[0], None, np.full(len(fold), np.inf)
+    counts = np.cumsum([(fold == part).sum() for part in folds])
+    chosen_by = folds[: int(np.searchsorted(counts, ENOUGH_HELD_OUT)) + 1]
+    fits, known = _Path(rows, fold, max_iterations), np.isin(fold, chosen_by)
+    weights = None if rows.weights is None else rows.weights[known]
+    tried: dict[int, tuple[FloatArray, LinearFit]] = {}
+
+    def mean_at(place: int) -> float:
+        losses = fits.losses(path[place], chosen_by)
+        tried[place] = losses, _middle([fits.fits[part] for part in chosen_by])
+        return average(losses[known], weights)
+
+    coarse = [0, *range(1, len(path), 2)]
+    middle = len(coarse) // 2
+    places = {0, *coarse[middle - 1 : middle + 2]}
+    means, best = dict[int, float](), 0
+    while places:
+        means |= {place: mean_at(place) for place in sorted(places)}
+        best = min(means, key=lambda place: means[place])
+        at = coarse.index(best)
+        places = {*coarse[max(at - 1, 0) : at + 2]} - {*means}
+    for place in {*range(max(best - 1, 0), min(best + 2, len(path)))} - {*means}:
+        means[place] = mean_at(place)
+    best = min(means, key=lambda place: means[place])
+    losses, start = tried[best]
+    others = [part for part in folds if part not in chosen_by]
+    losses = np.where(known, losses, fits.losses(path[best], others))
+    return path[best], start, losses
 
 
 def _middle(fits: Sequence[LinearFit]) -> LinearFit:
@@ -215,13 +252,14 @@ class MatrixScaling(_RegularisedMatrix):
     accuracy; a few hundred rows are better spent on fewer parameters ('svs', 'top-rest').
 
     Args:
-        penalty: lambda. 0 chooses it by five-fold cross-validated likelihood from ten values. Their
-            pull on an entry, N lambda / (K (K - 1)), is 1e6, which is as good as infinite, or goes
-            from 1e4 down to 1 by half decades. The map is then fitted to all rows once more: one
-            linear map, where the paper averages the probabilities of five.
+        penalty: lambda. 0 chooses it by cross-validated likelihood from ten values, by as many of
+            five folds as hold 2 000 rows. Their pull on an entry, N lambda / (K (K - 1)), is 1e6,
+            which is as good as infinite, or goes from 1e4 down to 1 by half decades. The map is
+            then fitted to all rows once more: one linear map, where the paper averages the
+            probabilities of five.
         bias_penalty: mu. 0 takes lambda / (K - 1), the same pull on every parameter.
         most_classes: refuse to fit more classes, where a fit takes minutes.
-        max_iterations: bound on L-BFGS steps of each fit.
+        max_iterations: bound on Newton steps of each fit.
         guard: where lambda is chosen, take temperature scaling unless the map gains on it by more
             than a standard error of the paired difference, in the same cross-validation. False is
             the map as published.
@@ -271,7 +309,7 @@ class DirichletCalibration(_RegularisedMatrix):
         penalty: lambda, or 0 to choose it by cross-validation.
         bias_penalty: mu, or 0 for lambda / (K - 1).
         most_classes: refuse to fit more classes, where a fit takes minutes.
-        max_iterations: bound on L-BFGS steps of each fit.
+        max_iterations: bound on Newton steps of each fit.
         guard: where lambda is chosen, take temperature scaling unless the map gains on it by more
             than a standard error of the paired difference, in the same cross-validation. False is
             the map as published.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,9 @@ import pytest
 
 import calibrant as cb
 from calibrant.cli import main
+from calibrant.monitor import checkpointing
 from calibrant.monitor.checkpointing import Checkpoints, only_one
+from calibrant.monitor.state_file import read_state
 
 ROWS, CHANGE = 3_000, 1_500
 
@@ -679,3 +683,63 @@ def test_the_page_of_a_stream_that_is_followed_looks_again(run, tmp_path):
     watched = cb.Monitor()
     Checkpoints(watched, None, page=tmp_path / "live.html").save()
     assert "location.reload()" in (tmp_path / "live.html").read_text()
+
+
+def test_half_a_line_at_the_end_waits_for_the_other_half_where_there_is_a_state(run, tmp_path):
+    said, right = drifting(4)
+    whole = lines(said, right)
+    (tmp_path / "rows.jsonl").write_text(whole[:-20])
+    words = ("rows.jsonl", "--state", "state", "--json", "-")
+    assert json.loads(run(*words).out)["rows"] == 3
+    assert "line 4: expected a JSON object" in run("rows.jsonl").err  # nobody comes back for it
+    (tmp_path / "rows.jsonl").write_text(whole.rstrip("\n"))
+    assert json.loads(run(*words).out)["rows"] == 4  # a whole object, if nothing ends the line
+    (tmp_path / "rows.jsonl").write_text(whole + whole)
+    assert json.loads(run(*words).out)["rows"] == 8
+
+
+def test_outcomes_none_of_which_is_counted_are_an_error(run, tmp_path):
+    rows = [{"id": f"a{i}", "confidence": 0.9} for i in range(5)]
+    known = [{"id": i, "correct": True} for i in range(5)]
+    for name, some in (("rows", rows), ("known", known)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    ended = run("rows.jsonl", "--outcomes", "known.jsonl")
+    assert ended.code == 2
+    assert "known.jsonl: none of its outcomes belongs to a prediction that was read" in ended.err
+    ended = run("rows.jsonl", "--outcomes", "known.jsonl", "--state", "state", "--json", "-")
+    assert ended.code == 0  # their predictions may come
+
+
+def test_the_lock_of_another_system_is_taken_too(run, tmp_path, monkeypatch):
+    held = []
+
+    def locking(handle, mode, size):
+        assert (mode, size) == (2, 1)
+        if held:
+            raise OSError("locked")
+        held.append(handle)
+
+    def modules(name):
+        if name == "fcntl":
+            raise ImportError(name)
+        return SimpleNamespace(locking=locking, LK_NBLCK=2)
+
+    monkeypatch.setattr(checkpointing, "import_module", modules)
+    with only_one(tmp_path / "state"):
+        assert len(held) == 1
+        again = only_one(tmp_path / "state")
+        with pytest.raises(cb.CalibrantError, match="another monitor is at work"), again:
+            pass
+
+
+def test_a_state_takes_no_more_memory_than_its_file(tmp_path):
+    said, right = drifting()
+    monitor = cb.Monitor()
+    monitor.update(said, right)
+    monitor.save(tmp_path / "state")
+    held = sum(array.nbytes for array in read_state(tmp_path / "state").arrays.values())
+    content = (tmp_path / "state").read_bytes()
+    assert held < len(content)  # nothing in it is compressed
+    (tmp_path / "packed").write_bytes(gzip.compress(content))
+    with pytest.raises(cb.CalibrantError, match="is not a readable safetensors file"):
+        cb.Monitor.load(tmp_path / "packed")

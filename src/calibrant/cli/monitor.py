@@ -144,7 +144,14 @@ def monitor(
         return
     if not streams and not outcomes:
         raise InputError("monitor takes a STREAM: a file, or - for standard input")
-    reading = Reading(options.by, options.of, key, skip_broken=options.skip_broken, read=read)
+    reading = Reading(
+        options.by,
+        options.of,
+        key,
+        skip_broken=options.skip_broken,
+        waits=state is not None,
+        read=read,
+    )
     if options.plan is not None:
         found = _plan(streams or [], reading, settings, options.plan)
         emit(str(found), found.as_dict(), output.json)
@@ -163,7 +170,14 @@ def monitor(
         )
         checkpoints.keep(feed(watched, streams or [], reading, read=read, follow=following))
         for path in outcomes:
+            before = watched.rows, watched.waiting.repeated
             checkpoints.keep(feed_outcomes(watched, str(path), key))
+            # With a state the predictions may come in a later run.
+            if state is None and before == (watched.rows, watched.waiting.repeated):
+                raise InputError(
+                    f"{path}: none of its outcomes belongs to a prediction that was read; --id "
+                    "names the column of the ids, and with --state outcomes wait for predictions"
+                )
         if state is None:  # nothing follows
             checkpoints.keep([list(watched.close_clusters())])
         checkpoints.save()

@@ -151,7 +151,7 @@ def _metric(name: str, kind: str, what: str, values: dict[str, float]) -> Iterat
 
 @contextmanager
 def only_one(state: Path | None) -> Generator[None]:
-    """Within the body no other monitor works on the same state, where the system has locks.
+    """Within the body no other monitor works on the same state, where the file system has locks.
 
     Raises:
         InputError: another one does.
@@ -166,22 +166,19 @@ def only_one(state: Path | None) -> Generator[None]:
     finally:
         if handle is not None:
             # While it is still ours: whoever opened it meanwhile sees that it is gone.
-            lock.unlink(missing_ok=True)
+            with suppress(PermissionError):  # Windows removes no open file
+                lock.unlink(missing_ok=True)
             os.close(handle)
 
 
 def _lock(state: Path, lock: Path) -> int | None:
-    try:
-        fcntl = import_module("fcntl")
-    except ImportError:
-        return None
     while True:
         try:
             handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError:  # to write the state will fail as well, and say why
             return None
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(handle)
             if os.path.samestat(os.fstat(handle), os.stat(lock)):
                 return handle
             os.close(handle)
@@ -196,6 +193,25 @@ def _lock(state: Path, lock: Path) -> int | None:
         except OSError:  # a file system without locks
             os.close(handle)
             return None
+
+
+def _take(handle: int) -> None:
+    """Lock an open file, on POSIX or on Windows.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+        OSError: the file system has none.
+    """
+    try:
+        fcntl = import_module("fcntl")
+    except ImportError:
+        msvcrt = import_module("msvcrt")
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError from error
+    else:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Checkpoints:

@@ -14,7 +14,7 @@ from calibrant.core.arrays import Array, FloatArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.atomic import StrPath
 from calibrant.metrics.pairs import confidence_and_correct
-from calibrant.monitor.delayed_labels import Outcome, Unlabelled
+from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
 from calibrant.monitor.neighbours import Neighbours
@@ -126,6 +126,11 @@ class Monitor:
     def unlabelled(self) -> Unlabelled:
         """The rows without outcome: how many there are, and the accuracy to expect of them."""
         return self._state.unlabelled
+
+    @property
+    def waiting(self) -> Waiting:
+        """How many predictions and outcomes wait for each other, and what became of others."""
+        return self._state.waiting.counts()
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -315,7 +320,7 @@ class Monitor:
             diagnosis=self.diagnosis(),
             groups=self.groups(),
             unlabelled=replace(self.unlabelled),
-            waiting=self._state.waiting.counts(),
+            waiting=self.waiting,
             clusters=clusters_found(self._state),
             neighbours=self.neighbours(),
         )

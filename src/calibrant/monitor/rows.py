@@ -61,6 +61,8 @@ class Reading:
         key: where a row's id stands.
         skip_broken: whether lines that hold no usable row are left out, and counted; see
             `Unreadable`.
+        waits: whether half a line at the end of a file is left for the next run, since whoever
+            writes it may be at work.
         read: names of keys other than the usual ones, and what the scores are.
 
     Raises:
@@ -71,6 +73,7 @@ class Reading:
     of: int | None = None
     key: str = "id"
     skip_broken: bool = False
+    waits: bool = False
     read: ReadOptions = field(default_factory=ReadOptions)
 
     @property
@@ -177,6 +180,14 @@ def parse(lines: Sequence[bytes], numbers: Sequence[int], source: str) -> list[R
             )
         rows.append(cast(Row, row))
     return rows
+
+
+def is_half(line: bytes) -> bool:
+    """Return whether a line that nothing ends isn't a whole object yet."""
+    try:
+        return not isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return True
 
 
 def plain(rows: Sequence[Row], reading: Reading) -> tuple[FloatArray, BoolArray] | None:

@@ -26,7 +26,7 @@ from calibrant.files.gate import check_regular
 from calibrant.files.schema import LABELS
 from calibrant.monitor.delayed_labels import Outcome
 from calibrant.monitor.monitor import Monitor
-from calibrant.monitor.rows import Reading, Scored, count_lines, score
+from calibrant.monitor.rows import Reading, Scored, count_lines, is_half, score
 from calibrant.monitor.sequential_tests import Alarm
 from calibrant.predictions.grids import spread_over
 from calibrant.predictions.predictions import Predictions
@@ -234,7 +234,8 @@ class LineFile:
             while True:
                 file.seek(note["offset"])
                 data = whole_lines(file, to_the_end=to_the_end)
-                if not data:
+                unfinished = self.reading.waits and not data.endswith(b"\n")
+                if not data or (unfinished and is_half(data)):
                     return
                 alarms = count_lines(self.monitor, data, self.reading, note["lines"] + 1, self.path)
                 note["lines"] += len(data.splitlines())

@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from scripts.documentation.reference import FOLDERS, prose
 from scripts.documentation.running import PageError, pages_that_run, run_page, same
+
+from calibrant.cli.app import MODULES
+from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
+from calibrant.posthoc.registry import METHODS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -24,7 +29,7 @@ FETCHED = re.compile(
 def pages() -> list[Path]:
     """Return the pages that a reader is expected to read whole."""
     found = [*DOCS.rglob("*.md")]
-    elsewhere = {"appendix", "_build", "made"}
+    elsewhere = {"appendix", "_build", "made", *FOLDERS}
     return [page for page in found if not elsewhere & {*page.relative_to(ROOT).parts}]
 
 
@@ -80,7 +85,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("furo")
     out = tmp_path_factory.mktemp("site")
     strict = ("--fail-on-warning", "--keep-going", "--nitpicky")
-    command = [sys.executable, "-m", "sphinx", "--quiet", *strict, str(DOCS), str(out)]
+    # Pages make their pictures in the tests above.
+    plain = (
+        "-D",
+        "pictures=0",
+        "-D",
+        "suppress_warnings=image.not_readable,misc.highlighting_failure",
+    )
+    command = [sys.executable, "-m", "sphinx", "--quiet", *strict, *plain, str(DOCS), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return out
@@ -98,3 +110,17 @@ def test_the_site_has_a_list_for_language_models(site: Path) -> None:
     links = re.findall(r"\]\((.+?)\): ", text)
     assert len(links) > 20
     assert [link for link in links if not (site / link).is_file()] == []
+
+
+def test_the_reference_has_a_page_for_each_name(site: Path) -> None:
+    names = {"methods": METHODS, "metrics": METRICS | POSITIVE_METRICS, "commands": MODULES}
+    for folder, known in names.items():
+        for name in known:
+            text = (site / "reference" / folder / f"{name}.html").read_text(encoding="utf-8")
+            assert name in text
+    assert (site / "reference/python/calibrant.posthoc.html").is_file()
+
+
+def test_what_markdown_would_take_for_markup_is_shown_as_it_is() -> None:
+    assert prose("a_b * [0, 1] < `x_y`") == r"a\_b \* \[0, 1\] \< `x_y`"
+    assert prose("    a  b\n    1  2") == "```text\na  b\n1  2\n```"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from scripts.documentation.reference import draw_methods, write_reference
 from scripts.documentation.running import make_pictures, pages_that_run
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +18,7 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>[^)#\s]+)(?:#[^)\s]*)
 
 def setup(app: Any) -> dict[str, Any]:
     """Tell Sphinx what to call, and when."""
+    app.add_config_value("pictures", True, "env", {bool, int, str})
     app.connect("builder-inited", _generate)
     app.connect("source-read", _name_files_of_the_repository)
     app.connect("build-finished", _write_llms)
@@ -24,8 +26,11 @@ def setup(app: Any) -> dict[str, Any]:
 
 
 def _generate(app: Any) -> None:
-    """Make the pictures that pages show."""
-    make_pictures(pages_that_run(), DOCS / "made")
+    """Make the pages of the reference, and the pictures that pages show."""
+    write_reference(DOCS / "reference")
+    if int(app.config.pictures):
+        draw_methods(DOCS / "made")
+        make_pictures(pages_that_run(), DOCS / "made")
 
 
 def _name_files_of_the_repository(app: Any, page: str, source: list[str]) -> None:
@@ -58,7 +63,9 @@ def _pages_below(app: Any, page: str) -> list[str]:
     found = list[str]()
     for child in app.env.toctree_includes.get(page, ()):
         found += [child, *_pages_below(app, child)]
-    return found
+    if page == "reference/index":  # those that the bar at the side leaves out
+        found += sorted(name for name in app.env.found_docs if name.startswith("reference/"))
+    return list(dict.fromkeys(name for name in found if name != page))
 
 
 def _entry(app: Any, page: str) -> str:

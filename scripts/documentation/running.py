@@ -252,14 +252,18 @@ def make_pictures(pages: Iterable[Path], made: Path) -> None:
     Raises:
         PageError: a page can't be run.
     """
-    sources = (ROOT / "src").rglob("*.py")
-    changed = max(source.stat().st_mtime for source in sources)
     for page in pages:
-        pictures = [made / name for name in MADE.findall(page.read_text(encoding="utf-8"))]
-        since = max(changed, page.stat().st_mtime)
-        if not all(p.is_file() and p.stat().st_mtime > since for p in pictures):
+        shown = MADE.findall(page.read_text(encoding="utf-8"))
+        if not are_new([made / name for name in shown], page):
             with tempfile.TemporaryDirectory() as folder:
                 run_page(page, Path(folder), made)
+
+
+def are_new(files: Iterable[Path], *sources: Path) -> bool:
+    """Whether files are there, and newer than the package and what else they are made of."""
+    package = (ROOT / "src").rglob("*.py")
+    changed = max(source.stat().st_mtime for source in (*package, *sources))
+    return all(file.is_file() and file.stat().st_mtime > changed for file in files)
 
 
 def main() -> int:

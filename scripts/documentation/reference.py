@@ -1,0 +1,411 @@
+"""The pages of the reference, from what classes, functions and commands say themselves.
+
+A page each for methods and metrics, from `calibrant.posthoc.catalogue` and
+`calibrant.metrics.registry`; for commands, from their declarations; for packages, from the stubs
+and docstrings of their public names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scripts.documentation.running import are_new
+
+import calibrant as cb
+from calibrant.cli.app import COMMANDS, app
+from calibrant.cli.options import OWN
+from calibrant.core.docstrings import Argument, Docstring
+from calibrant.core.lazy import stub_names
+from calibrant.metrics import registry as metrics
+from calibrant.posthoc import catalogue as methods
+from calibrant.posthoc.registry import METHODS
+
+FOLDERS = ("methods", "metrics", "commands", "python")
+PACKAGES = (
+    *("calibrant", "calibrant.metrics", "calibrant.posthoc", "calibrant.predictions"),
+    *("calibrant.scale", "calibrant.training", "calibrant.report", "calibrant.sklearn"),
+)
+# Rows that pictures and tables of values are made of.
+FIT_ROWS, TEST_ROWS = 2_000, 1_000
+LISTED = ("Args", "Attributes", "Raises")
+# What Markdown would take for markup outside of code.
+MARKUP = re.compile(r"(`[^`]*`)|([\[\]<>*_|\\])")
+
+
+def write_reference(folder: Path) -> list[Path]:
+    """Write all pages and pictures below a folder, and return the pages."""
+    pages = _method_pages() | _metric_pages() | _command_pages() | _python_pages()
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+    return [folder / name for name in pages]
+
+
+def prose(text: str) -> str:
+    """Return a paragraph of a docstring as Markdown; what is indented stays as it is."""
+    if "\n" in text:
+        return fenced(inspect.cleandoc(text))
+    return MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Return a block that is shown as it is."""
+    return f"```{language}\n{text.strip()}\n```"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _link(name: str) -> str:
+    return f"[{name}]({name}.md)"
+
+
+def _page(title: str, *parts: str) -> str:
+    # The bar at the side would be long with all of these pages, and take most of the build.
+    return "\n\n".join(["---\norphan: true\n---", f"# {title}", *filter(None, parts)]) + "\n"
+
+
+def _index(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", *parts]) + "\n"
+
+
+def _arguments(arguments: Mapping[str, Argument], title: str) -> str:
+    if not arguments:
+        return ""
+    rows = [
+        (f"`{name}`", f"`{default!r}`", prose(" ".join(meaning.split())))
+        for name, (default, meaning) in arguments.items()
+    ]
+    return f"## {title}\n\n" + table(("argument", "default", "meaning"), rows)
+
+
+def _sources(sources: Sequence[str]) -> str:
+    return "## Source\n\n" + "\n\n".join(map(prose, sources)) if sources else ""
+
+
+def _example(thing: object) -> str:
+    lines = Docstring.of(thing).sections.get("Examples", ())
+    text = inspect.cleandoc("\n".join(["", *lines]))
+    return "## Example\n\n" + fenced(text, "pycon") if ">>>" in text else ""
+
+
+# --- methods
+
+
+def _method_pages() -> dict[str, str]:
+    found = methods.all_described()
+    families: dict[str, list[methods.Described]] = {}
+    for each in found:
+        families.setdefault(each.facts.family if each.facts else "others", []).append(each)
+    listing = [
+        f"## {family[0].upper()}{family[1:]}\n\n"
+        + table(
+            ("method", "what it computes", "predicted classes"),
+            [
+                (
+                    f"[{e.method}]({e.method}.md)",
+                    prose(e.formula),
+                    "kept" if e.keeps else "may change",
+                )
+                for e in members
+            ],
+        )
+        for family, members in families.items()
+    ]
+    intro = (
+        "Each method is a small map that is fitted to held-out predictions. `calibrant fit "
+        "--method NAME` fits one. Several can stand in a row: in `svs+top-rest`, `top-rest` "
+        "corrects what `svs` returns. `none` is the classifier itself. `auto`, the default, "
+        "averages several."
+    )
+    pages = {"methods/index.md": _index("Methods", intro, *listing)}
+    for each in found:
+        kind = METHODS.named(each.method)
+        facts = [("predicted classes", _predicted(each))]
+        if each.needs:
+            facts.append(("needs, besides logits", ", ".join(each.needs)))
+        if each.facts:
+            facts += [
+                ("family", prose(each.facts.family)),
+                ("cost of a fit", prose(each.facts.cost)),
+                ("fails", prose(each.facts.fails)),
+            ]
+        facts.append(("in Python", f"`{kind.__name__}`"))
+        pages[f"methods/{each.method}.md"] = _page(
+            f"`{each.method}`: {methods.title_of(kind)}",
+            prose(each.formula),
+            table(("", ""), facts),
+            f"![Confidence after {each.method} over the confidence before](../../made/method-"
+            f"{each.method}.png)\n\nEach point is a row of the sample data: the confidence of the "
+            "predicted class before, and the probability of the same class after. On the line "
+            "nothing changes.",
+            *map(prose, each.text),
+            "## Use\n\n"
+            + fenced(
+                f"calibrant fit val.npz --method {each.method} --out calibrator.safetensors", "sh"
+            ),
+            _arguments(each.arguments, "Arguments (`--set KEY=VALUE`)"),
+            _example(kind),
+            _sources(each.sources),
+        )
+    return pages
+
+
+def _predicted(method: methods.Described) -> str:
+    return "kept" if method.keeps else "may change"
+
+
+def draw_methods(folder: Path) -> None:
+    """Draw what each method does to the confidence of the sample's rows, unless that is there."""
+    files = {name: folder / f"method-{name}.png" for name in METHODS}
+    if are_new(files.values(), Path(__file__)):
+        return
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib.figure import Figure
+
+    val = cb.load_sample("validation").take(np.arange(FIT_ROWS))
+    test = cb.load_sample("test").take(np.arange(TEST_ROWS))
+    rows = np.arange(test.n)
+    before = np.asarray(test.probs)
+    predicted = before.argmax(axis=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, file in files.items():
+        fitted = cb.make_calibrator(name).fit_predictions(val)
+        after = np.asarray(fitted.apply_predictions(test).probs)
+        figure = Figure(figsize=(3.6, 3.6), layout="constrained")
+        ax = figure.add_subplot()
+        ax.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        ax.plot(before[rows, predicted], after[rows, predicted], ".", markersize=3, alpha=0.5)
+        ax.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence before", ylabel="probability after")
+        figure.savefig(file, dpi=80)
+
+
+# --- metrics
+
+
+def _metric_pages() -> dict[str, str]:
+    found = metrics.all_described()
+    values = _values()
+    rows = [
+        (
+            f"[{e.metric.name}]({e.metric.name}.md)",
+            prose(e.metric.title),
+            prose(e.metric.definition),
+        )
+        for e in found
+    ]
+    intro = (
+        "`calibrant measure --metrics NAME,NAME` measures some, `--metrics all` every one that the "
+        "file allows. Each has an interval, and each calibration error has a floor: the value that "
+        "a perfectly calibrated classifier shows on as many rows. Those that end in `_positive` "
+        "are about the probability of the positive class of binary predictions."
+    )
+    listing = table(("metric", "name", "convention"), rows)
+    pages = {"metrics/index.md": _index("Metrics", intro, listing)}
+    for each in found:
+        metric = each.metric
+        better = "lower" if metric.lower_is_better else "higher"
+        facts = [
+            ("convention", prose(metric.definition)),
+            ("better", f"{metric.ideal:g}" if metric.ideal is not None else better),
+            ("cost", prose(metric.effort or "")),
+            ("misleads", prose(metric.fails or "")),
+        ]
+        function = metric.function
+        if function is not None:
+            facts.append(("in Python", f"`calibrant.metrics.{function.__name__}`"))
+        formula = each.formula.removeprefix("Return ")
+        pages[f"metrics/{metric.name}.md"] = _page(
+            f"`{metric.name}`: {metric.title}",
+            prose(formula[:1].upper() + formula[1:]),
+            table(("", ""), facts),
+            values.get(metric.name, ""),
+            *map(prose, each.text),
+            _arguments(each.arguments, "Arguments in Python"),
+            _example(function) if function is not None else "",
+            _sources(each.sources),
+        )
+    return pages
+
+
+def _values() -> dict[str, str]:
+    """Return, for each metric, its values on the sample as it is and after one temperature."""
+    val = cb.load_sample("validation").take(np.arange(FIT_ROWS))
+    test = cb.load_sample("test").take(np.arange(TEST_ROWS))
+    scaled = cb.TemperatureScaling().fit_predictions(val).apply_predictions(test)
+    cases = {"as they are": test, "after `temperature`": scaled}
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for case, rows in cases.items():
+        one = np.asarray(rows.probs)[:, 3], rows.labels == 3
+        binary = cb.Predictions.from_binary(*one, kind="prob")
+        for each, positive in ((rows, False), (binary, True)):
+            measured = cb.evaluate(each, metrics="all", resamples=100)
+            for name, result in measured.results.items():
+                if result.metric.of_positive == positive:
+                    floor = "" if result.floor is None else f"{result.floor:.4f}"
+                    interval = f"{result.low:.4f} to {result.high:.4f}"
+                    found.setdefault(name, []).append(
+                        (case, f"{result.value:.4f}", interval, floor)
+                    )
+    head = ("predictions", "value", "95 % interval", "floor")
+    known = metrics.all_metrics()
+    what = f"Values on the first {TEST_ROWS} test rows of the sample data"
+    return {
+        name: f"{what}{', cats against the rest' * known[name].of_positive}:\n\n{table(head, rows)}"
+        for name, rows in found.items()
+    }
+
+
+# --- commands
+
+
+def _command_pages() -> dict[str, str]:
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+    context = group.make_context("calibrant", [], resilient_parsing=True)
+    pages: dict[str, str] = {}
+    listing = list[str]()
+    for panel, commands in COMMANDS.items():
+        found = {name: group.get_command(context, name) for name in commands}
+        rows = [
+            (_link(name), prose(_paragraphs(command.help)[0])) for name, command in found.items()
+        ]
+        listing.append(f"## {panel}\n\n" + table(("command", "what it does"), rows))
+        for name, command in found.items():
+            pages[f"commands/{name}.md"] = _command_page(name, command)
+    intro = (
+        "`calibrant COMMAND --help` prints the same in a terminal. A command that can't use its "
+        "input ends with exit code 2 and a sentence that says why."
+    )
+    return pages | {"commands/index.md": _index("Commands", intro, *listing)}
+
+
+def _command_page(name: str, command: Any) -> str:
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    arguments = [each for each in shown if each.param_type_name == "argument"]
+    panels: dict[str, list[tuple[str, str]]] = {OWN: []}
+    for each in shown:
+        if each not in arguments:
+            title = getattr(each, "rich_help_panel", None) or OWN
+            words = ", ".join(sorted(each.opts, key=len))
+            option = f"`{words} {each.metavar}`" if each.metavar else f"`{words}`"
+            panels.setdefault(title, []).append((option, prose(_meaning(each))))
+    taken = " ".join(each.metavar or each.name.upper() for each in arguments)
+    blocks = [
+        f"## {title}\n\n" + table(("option", "meaning"), rows)
+        for title, rows in panels.items()
+        if rows
+    ]
+    ending: Callable[[], str] | None = getattr(command.callback, "ending", None)
+    return _page(
+        f"`calibrant {name}`",
+        *map(prose, _paragraphs(command.help)),
+        fenced(f"calibrant {name} [OPTIONS] {taken}".strip(), "sh"),
+        *(f"`{e.metavar or e.name.upper()}`: {prose(e.help or '')}" for e in arguments),
+        *blocks,
+        prose(ending()) if ending else "",
+    )
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    return [" ".join(each.split()) for each in inspect.cleandoc(text or "").split("\n\n")]
+
+
+def _meaning(option: Any) -> str:
+    text = option.help or ""
+    if option.required:
+        return f"{text} Required."
+    if option.show_default and option.default is not None and option.default is not False:
+        return f"{text} Default: {option.default}."
+    return text
+
+
+# --- Python
+
+
+def _python_pages() -> dict[str, str]:
+    intro = (
+        "What one learns first is in `calibrant` itself, everything else in a package of its own. "
+        "`import calibrant as cb` loads none of them before they are used."
+    )
+    rows = list[tuple[str, str]]()
+    pages: dict[str, str] = {}
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        stub = Path(str(module.__file__)).with_suffix(".pyi")
+        names = [name for name in stub_names(stub) if name != "__version__"]
+        things = {name: getattr(module, name) for name in names}
+        own = {n: t for n, t in things.items() if not inspect.ismodule(t)}
+        parts = [_thing(name, thing) for name, thing in own.items()]
+        links = ", ".join(f"`{name}`" for name in own)
+        rows.append((_link(package), links))
+        pages[f"python/{package}.md"] = _page(f"`{package}`", *parts)
+    listing = table(("package", "names"), rows)
+    return pages | {"python/index.md": _index("Python", intro, listing)}
+
+
+def _thing(name: str, thing: Any) -> str:
+    if not callable(thing):
+        kind = type(thing).__name__
+        keys = ", ".join(f"`{key}`" for key in thing) if hasattr(thing, "__iter__") else ""
+        return f"## {name}\n\nA `{kind}`: {keys}."
+    parts = [f"## {name}", fenced(f"{name}{_signature(thing)}", "python"), _text_of(thing)]
+    if inspect.isclass(thing):
+        rows = [
+            (f"`{member}`", prose(Docstring.of(found).summary))
+            for member, found in inspect.getmembers(thing)
+            if not member.startswith("_") and _is_own(found) and inspect.getdoc(found)
+        ]
+        if rows:
+            parts.append(table(("member", "what it does"), rows))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _is_own(member: Any) -> bool:
+    if isinstance(member, property):
+        member = member.fget
+    return callable(member) and str(getattr(member, "__module__", "")).startswith("calibrant")
+
+
+def _signature(thing: Any) -> str:
+    try:
+        signature = inspect.signature(thing)
+    except (TypeError, ValueError):
+        return "(...)"
+    empty = inspect.Parameter.empty
+    parameters = [
+        each.replace(annotation=empty)
+        for each in signature.parameters.values()
+        if each.name != "self"
+    ]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _text_of(thing: Any) -> str:
+    text = Docstring.of(thing)
+    parts = [prose(text.summary), *map(prose, text.paragraphs)]
+    for title in LISTED:
+        items = text.items(title)
+        if items:
+            lines = [f"- `{name}`: {prose(' '.join(m.split()))}" for name, m in items.items()]
+            parts.append(f"**{title}**\n\n" + "\n".join(lines))
+    for title in ("Returns", "Yields", "References"):
+        parts += [f"**{title}**\n\n{prose(each)}" for each in text.sentences(title)]
+    examples = inspect.cleandoc("\n".join(["", *text.sections.get("Examples", ())]))
+    if ">>>" in examples:
+        parts.append(fenced(examples, "pycon"))
+    return "\n\n".join(parts)

@@ -309,7 +309,7 @@ def test_collapse_is_said():
 
 @short
 def test_without_held_out_rows_some_are_split_off_and_that_is_said(rows):
-    with pytest.warns(CalibrationWarning, match="120 rows held out"):
+    with pytest.warns(CalibrationWarning, match="60 rows held out"):
         stage = MaCCal(bottleneck=True, hidden=8, kappas=(1.0, 0.9), **FEW).fit(*rows[0])
     assert len(stage.kappa_curve_) == 2
 

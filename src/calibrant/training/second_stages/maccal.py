@@ -263,7 +263,7 @@ PAPER: dict[str, Any] = {"bottleneck": True, "learning_rate": 0.1, "epochs": 40}
 
 Feedback = Literal["running", "epoch_end"]
 FEWEST_HIDDEN = 64
-HELD_OUT_SHARE = 0.2
+HELD_OUT_SHARE = 0.1
 # Training accuracy this far below its own best, with hardly a connection left, is a collapse.
 COLLAPSE = 0.1
 

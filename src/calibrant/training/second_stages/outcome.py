@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core.errors import InputError
-from calibrant.core.text import format_table, wrap
+from calibrant.core.text import format_table, listed, wrap
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.formatting import show
 from calibrant.evaluation.results import Evaluation
@@ -41,10 +41,36 @@ class SecondStageOutcome:
     beside: BesideTemperature | None
     seconds: float
 
+    @property
+    def name(self) -> str:
+        """What the new head is: the method's name, or a retrained head where masks won nothing."""
+        plain = self.stage.summary().get("plain_chosen", False)
+        return "retrained head" if plain else self.stage.method
+
+    @property
+    def finding(self) -> str:
+        """Whether to take the new head or one temperature, in a sentence."""
+        if self.beside is None:
+            return (
+                "Without held-out rows nothing says what one temperature on the network's head "
+                "would have done."
+            )
+        gains = [title for title in self.beside.better if title != "accuracy"]
+        if not gains:
+            losses = f", and better in {listed(self.beside.worse)}" if self.beside.worse else ""
+            return (
+                "Take the temperature: on the same held-out rows one temperature on the network's "
+                f"own head does as well as the {self.name}{losses}."
+            )
+        price = f", and worse in {listed(self.beside.worse)}" if self.beside.worse else ""
+        return f"The {self.name} is better than one temperature in {listed(gains)}{price}."
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; fractions and nats."""
         return {
             "method": self.stage.method,
+            "name": self.name,
+            "finding": self.finding,
             "arguments": self.stage.get_params(),
             "baseline": self.baseline.as_dict(),
             "metrics": self.result.as_dict()["metrics"],
@@ -67,19 +93,15 @@ class SecondStageOutcome:
         if "kappa" in summary:
             chosen = f", kappa {summary['kappa']:.3g}"
             if summary["plain_chosen"]:
-                chosen = ", the plainly retrained head"
-        beside = (
-            "Without held-out rows nothing says what one temperature on the network's head would "
-            "have done."
-            if self.beside is None
-            else str(self.beside)
-        )
-        parts = (
-            format_table(["metric", "network's head", self.stage.method], rows),
+                chosen = "; no mask did better, so this is a head retrained without"
+        parts = [
+            wrap(self.finding),
+            format_table(["metric", "network's head", self.name], rows),
             f"{self.stage.epochs} epochs in {self.seconds:.1f} s{chosen}",
             wrap(self.result.headline()),
-            wrap(beside),
-        )
+        ]
+        if self.beside is not None:
+            parts.append(wrap(str(self.beside)))
         return "\n\n".join(parts)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from calibrant.cli.completion import all_methods, complete_methods, complete_metric
@@ -23,7 +24,7 @@ from calibrant.cli.output import as_json, check_outputs, emit, progress, write_t
 from calibrant.cli.sources import ShardSource, working
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
-from calibrant.files import ReadOptions, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
 from calibrant.predictions.predictions import Predictions
 
@@ -73,6 +74,14 @@ class CompareOptions:
     )
     pool: bool = option(
         False, "Take several FILEs as one set of rows, to be split, not as several data sets."
+    )
+    transfer: bool = option(
+        False,
+        "Fit one method (--methods; temperature unless named) to each group of --by, or to each "
+        "FILE, and measure it on each other.",
+    )
+    by: str | None = option(
+        None, "With --transfer: the column of FILE that tells the sets apart.", metavar="COLUMN"
     )
     seeds: str | None = option(
         None, "Over several data sets: seeds of the splits, as 0-4 or 0,1,2.", metavar="SEEDS"
@@ -124,6 +133,9 @@ def compare(
     """
     paths = files or []
     check_outputs([*paths, options.fit, options.test], [output.report, output.json, *output.table])
+    if options.transfer or options.by is not None:
+        _transferred(paths, options, draw, output, read)
+        return
     several = len(paths) > 1 and not options.pool
     if several or options.seeds is not None or any(path.is_dir() for path in paths):
         _compare_datasets(paths, options, draw, output, read)
@@ -142,6 +154,44 @@ def compare(
     if output.report is not None:
         result.to_html(output.report)
     emit(result.to_text(every=output.every), result.as_dict(), output.json)
+
+
+def _transferred(
+    paths: Sequence[Path],
+    options: CompareOptions,
+    draw: DrawOptions,
+    output: ComparedOptions,
+    read: ReadOptions,
+) -> None:
+    """Fit to each group, or file, and measure on each other."""
+    from calibrant.comparison.transfer import transfer
+
+    if not options.transfer or options.fit or options.test or output.report or output.table:
+        raise InputError(
+            "--transfer takes files, or one with --by COLUMN, and --methods and --json"
+        )
+    if options.by is None:
+        sets = {path.stem: read_predictions(path, read) for path in paths}
+        if len(sets) < len(paths):
+            raise InputError("two of the files have the same name; rename one")
+    elif len(paths) == 1:
+        rows = read_predictions(paths[0], read)
+        groups = read_column(paths[0], options.by, read)
+        sets = {str(g): rows.take(np.flatnonzero(groups == g)) for g in np.unique(groups)}
+    else:
+        raise InputError("--transfer --by COLUMN takes one FILE")
+    method = "temperature" if options.methods == "all" else options.methods
+    with progress(2 * len(sets), "fitting") as step:
+        found = transfer(
+            sets,
+            method,
+            metric=draw.metrics or None,
+            resamples=draw.resamples or 500,
+            level=draw.level,
+            seed=draw.seed,
+            progress=step,
+        )
+    emit(str(found), found.as_dict(), output.json)
 
 
 def _compared(fit: Predictions, test: Predictions, methods: Sequence[Any], **options: Any) -> Any:

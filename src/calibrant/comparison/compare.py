@@ -43,6 +43,7 @@ from calibrant.metrics.proper import ROUNDED_TO_ONE, TOP_NLL, rounded_rows
 from calibrant.metrics.registry import metrics_named
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.state import learns_each_class
 from calibrant.posthoc.temperature.by_margin import margin_temperature
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.names import listed
@@ -51,6 +52,8 @@ from calibrant.predictions.scoring import score_rows
 
 # Scores of classes in both sets, times methods that are worked on at a time: some 2 GB in all.
 MOST_NUMBERS = 1 << 26
+# Why methods with a number a class don't take part unless they are named.
+POSITIONS = "learns a number a class, and a class here is the position of a choice; name it"
 
 
 # Parameters: two sets, what is compared on them, and how `evaluate` draws.
@@ -74,7 +77,8 @@ def compare(
     same as one after the other; a method's times are then seconds of the processor.
 
     Args:
-        methods: names or unfitted calibrators, or ``"all"``.
+        methods: names or unfitted calibrators, or ``"all"``; of a log whose classes are positions
+            of choices all without a number a class.
         fit: rows to fit on. They should share no row with `test`.
         test: rows to measure on.
         metrics: as `evaluate` takes them; what the verdict rests on is measured in any case.
@@ -129,6 +133,10 @@ def compare(
         message = "the rows to fit on and to measure on are the same: the results are too good"
         warnings.warn(CalibrationWarning(message), stacklevel=2)
     wanted = list(METHODS) if methods == "all" else methods
+    positions: dict[str, str] = {}
+    if methods == "all" and fit.origin is not None and fit.origin.positions:
+        positions = {m: POSITIONS for m in METHODS if learns_each_class(METHODS[m])}
+        wanted = [m for m in wanted if m not in positions]
     if isinstance(wanted, str):
         wanted = [wanted]
     calibrators = [METHODS.named(m)() if isinstance(m, str) else m for m in wanted]
@@ -186,6 +194,7 @@ def compare(
         )
     entries = [each for each in found if isinstance(each, ComparedMethod)]
     skipped = {name: each for name, each in zip(names, found, strict=True) if isinstance(each, str)}
+    skipped |= positions
     if not entries:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise CalibrantError(f"no method could be fitted: {reasons}")

@@ -224,8 +224,8 @@ def _estimate(
 
     n, value = len(terms), float(terms.mean())
     sums = influence if groups is None else np.bincount(groups, influence)
-    spread = float(np.sqrt((sums**2).sum())) / n * np.sqrt(units / max(units - 1, 1))
-    reach = float(t.ppf((1 + level) / 2, max(units - 1, 1))) * spread
+    spread = float(np.sqrt((sums**2).sum() * units / max(units - 1, 1))) / n
+    reach = float(t.ppf((1 + level) / 2, max(units - 1, 1)) * spread)
     low, high = value - reach, value + reach
     if spread == 0:
         low, high = _of_no_spread(value, units, level)

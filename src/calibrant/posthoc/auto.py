@@ -177,6 +177,10 @@ class AutoCalibrator(Calibrator):
     def _fit(self, predictions: Predictions) -> FitReport:
         fallback = FALLBACK_OF_SCORES if self.kind_ == "score" else FALLBACK
         chains, left_out = self._chains(fallback)
+        if self.candidates == USUAL and predictions.origin and predictions.origin.positions:
+            mine = [name for name in chains if model_selection.learns_positions(name)]
+            left_out |= dict.fromkeys(mine, "a class is the position of a choice")
+            chains = [name for name in chains if name not in mine]
         if self.candidates == USUAL and self.n_classes_ == 2:
             predictions = predictions.as_binary()  # of two classes either may be the event
         if reason := model_selection.too_few(predictions):

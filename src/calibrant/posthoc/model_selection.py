@@ -20,6 +20,7 @@ from calibrant.posthoc.fitting.cross_validation import (
     shared_rows_factor,
 )
 from calibrant.posthoc.registry import METHODS
+from calibrant.posthoc.state import learns_each_class
 from calibrant.predictions.predictions import Predictions
 
 # What every other candidate has to beat, and what is taken where the rows can't say.
@@ -46,6 +47,11 @@ def some_rows(predictions: Predictions, seed: int) -> Predictions:
         return predictions
     chosen = np.random.default_rng([seed, 9]).choice(predictions.n, most, replace=False)
     return predictions.take(np.sort(chosen))
+
+
+def learns_positions(chain: str) -> bool:
+    """Return whether a step of a chain learns a number a class."""
+    return any(learns_each_class(type(make_step(step))) for step in chain.split("+"))
 
 
 def make_step(name: str) -> Calibrator:

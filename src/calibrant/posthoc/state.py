@@ -69,6 +69,16 @@ def learnt(
     return field(init=False, repr=False, metadata={_LEARNT: known})
 
 
+def learns_each_class(kind: type[Any]) -> bool:
+    """Return whether a kind of calibrator, or a step of it, learns a number for each class.
+
+    Where a class is the position of a choice in its question, it then learns a liking of positions.
+    """
+    steps: tuple[type[Any], ...] = getattr(kind, "kinds", ())
+    shapes = [item.metadata[_LEARNT].shape for item in fields(kind) if _LEARNT in item.metadata]
+    return any("K" in shape for shape in shapes) or any(map(learns_each_class, steps))
+
+
 def misfit(calibrator: Estimator, state: Mapping[str, NDArray[Any]], classes: int) -> str | None:
     """Return what is wrong with arrays that a calibrator is to take over, as a clause, or None."""
     sizes = {"K": classes}

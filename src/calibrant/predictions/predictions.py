@@ -154,6 +154,7 @@ class Predictions(RowTable):
             weights=self.weights,
             clusters=self.clusters,
             binary=self.binary,
+            origin=self.origin,
         )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,21 +31,6 @@ def test_every_method_says_what_a_person_should_know(name: str) -> None:
     for key, (default, meaning) in found.arguments.items():
         assert default == METHODS[name]().get_params()[key]
         assert meaning, f"the docstring of {name} doesn't say what {key} is"
-
-
-def test_the_table_of_the_readme_has_every_method_and_says_what_each_keeps() -> None:
-    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    section = text.partition("## Methods\n")[2].partition("\n## ")[0]
-    named = {"none"} if "`none`" in section else set()
-    for row in re.findall(r"^\| (.+) \|$", section, flags=re.M)[1:]:
-        _, methods, kept = row.split(" | ")
-        here = [name for name in re.findall(r"`([\w-]+)`", methods) if name in BUILT_IN]
-        named |= set(here)
-        if kept == "kept" and "may change" not in methods:
-            assert [name for name in here if not METHODS[name].keeps_prediction] == []
-        if kept == "may change":
-            assert [name for name in here if METHODS[name].keeps_prediction] == []
-    assert named == set(BUILT_IN)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

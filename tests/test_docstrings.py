@@ -1,4 +1,4 @@
-"""Every public name shows what it is for in an example that runs, and so do README and guides."""
+"""Every public name shows what it is for in an example that runs, and so do guides."""
 
 from __future__ import annotations
 
@@ -138,16 +138,6 @@ def _run(block: str, names: dict[str, Any]) -> None:
             exec(compile(ast.Module([node], []), "<page>", "exec"), names)
 
 
-def _sample_rows() -> dict[str, Any]:
-    """Write small files of the sample's rows and a calibrator, as README takes them for granted."""
-    for name, part in (("val", "validation"), ("test", "test")):
-        rows = cb.load_sample(part).take(np.arange(1_000))
-        cb.write_predictions(rows, f"{name}.npz")
-    val = cb.read_predictions("val.npz")
-    cb.TemperatureScaling().fit_predictions(val).save("best.safetensors")
-    return {"numpy": np, "cb": cb, "logits": val.logits, "labels": val.labels}
-
-
 def _network() -> dict[str, Any]:
     """Return a network whose last layer is `fc`, a batch and its classes."""
     torch = pytest.importorskip("torch")
@@ -186,7 +176,6 @@ def _nothing() -> dict[str, Any]:
 
 # The blocks of a page that are whole programs, given what goes before.
 PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
-    "README.md": (slice(None), _sample_rows),
     "docs/guides/features.md": (slice(None), _nothing),
     "docs/guides/figures.md": (slice(None), _nothing),
     "docs/guides/files.md": (slice(None), _nothing),

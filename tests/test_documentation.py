@@ -28,7 +28,7 @@ FETCHED = re.compile(
 
 def pages() -> list[Path]:
     """Return the pages that a reader is expected to read whole."""
-    found = [*DOCS.rglob("*.md")]
+    found = [ROOT / "README.md", *DOCS.rglob("*.md")]
     elsewhere = {"appendix", "_build", "made", *FOLDERS}
     return [page for page in found if not elsewhere & {*page.relative_to(ROOT).parts}]
 
@@ -61,6 +61,10 @@ def test_outputs_are_compared_to_the_printed_digit() -> None:
     table = "method   ECE  fit s\n-------------------\nnone    {}   {}\n\nend"
     assert same(table.format("6.12", "0.00"), table.format("6.12", "11.20"))
     assert not same(table.format("6.12", "0.00"), table.format("6.22", "0.00"))
+
+
+def test_the_readme_takes_five_minutes() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 def test_a_page_that_shows_something_else_differs(tmp_path: Path) -> None:

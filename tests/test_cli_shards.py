@@ -87,11 +87,18 @@ def test_fit_and_apply_take_a_folder(folder: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["measure", "shards", "--by", "class", "--report", "r.html"], "a page shows no groups"),
-        (["measure", "shards", "--by", "label", "--cluster", "c"], "either groups or clusters"),
+        (
+            ["measure", "shards", "--by", "label", "--cluster", "labels"],
+            "either groups or clusters",
+        ),
+        (
+            ["compare", "--fit", "shards", "--test", "shards", "--cluster", "labels"],
+            "only intervals",
+        ),
+        (["fit", "shards", "--out", "t.safetensors", "--cluster", "labels"], "only intervals"),
         (["measure", "shards", "--engine", "spark"], "engine must be one of processes, dask"),
         (["measure", "nowhere/*.npz"], "no file of predictions goes by this pattern"),
-        (["fit", "shards", "--out", "shards/0.npz"], "is read by this command"),
+        (["measure", "shards", "--json", "shards/0.npz"], "is read by this command"),
         (["fit", "shards", "--out", "a.bin"], "a calibrator is saved as .safetensors"),
         (["measure", "shards", "--scores", "z"], "there is no 'z'"),
         (["compare", "--fit", "shards", "--test", "shards", "--scores", "z"], "there is no 'z'"),
@@ -103,6 +110,15 @@ def test_what_goes_with_one_file_only_is_refused(
     done = call(capsys, *words)
     assert done.code == 2
     assert message in done.err
+
+
+def test_a_page_of_many_files_shows_groups(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--by", "class", "--resamples", "20", "--workers", "1", "--report", "page.html")
+    done = call(capsys, "measure", "shards", *words)
+    assert done.code == 0, done.err
+    assert "predicted class" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 def test_compare_samples_shards(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

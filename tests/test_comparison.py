@@ -15,6 +15,7 @@ from calibrant.comparison.comparison import Comparison
 from calibrant.comparison.verdict import pair_p_values
 from calibrant.core.errors import CalibrantError, InputError, UnknownMethodError
 from calibrant.core.fit_report import FitReport
+from calibrant.core.progress import Progress
 from calibrant.evaluation.evaluate import evaluate
 from calibrant.evaluation.uncertainty import paired_difference
 from calibrant.metrics.registry import CORE_METRICS, METRICS
@@ -105,14 +106,14 @@ def test_ranking_by_another_metric(sets):
 
 
 def test_what_can_not_rank_is_refused_before_anything_is_fitted(sets):
-    def unwanted(name: str) -> None:
-        pytest.fail(f"{name} was fitted")
+    def unwanted(state: Progress) -> None:
+        pytest.fail(f"{state.step} was fitted")
 
     with pytest.raises(InputError, match="one metric ranks"):
-        compare(["none"], rank_by="all", progress=unwanted, **sets)
+        compare(["none"], rank_by="all", watch=unwanted, **sets)
     single = sets["test"].take(np.arange(1))
     with pytest.raises(InputError, match="ranking by skce needs at least 2 rows, not 1"):
-        compare(["none"], rank_by="skce", progress=unwanted, fit=sets["fit"], test=single)
+        compare(["none"], rank_by="skce", watch=unwanted, fit=sets["fit"], test=single)
 
 
 def test_kept_classes_are_counted(everything, sets):
@@ -220,9 +221,12 @@ def test_probabilities_are_calibrated_by_their_logarithm(sets):
 
 
 def test_progress_is_told_of_every_method(sets):
-    seen: list[str] = []
-    compare(["none", "temperature"], resamples=20, progress=seen.append, **sets)
-    assert seen == ["none", "temperature"]
+    seen: list[Progress] = []
+    compare(["none", "temperature"], resamples=20, watch=seen.append, **sets)
+    assert [(state.done, state.of, str(state)) for state in seen] == [
+        (0, 2, "none"),
+        (1, 2, "temperature"),
+    ]
 
 
 def test_text_has_all_methods_and_no_control_characters(everything):
@@ -279,7 +283,7 @@ def test_bare_arrays_are_refused_with_what_to_pass(sets):
     pair = (sets["fit"].logits, sets["fit"].labels)
     with pytest.raises(InputError, match=r"Predictions\.from_logits\(logits, labels\)"):
         compare(["none"], fit=pair, test=sets["test"])
-    with pytest.raises(InputError, match="Predictions for test, not tuple"):
+    with pytest.raises(InputError, match="Predictions or Shards for test, not tuple"):
         compare(["none"], fit=sets["fit"], test=pair)
     with pytest.raises(InputError, match="margin must be at least 0"):
         compare(["none"], margin=-1.0, **sets)

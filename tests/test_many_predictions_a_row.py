@@ -167,8 +167,8 @@ def test_the_command_line_fits_a_calibrator_for_each_label_if_asked_to(tmp_path:
     np.testing.assert_array_equal(
         cb.load(fitted).apply_predictions(rows).scores, own.apply_predictions(rows).scores
     )
-    refused = CliRunner().invoke(app, ["fit", path, path, "--per-label", "--out", fitted])
-    assert "--per-label is for one file" in str(refused.exception)
+    refused = CliRunner().invoke(app, [*words, "--sample", "9", "--per-label", "--out", fitted])
+    assert "many labels and tokens aren't read in parts" in str(refused.exception)
 
 
 # --- tokens and pixels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import calibrant as cb
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
+from calibrant.core.progress import Progress
 from calibrant.evaluation.cell_sample import CellSample
 from calibrant.metrics import registry
 from calibrant.metrics.metric_types import CurveMetric, MeanMetric
@@ -159,10 +161,68 @@ def test_samples_of_other_things_dont_merge(whole: cb.Predictions, tmp_path: Pat
     kept = cb.evaluate(whole, metrics=["ece"], resamples=2).sample
     with pytest.raises(InputError, match="keeps too little"):
         cb.scale.merge(kept, kept)
-    with pytest.raises(InputError, match="go with Shards only"):
-        cb.evaluate(whole, engine=ONE)
     with pytest.raises(InputError, match="give its name"):
         cb.evaluate(files(whole, tmp_path), clusters=np.arange(N), engine=ONE)
+
+
+def test_rows_and_files_take_the_same_arguments(whole: cb.Predictions, tmp_path: Path) -> None:
+    scaling = cb.TemperatureScaling().fit_predictions(whole)
+    steps: dict[str, list[tuple[int, int]]] = {}
+    (tmp_path / "in").mkdir()
+    for name, rows in (("memory", whole), ("files", files(whole, tmp_path / "in"))):
+        seen: list[Progress] = []
+        how: Any = {"engine": ONE, "skip_broken": True, "watch": seen.append}
+        cb.evaluate(rows, resamples=2, **how)
+        cb.TemperatureScaling().fit_predictions(rows, **how)
+        scaling.apply_predictions(rows, tmp_path / f"{name}.npz", **how)
+        assert seen[-1].rows == seen[-1].of_rows == N
+        steps[name] = [(one.done, one.of) for one in seen]
+        cb.evaluate_by(rows, "predicted", resamples=2, **how)
+        assert str(seen[-1]) == "4"  # the last class
+        cb.compare(["none"], fit=rows, test=whole.take(np.arange(99)), resamples=2, **how)
+        assert str(seen[-1]) == "none"
+    assert steps["memory"] == [(0, 1), (1, 1)] * 3
+    written = cb.read_predictions(tmp_path / "memory.npz")
+    np.testing.assert_array_equal(written.scores, scaling.apply_predictions(whole).scores)
+
+
+def test_files_are_measured_by_the_clusters_they_are_read_with(
+    whole: cb.Predictions, tmp_path: Path
+) -> None:
+    by_name = cb.evaluate(files(whole, tmp_path), clusters="document", resamples=20, engine=ONE)
+    shards = cb.Shards(tmp_path, cluster="document")
+    read = cb.evaluate(shards, resamples=20, engine=ONE)
+    assert read.as_dict() == by_name.as_dict()
+    with pytest.raises(InputError, match="either groups or clusters"):
+        cb.evaluate_by(shards, "label", engine=ONE)
+    for refuse in (
+        lambda: cb.TemperatureScaling().fit_predictions(shards, engine=ONE),
+        lambda: cb.compare(["none"], fit=shards, test=whole, engine=ONE),
+    ):
+        with pytest.raises(InputError, match="of many files only intervals take clusters"):
+            refuse()
+    with pytest.raises(InputError, match="a sample is drawn of Shards only"):
+        cb.TemperatureScaling().fit_predictions(whole, sample=9)
+
+
+def test_a_comparison_of_files_is_that_of_their_rows(
+    whole: cb.Predictions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = files(whole, tmp_path)
+    fit = whole.take(np.arange(N)[::-1])
+    one = cb.compare(["none", "temperature"], fit=fit, test=whole, resamples=50)
+    other = cb.compare(["none", "temperature"], fit=fit, test=shards, resamples=50, engine=ONE)
+    for method, read in zip(one.methods, other.methods, strict=True):
+        assert method.evaluation.as_dict()["metrics"] == read.evaluation.as_dict()["metrics"]
+    assert other.test_source.startswith(f"{N} of {N} rows of ")
+    bad = tmp_path / "z.npz"
+    np.savez(bad, logits=np.full((5, whole.n_classes), np.nan), labels=np.zeros(5, int))
+    broken = cb.Shards([*(shard.where for shard in shards), str(bad)])
+    with pytest.warns(cb.CalibrationWarning, match=r"left out: .*z\.npz"):
+        cb.compare(["none"], fit=fit, test=broken, resamples=2, engine=ONE, skip_broken=True)
+    monkeypatch.setattr("calibrant.comparison.compare.COMPARED_ROWS", 99)
+    few = cb.compare(["none"], fit=fit, test=shards, resamples=2, engine=ONE)
+    assert few.test_rows == 99
 
 
 def test_clusters_of_files_are_said_in_the_result(whole: cb.Predictions, tmp_path: Path) -> None:

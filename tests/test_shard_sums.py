@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import calibrant as cb
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.exact import as_float, exact_sum, halves, joined, mixed
+from calibrant.core.progress import Progress
 from calibrant.evaluation.cell_sample import CellSample, plan_of
 from calibrant.evaluation.cells import COARSE, FINE, CellSums, edges_of
 from calibrant.evaluation.sample_sources import summed
-from calibrant.scale.map_reduce import Progress
 
 ONE = cb.Engine(workers=1)
 N = 6_000
@@ -235,7 +235,7 @@ def test_sums_of_other_things_arent_merged(whole: cb.Predictions, tmp_path: Path
 def test_progress_says_shards_rows_and_time(whole: cb.Predictions, tmp_path: Path) -> None:
     seen: list[Progress] = []
     cb.evaluate(dealt(whole, tmp_path / "a", [99]), resamples=2, engine=ONE, watch=seen.append)
-    assert [(state.shards, state.of, state.rows) for state in seen] == [
+    assert [(state.done, state.of, state.rows) for state in seen] == [
         (0, 2, 0),
         (1, 2, 99),
         (2, 2, N),

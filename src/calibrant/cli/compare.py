@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -21,17 +21,18 @@ from calibrant.cli.options import (
     option,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
-from calibrant.cli.sources import ShardSource, working
+from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.folders import RUN_FILES, SUFFIXES, is_run
 from calibrant.predictions.predictions import Predictions
 
+if TYPE_CHECKING:
+    from calibrant.scale.shards import Shards
+
 # The share of a file's rows that is fitted to, unless told otherwise.
 FIT_SIZE = 0.5
-# Rows of a sample of many files that methods are compared on.
-COMPARED_ROWS = 100_000
 DataSets = dict[str, Predictions | tuple[Predictions, Predictions]]
 
 
@@ -131,6 +132,8 @@ def compare(
 
     Over several data sets: means over seeds, ranks over data sets, and what they can tell.
     """
+    from calibrant.comparison.compare import compare as compare_methods
+
     paths = files or []
     check_outputs([*paths, options.fit, options.test], [output.report, output.json, *output.table])
     if options.transfer or options.by is not None:
@@ -143,14 +146,18 @@ def compare(
     if output.table:
         raise InputError("--table is for several data sets; name more files, or --seeds")
     fit_set, test_set = _two_sets(paths, options, draw.seed, read, engine)
-    result = _compared(
-        fit_set,
-        test_set,
-        with_settings(_method_names(options.methods), options.settings),
-        **vars(draw) | {"metrics": names_in(draw.metrics) or None},
-        rank_by=options.rank_by or "ece",
-        **({} if options.margin is None else {"margin": options.margin}),
-    )
+    methods = with_settings(_method_names(options.methods), options.settings)
+    given: dict[str, Any] = {} if options.margin is None else {"margin": options.margin}
+    with Source([], read, engine).working("comparing") as how:
+        result = compare_methods(
+            methods,
+            fit=fit_set,
+            test=test_set,
+            rank_by=options.rank_by or "ece",
+            **vars(draw) | {"metrics": names_in(draw.metrics) or None},
+            **given,
+            **how,
+        )
     if output.report is not None:
         result.to_html(output.report)
     emit(result.to_text(every=output.every), result.as_dict(), output.json)
@@ -194,48 +201,31 @@ def _transferred(
     emit(str(found), found.as_dict(), output.json)
 
 
-def _compared(fit: Predictions, test: Predictions, methods: Sequence[Any], **options: Any) -> Any:
-    from calibrant.comparison.compare import compare as compare_methods
-
-    with progress(len(methods), "comparing") as step:
-        return compare_methods(methods, fit=fit, test=test, progress=step, **options)
-
-
 def _two_sets(
     paths: Sequence[Path],
     options: CompareOptions,
     seed: int,
     read: ReadOptions,
     engine: EngineOptions,
-) -> tuple[Predictions, Predictions]:
+) -> tuple[Predictions | Shards, Predictions | Shards]:
     """Return the rows to fit on and the rows to measure on."""
     fit, test, size = options.fit, options.test, options.fit_size
     if paths and fit is None and test is None:
-        rows = _sampled_or_read(ShardSource([str(path) for path in paths], read, engine), seed)
+        from calibrant.comparison.compare import COMPARED_ROWS
+        from calibrant.scale.sampling import in_memory
+
+        source = Source([str(path) for path in paths], read, engine)
+        with source.working("sampling") as how:
+            rows = in_memory(source.rows(), COMPARED_ROWS, seed, **how)
         return rows.split(FIT_SIZE if size is None else size, seed, stratify=options.stratify)
     if not paths and fit is not None and test is not None:
         if size is not None or options.stratify:
             raise InputError(
                 "--fit-size and --stratify split one file; with --fit and --test leave them out"
             )
-        sources = [ShardSource([str(path)], read, engine) for path in (fit, test)]
-        fit_set, test_set = (_sampled_or_read(source, seed) for source in sources)
+        fit_set, test_set = (Source([str(path)], read, engine).rows() for path in (fit, test))
         return fit_set, test_set
     raise InputError("give either one FILE (with --fit-size) or both --fit FILE and --test FILE")
-
-
-def _sampled_or_read(source: ShardSource, seed: int) -> Predictions:
-    """Return the rows of one file; of many files a uniform sample."""
-    if not source.many:
-        return read_predictions(source.files[0], source.read)
-    from calibrant.scale.sampling import sample
-
-    if source.read.cluster is not None:
-        raise InputError("a sample of many files has no clusters; leave out --cluster")
-    shards = source.shards()
-    with working(source, shards, "sampling") as how:
-        rows = sample(shards, COMPARED_ROWS, seed, how["engine"], how["watch"])
-    return replace(rows, source=f"{rows.n} of {shards.rows} rows of {shards.source}")
 
 
 def _method_names(text: str) -> list[str]:
@@ -293,8 +283,7 @@ def _compare_datasets(
     datasets = _read_datasets(paths, read)
     methods = with_settings(_method_names(options.methods), options.settings)
     seeds = [draw.seed] if options.seeds is None else seeds_in(options.seeds)
-    splits = [len(seeds) if isinstance(rows, Predictions) else 1 for rows in datasets.values()]
-    with progress(sum(splits) * len(methods), "comparing", remaining=True) as step:
+    with watching("comparing", remaining=True) as watch:
         found = compare_over(
             datasets,
             methods,
@@ -305,7 +294,7 @@ def _compare_datasets(
             rank_by=options.rank_by or "nll",
             resamples=draw.resamples,
             level=draw.level,
-            progress=step,
+            watch=watch,
         )
     for path in output.table:
         write_text(path, found.table(found.rank_by).written_for(path))
@@ -371,6 +360,7 @@ def _places(path: Path) -> list[Path]:
 
 def demo(options: DemoOptions, output: OutputOptions) -> None:
     """Show the whole job on sample data that ships with the package; needs no network."""
+    from calibrant.comparison.compare import compare as compare_methods
     from calibrant.posthoc.registry import METHODS
     from calibrant.sample import load_sample
 
@@ -379,7 +369,10 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: can't make this folder ({error.strerror})") from error
-    result = _compared(fit_set, test_set, list(METHODS), seed=options.seed)
+    with watching("comparing") as watch:
+        result = compare_methods(
+            list(METHODS), fit=fit_set, test=test_set, seed=options.seed, watch=watch
+        )
     report, document, saved = (
         out / "report.html",
         out / "comparison.json",

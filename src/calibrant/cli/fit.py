@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,13 +19,15 @@ from calibrant.cli.options import (
     OutputOptions,
     option,
 )
-from calibrant.cli.output import check_outputs, emit, progress
-from calibrant.cli.sources import ShardSource, working
-from calibrant.core.errors import InputError
+from calibrant.cli.output import check_outputs, emit
+from calibrant.cli.sources import Source
 from calibrant.core.text import counted, wrap
-from calibrant.files import ReadOptions, read_predictions, write_predictions
+from calibrant.files import ReadOptions
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.scale.shards import Shards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,50 +76,38 @@ def fit(
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
     from calibrant.posthoc.state import FORMAT
 
-    source, out, method = ShardSource(files, read, engine), output.out, options.method
+    out, method = output.out, options.method
+    FORMAT.check_extension(out)
     calibrator = make_calibrator(method, **parse_arguments(method, options.settings))
-    if source.many or options.sample is not None:
-        if read.cluster is not None:
-            raise InputError("of many files no clusters are held out together; leave out --cluster")
-        if options.per_label:
-            raise InputError("--per-label is for one file of many labels; leave it out")
-        shards = source.shards([out, output.json])
-        FORMAT.check_extension(out)
-        with working(source, shards, f"fitting {method}") as how:
-            calibrator.fit_predictions(shards, sample=options.sample, seed=options.seed, **how)
-        rows, facts = f"{shards.rows} rows of {shards.source}", {"n": shards.rows}
-        facts |= {"file": shards.source, "shards": len(shards)}
-    else:
-        labels = None if read.labels is None else Path(read.labels)
-        check_outputs([Path(files[0]), labels], [out, output.json])
-        FORMAT.check_extension(out)
-        if options.per_label:
-            calibrator = PerLabel.like(calibrator)
-            method = calibrator.method
-        predictions = read_predictions(*source.one())
-        with progress(None, f"fitting {method}"):
-            calibrator.fit_predictions(predictions)
-        rows, facts = _rows_of(predictions, files[0])
+    if options.per_label:
+        calibrator = PerLabel.like(calibrator)
+        method = calibrator.method
+    source = Source(files, read, engine, parts=options.sample is not None)
+    rows = source.rows([out, output.json])
+    with source.working(f"fitting {method}") as how:
+        if isinstance(rows, Predictions):
+            calibrator.fit_predictions(rows, **how)
+        else:
+            calibrator.fit_predictions(rows, sample=options.sample, seed=options.seed, **how)
     calibrator.save(out)
-    text, document = _fitted(calibrator, method, rows, out)
+    words, facts = _rows_of(rows)
+    text, document = _fitted(calibrator, method, words, out)
     emit(text, document | facts, output.json)
 
 
-def _rows_of(predictions: Predictions, file: str) -> tuple[str, dict[str, Any]]:
+def _rows_of(rows: Predictions | Shards) -> tuple[str, dict[str, Any]]:
     """Return which rows a calibrator was fitted to, in words and as JSON takes it."""
-    clusters = None
-    words = " with weights" if predictions.weights is not None else ""
-    if predictions.clusters is not None:
-        clusters = len(set(predictions.clusters.tolist()))
-        words += f" in {clusters} clusters"
-    facts: dict[str, Any] = {
-        "file": file,
-        "n": predictions.n,
-        "weighted": predictions.weights is not None,
-        "clusters": clusters,
-        "n_classes": predictions.n_classes,
-    }
-    return f"{counted(predictions.n, 'row')}{words} of {file}", facts
+    facts: dict[str, Any] = {"file": rows.source, "n_classes": rows.n_classes, "clusters": None}
+    if not isinstance(rows, Predictions):
+        facts |= {"n": rows.rows, "weighted": rows.weighted, "shards": len(rows)}
+    else:
+        facts |= {"n": rows.n, "weighted": rows.weights is not None}
+        if rows.clusters is not None:
+            facts["clusters"] = len(set(rows.clusters.tolist()))
+    words = " with weights" if facts["weighted"] else ""
+    if facts["clusters"] is not None:
+        words += f" in {facts['clusters']} clusters"
+    return f"{counted(facts['n'], 'row')}{words} of {rows.source}", facts
 
 
 def _fitted(calibrator: Any, method: str, rows: str, out: Path) -> tuple[str, dict[str, Any]]:
@@ -171,36 +161,25 @@ def apply(
     """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
     from calibrant.posthoc.loading import load
 
-    source, out = ShardSource(files, read, engine), output.out
-    if source.many:
-        if read.cluster is not None:
-            raise InputError("of many files no clusters are written; leave out --cluster")
-        fitted = load(calibrator)
-        shards = source.shards([output.json], labelled=False)
-        with working(source, shards, f"applying {fitted.method}") as how:
-            done = fitted.apply_predictions(shards, str(out), **how)
-        document = {"calibrator": str(calibrator), "method": fitted.method} | done.as_dict()
-        emit(f"{fitted.method} applied: {done}", document, output.json)
-        return
-    file, labels = files[0], None if read.labels is None else Path(read.labels)
-    check_outputs([calibrator, Path(file), labels], [out, output.json])
+    source, out = Source(files, read, engine), output.out
+    # A folder of many outputs may be there: a second call goes on to fill it.
+    outputs = [output.json] if source.many else [out, output.json]
+    check_outputs([calibrator], outputs)
     fitted = load(calibrator)
-    before = read_predictions(*source.one(), labelled=False)
-    if before.n_classes not in (None, fitted.n_classes_):
-        raise InputError(
-            f"{file}: has {before.n_classes} classes, but {calibrator} was fitted for "
-            f"{fitted.n_classes_} classes"
-        )
-    after = fitted.apply_predictions(before)
-    write_predictions(after, out)
-    document = {
+    rows = source.rows(outputs, labelled=False)
+    with source.working(f"applying {fitted.method}") as how:
+        done: Any = fitted.apply_predictions(rows, str(out), **how)
+    document: dict[str, Any] = {
         "calibrator": str(calibrator),
         "method": fitted.method,
         "keeps_prediction": fitted.keeps_prediction,
-        "file": file,
-        "n": after.n,
-        "n_classes": after.n_classes,
+        "file": rows.source,
+        "n_classes": rows.n_classes,
         "out": str(out),
     }
-    rows = counted(after.n, "row")
-    emit(f"{fitted.method} applied to {rows} of {file}, written to {out}", document, output.json)
+    if isinstance(rows, Predictions):
+        document["n"] = done.n
+        text = f"applied to {counted(done.n, 'row')} of {rows.source}, written to {out}"
+    else:
+        document, text = document | done.as_dict(), f"applied: {done}"
+    emit(f"{fitted.method} {text}", document, output.json)

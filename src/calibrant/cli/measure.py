@@ -19,18 +19,20 @@ from calibrant.cli.options import (
     ReportOptions,
     option,
 )
-from calibrant.cli.output import check_outputs, emit, progress
-from calibrant.cli.sources import ShardSource, working
+from calibrant.cli.output import check_outputs, emit
+from calibrant.cli.sources import Source
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
-from calibrant.files import ReadOptions, read_column, read_predictions
+from calibrant.files import ReadOptions, read_column
 from calibrant.files.folders import RUN_FILES, is_run
 from calibrant.files.reading import read_slice
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.slices import LabelledSlice
 
 if TYPE_CHECKING:
+    from calibrant.evaluation.groups import GroupedEvaluation
     from calibrant.evaluation.results import Evaluation
+    from calibrant.scale.shards import Shards
 
 Found = tuple[str, dict[str, Any]]
 
@@ -80,23 +82,14 @@ def measure(
 
     FILE may be a run of `calibrant train`: then its validation and its test rows are measured.
     """
-    source, first, page = ShardSource(files, read, engine), Path(files[0]), output.report
+    source, first = Source(files, read, engine), Path(files[0])
     if options.each:
         found = _measured_each(files, options, draw, output, read)
     elif len(files) == 1 and is_run(first) and not engine.given:
         found = _measured_run(first, options, draw, output, read)
-    elif source.many:
-        found = _measured_shards(source, options, draw, output)
     else:
-        labels = None if read.labels is None else Path(read.labels)
-        check_outputs([first, labels], [page, output.json])
-        found = _measured(*source.one(), options, draw, page)
+        found = _measured(source, options, draw, output)
     emit(*found, output.json)
-
-
-def _drawn(draw: DrawOptions) -> dict[str, Any]:
-    """Return what is measured as the library takes it."""
-    return vars(draw) | {"metrics": names_in(draw.metrics) or None}
 
 
 def _measured_run(
@@ -111,9 +104,10 @@ def _measured_run(
     check_outputs(files, [output.report, output.json])
     if read.labels is not None:
         raise InputError(f"{folder}: the files of a run hold their labels; leave out --labels")
-    pages = (None, output.report)
+    outputs = (replace(output, report=None), output)
     found = [
-        _measured(file, read, options, draw, page) for file, page in zip(files, pages, strict=True)
+        _measured(Source([str(file)], read), options, draw, each)
+        for file, each in zip(files, outputs, strict=True)
     ]
     document: dict[str, Any] = {"run": str(folder)}
     for file, (_, measured) in zip(files, found, strict=True):
@@ -129,36 +123,39 @@ def _measured_each(
     read: ReadOptions,
 ) -> Found:
     """Measure each of several files by itself."""
-    paths = [Path(file) for file in files]
-    check_outputs(paths, [output.json])
+    check_outputs([*map(Path, files)], [output.json])
     if output.report is not None:
         raise InputError("--report is the page of one set of rows; leave out either it or --each")
-    odd = next((path for path in paths if not path.is_file()), None)
+    odd = next((file for file in files if not Path(file).is_file()), None)
     if odd is not None:
         raise InputError(f"{odd}: --each measures files by themselves, and this is no file")
-    found = {str(path): _measured(path, read, options, draw, None) for path in paths}
+    found = {file: _measured(Source([file], read), options, draw, output) for file in files}
     text = "\n\n".join(text for text, _ in found.values())
     return text, {name: document for name, (_, document) in found.items()}
 
 
 def _measured(
-    file: Path, read: ReadOptions, options: MeasureOptions, draw: DrawOptions, page: Path | None
+    source: Source, options: MeasureOptions, draw: DrawOptions, output: ReportOptions
 ) -> Found:
-    """Measure one file in memory, and write its page if asked to."""
-    some = read_slice(file, read)
+    """Measure the rows of one file or many, and write their page if asked to."""
+    outputs = [output.report, output.json]
+    some = None if source.many else read_slice(*source.one())
     if some is not None and some.graded:
+        check_outputs([*map(Path, source.files)], outputs)
         return _of_slice(some, draw)
-    predictions = read_predictions(file, read)
-    text, document = _of_rows(predictions, file, read, options, draw, page)
+    rows = source.rows(outputs)
+    text, document = _of_rows(rows, source, options, draw, output.report)
     if some is not None:
         of_all, found = _of_slice(some, draw)
         text, document = f"{of_all}\n\n{text}", document | found
-    if predictions.origin is None:
-        return text, document
-    return (
-        f"{wrap(str(predictions.origin))}\n\n{text}",
-        {"origin": predictions.origin.as_dict(), **document},
-    )
+    if isinstance(rows, Predictions):
+        if rows.origin is not None:
+            text = f"{wrap(str(rows.origin))}\n\n{text}"
+            document = {"origin": rows.origin.as_dict(), **document}
+    elif len(source.files) > 1 and options.by is None:
+        several = f"{len(source.files)} arguments, one set of rows"
+        text += f"\n\n{several}; --each measures each by itself."
+    return text, document
 
 
 def _of_slice(some: LabelledSlice, draw: DrawOptions) -> Found:
@@ -182,66 +179,34 @@ def _of_slice(some: LabelledSlice, draw: DrawOptions) -> Found:
     return text, {"accuracy_of_all": found.as_dict()}
 
 
-# Parameters: those of the command, and the rows.
 def _of_rows(
-    predictions: Predictions,
-    file: Path,
-    read: ReadOptions,
+    rows: Predictions | Shards,
+    source: Source,
     options: MeasureOptions,
     draw: DrawOptions,
     page: Path | None,
 ) -> Found:
     """Measure rows, and write their page if asked to."""
     from calibrant.evaluation.evaluate import evaluate
+    from calibrant.evaluation.groups import evaluate_labels
 
-    by = options.by
-    grouped = None if by is None else _by_group(file, by, predictions, draw, read)
-    if grouped is not None and page is None:
-        return str(grouped), grouped.as_dict()
-    result = evaluate(predictions, **_drawn(draw))
-    each_label = None
-    if predictions.label_names is not None:
-        from calibrant.evaluation.groups import evaluate_labels
-
-        each_label = evaluate_labels(predictions, **_drawn(draw))
+    drawn: dict[str, Any] = vars(draw) | {"metrics": names_in(draw.metrics) or None}
+    with source.working("measuring") as how:
+        groups = None if options.by is None else _by_group(source, options.by, rows, drawn | how)
+        if groups is not None and page is None:
+            return str(groups), groups.as_dict()
+        result = evaluate(rows, **drawn, **how)
+        each_label = None
+        if isinstance(rows, Predictions) and rows.label_names is not None:
+            each_label = evaluate_labels(rows, **drawn, watch=how["watch"])
     if page is not None:
-        result.to_html(page, groups=grouped or each_label)
-    if grouped is not None:
-        return str(grouped), grouped.as_dict()
+        result.to_html(page, groups=groups or each_label)
+    if groups is not None:
+        return str(groups), groups.as_dict()
     text, document = _with_rows_needed(result, options, draw)
     if each_label is not None:
         text += f"\n\n{each_label}"
         document["labels"] = each_label.as_dict()
-    return text, document
-
-
-def _measured_shards(
-    source: ShardSource, options: MeasureOptions, draw: DrawOptions, output: ReportOptions
-) -> Found:
-    """Measure many files in parts."""
-    from calibrant.evaluation.evaluate import evaluate
-    from calibrant.evaluation.groups import evaluate_by
-
-    cluster = source.read.cluster
-    if output.report is not None and options.by is not None:
-        raise InputError("of many files a page shows no groups; leave out --by or --report")
-    if options.by is not None and cluster is not None:
-        raise InputError(
-            "of many files take either groups or clusters; leave out --by or --cluster"
-        )
-    shards = source.shards([output.json])
-    with working(source, shards, "measuring") as how:
-        if options.by is not None:
-            kind = "predicted" if options.by == "class" else options.by
-            grouped = evaluate_by(shards, kind, **_drawn(draw), **how)
-            return str(grouped), grouped.as_dict()
-        result = evaluate(shards, clusters=cluster, **_drawn(draw), **how)
-    if output.report is not None:
-        result.to_html(output.report)
-    text, document = _with_rows_needed(result, options, draw)
-    if len(source.files) > 1:
-        several = f"{len(source.files)} arguments, one set of rows"
-        text += f"\n\n{several}; --each measures each by itself."
     return text, document
 
 
@@ -258,18 +223,20 @@ def _with_rows_needed(result: Evaluation, options: MeasureOptions, draw: DrawOpt
 
 
 def _by_group(
-    file: Path, by: str, predictions: Predictions, draw: DrawOptions, read: ReadOptions
-) -> Any:
-    """Return the rows measured within groups: those of a kind, or of a column of the file."""
+    source: Source, by: str, rows: Predictions | Shards, how: dict[str, Any]
+) -> GroupedEvaluation:
+    """Return the rows measured within groups: those of a kind, or of a column of the files."""
     from calibrant.evaluation.grouping import GroupKind
     from calibrant.evaluation.groups import evaluate_by
 
     kinds = {"class": "predicted"} | {kind: kind for kind in get_args(GroupKind)}
-    groups: Any = kinds[by] if by in kinds else read_column(file, by, read)
-    with progress(None, "measuring") as step:
-        grouped = evaluate_by(predictions, groups, progress=step, **_drawn(draw))
-    # The library saw a column, but not its name.
-    return replace(grouped, by=by) if grouped.by == "group" else grouped
+    groups: Any = kinds.get(by, by)
+    if by not in kinds and isinstance(rows, Predictions):
+        file, read = source.one()
+        groups = read_column(file, by, read)
+    found = evaluate_by(rows, groups, **how)
+    # Of rows in memory the library saw a column, but not its name.
+    return replace(found, by=by) if found.by == "group" else found
 
 
 def inspect(file: File, read: ReadOptions, output: OutputOptions) -> None:

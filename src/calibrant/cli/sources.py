@@ -10,34 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.options import EngineOptions
 from calibrant.cli.output import check_outputs, progress
-from calibrant.files.options import ReadOptions
+from calibrant.files import ReadOptions, read_predictions
 
 if TYPE_CHECKING:
-    from calibrant.scale.engines import Engine
-    from calibrant.scale.map_reduce import Progress
+    from calibrant.core.progress import Progress
+    from calibrant.predictions.predictions import Predictions
     from calibrant.scale.shards import Shards
 
 
 @dataclass(frozen=True)
-class ShardSource:
+class Source:
     """Files that a command was given, and how they are read.
 
     Attributes:
         files: as they were given.
         read: which columns are read, and as what.
         engine: which processes read them.
+        parts: whether even a single file is read in parts.
     """
 
     files: Sequence[str]
     read: ReadOptions = ReadOptions()  # noqa: RUF009 - it is frozen
     engine: EngineOptions = EngineOptions()  # noqa: RUF009
+    parts: bool = False
 
     @property
     def many(self) -> bool:
         """Whether an engine reads them in parts, rather than one file into memory."""
         from calibrant.scale.file_discovery import stands_for_many
 
-        return self.engine.given or (stands_for_many(self.files) and not self.logs)
+        return self.parts or self.engine.given or (stands_for_many(self.files) and not self.logs)
 
     @property
     def logs(self) -> bool:
@@ -46,19 +48,18 @@ class ShardSource:
 
         return all(is_log(file) for file in self.files)
 
+
     def one(self) -> tuple[Path, ReadOptions]:
         """Return the file to read into memory, and how: several logs are read as one set."""
         return Path(self.files[0]), self.read.but(beside=self.files[1:])
 
-    def by(self) -> Engine:
-        """Return what reads many files."""
-        from calibrant.scale.engines import Engine
-
-        name: Any = self.engine.engine or "processes"
-        return Engine(name, self.engine.workers, self.engine.scheduler)
-
-    def shards(self, outputs: Sequence[Path | str | None] = (), *, labelled: bool = True) -> Shards:
-        """Return many files, once their headers are read.
+    def rows(
+        self,
+        outputs: Sequence[Path | str | None] = (),
+        *,
+        labelled: bool = True,
+    ) -> Predictions | Shards:
+        """Return the rows of one file, or many files, once their headers are read.
 
         Args:
             outputs: paths that the command writes to.
@@ -67,21 +68,40 @@ class ShardSource:
         Raises:
             InputError: an output would replace one of the files.
         """
+        labels = None if self.read.labels is None else Path(self.read.labels)
+        if not self.many:
+            check_outputs([*map(Path, self.files), labels], outputs)
+            return read_predictions(*self.one(), labelled=labelled)
         from calibrant.scale.shards import Shards
 
         skip = self.engine.skip_broken
         shards = Shards(self.files, self.read, skip_broken=skip, labelled=labelled)
-        check_outputs([Path(shard.where) for shard in shards], outputs)
+        check_outputs([*(Path(shard.where) for shard in shards), labels], outputs)
         return shards
+
+    @contextmanager
+    def working(self, what: str) -> Generator[dict[str, Any]]:
+        """Yield how a function of the library works on the rows, with a bar on a terminal."""
+        from calibrant.scale.engines import Engine
+
+        name: Any = self.engine.engine or "processes"
+        engine = Engine(name, self.engine.workers, self.engine.scheduler)
+        with watching(what) as watch:
+            yield {"engine": engine, "skip_broken": self.engine.skip_broken, "watch": watch}
 
 
 @contextmanager
-def working(source: ShardSource, shards: Shards, what: str) -> Generator[dict[str, Any]]:
-    """Yield how a function of the library works on shards, with a bar on a terminal."""
-    with progress(len(shards), what) as advance:
+def watching(what: str, *, remaining: bool = False) -> Generator[Any]:
+    """Yield what functions of the library tell of their work, to be drawn as a bar.
+
+    Args:
+        what: is going on.
+        remaining: show the time that is left, for steps that take equally long.
+    """
+    with progress(None, what, remaining=remaining) as advance:
 
         def watch(state: Progress) -> None:
-            advance(str(state), state.shards, state.of)
+            if state.of > 1:
+                advance(str(state), state.done, state.of)
 
-        skip = source.engine.skip_broken
-        yield {"engine": source.by(), "skip_broken": skip, "watch": watch}
+        yield watch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,6 +30,7 @@ from calibrant.core.errors import (
     hear,
     heard_warnings,
 )
+from calibrant.core.progress import Progress, Watcher
 from calibrant.core.text import counted
 from calibrant.core.threads import each_at_once, worker_count
 from calibrant.core.weights import mean
@@ -49,7 +50,12 @@ from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
+from calibrant.scale.engines import Engine
+from calibrant.scale.sampling import in_memory
+from calibrant.scale.shards import Shards
 
+# Rows of a sample of many files that methods are compared on.
+COMPARED_ROWS = 100_000
 # Scores of classes in both sets, times methods that are worked on at a time: some 2 GB in all.
 MOST_NUMBERS = 1 << 26
 # Why methods with a number a class don't take part unless they are named.
@@ -60,17 +66,22 @@ POSITIONS = "learns a number a class, and a class here is the position of a choi
 def compare(
     methods: Sequence[str | Calibrator] | str = "all",
     *,
-    fit: Predictions,
-    test: Predictions,
+    fit: Predictions | Shards,
+    test: Predictions | Shards,
     metrics: Sequence[str] | str | None = None,
     rank_by: str = "ece",
     margin: float = MARGIN,
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    engine: Engine | None = None,
+    skip_broken: bool = False,
+    watch: Watcher | None = None,
 ) -> Comparison:
     """Fit each method on `fit`, apply it to `test` and measure it there.
+
+    Of `Shards` it compares uniform samples of 100 000 rows, and says so: paired differences need
+    every row under every method.
 
     All methods are measured on the same bootstrap resamples, so their differences are paired. On
     several cores so many methods are worked on at a time, as far as memory allows. Results are the
@@ -79,7 +90,7 @@ def compare(
     Args:
         methods: names or unfitted calibrators, or ``"all"``; of a log whose classes are positions
             of choices all without a number a class.
-        fit: rows to fit on. They should share no row with `test`.
+        fit: rows to fit on, in memory or in many files. They should share no row with `test`.
         test: rows to measure on.
         metrics: as `evaluate` takes them; what the verdict rests on is measured in any case.
         rank_by: the metric to rank by; the verdict doesn't depend on it.
@@ -87,11 +98,13 @@ def compare(
             it.
         resamples: bootstrap resamples; None for as many as `evaluate` takes.
         level: nominal coverage of all intervals.
-        seed: of the resamples.
-        progress: called with the name of each method before it is fitted, in their order.
+        seed: of the resamples, and of the samples of many files.
+        engine, skip_broken: as `evaluate` takes them; what is left out is warned of.
+        watch: called with a `Progress` as files are done, and before each method, in their order,
+            with its name.
 
     Raises:
-        InputError: no method, rows that aren't `Predictions`, or sets that don't fit together.
+        InputError: no method, rows that are bare arrays, or sets that don't fit together.
         UnknownMethodError: no such method or metric.
         PredictionsError: no labels.
 
@@ -106,6 +119,10 @@ def compare(
         _check_kind(name, rows)
     if not margin >= 0:
         raise InputError(f"margin must be at least 0, not {margin:g}")
+    fit, test = (
+        in_memory(rows, COMPARED_ROWS, seed, engine=engine, skip_broken=skip_broken, watch=watch)
+        for rows in (fit, test)
+    )
     if None in (fit.n_classes, test.n_classes) and fit.n_classes != test.n_classes:
         top, other = (fit, test) if fit.n_classes is None else (test, fit)
         raise InputError(
@@ -184,13 +201,19 @@ def compare(
             losses_of(sample, [each.metric for each in evaluation.results.values()]),
         )
 
-    names = _names(calibrators)
+    names, began = _names(calibrators), time.monotonic()
+
+    def begin(named: tuple[str, Calibrator]) -> None:
+        if watch is not None:
+            name, passed = named[0], time.monotonic() - began
+            watch(Progress(names.index(name), len(names), 0, 0, passed, name))
+
     with drawn_once(), _warnings_are_heard():
         found = each_at_once(
             list(zip(names, calibrators, strict=True)),
             compared,
             workers,
-            lambda named: None if progress is None else progress(named[0]),
+            begin,
         )
     entries = [each for each in found if isinstance(each, ComparedMethod)]
     skipped = {name: each for name, each in zip(names, found, strict=True) if isinstance(each, str)}
@@ -217,12 +240,12 @@ def compare(
 
 
 def _check_kind(name: str, rows: object) -> None:
-    """Raise `InputError` unless rows are `Predictions`: bare arrays may be logits or not."""
-    if not isinstance(rows, Predictions):
+    """Raise `InputError` unless rows say what they are: bare arrays may be logits or not."""
+    if not isinstance(rows, Predictions | Shards):
         raise InputError(
-            f"compare needs Predictions for {name}, not {type(rows).__name__}: wrap arrays with "
-            "Predictions.from_logits(logits, labels) or Predictions.from_probs(probs, labels), and "
-            "of Shards take a sample"
+            f"compare needs Predictions or Shards for {name}, not {type(rows).__name__}: wrap "
+            "arrays with Predictions.from_logits(logits, labels) or "
+            "Predictions.from_probs(probs, labels)"
         )
 
 

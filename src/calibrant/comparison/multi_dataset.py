@@ -8,8 +8,8 @@ shown and is no ground for a test.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
+from calibrant.core.progress import Progress, Watcher
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
@@ -303,7 +304,7 @@ def compare_over(
     fit_size: float = 0.5,
     stratify: bool = False,
     rank_by: str = "nll",
-    progress: Callable[[str], None] | None = None,
+    watch: Watcher | None = None,
     **options: Any,
 ) -> ManyComparisons:
     """Compare methods on several data sets, each split anew for every seed.
@@ -316,7 +317,7 @@ def compare_over(
         fit_size: rows to fit on, or a fraction below 1.
         stratify: whether splits keep label shares.
         rank_by: the metric that ranks.
-        progress: called with what begins, for each data set, seed and method.
+        watch: called with a `Progress` before each data set, seed and method.
         options: others of `compare`, such as ``metrics`` and ``resamples``.
 
     Raises:
@@ -338,15 +339,20 @@ def compare_over(
         raise InputError("compare_over needs at least one seed")
     level = float(options.get("level", DEFAULT_LEVEL))
     found: dict[str, list[Comparison]] = {}
+    splits = sum(len(seeds) if isinstance(rows, Predictions) else 1 for rows in datasets.values())
     for name, rows in datasets.items():
         found[name] = []
         whole = isinstance(rows, Predictions)
         for seed in seeds if whole else seeds[:1]:
             fit, test = rows.split(fit_size, seed, stratify=stratify) if whole else rows
+            before = sum(map(len, found.values()))
 
-            def step(method: str, where: str = f"{name}, seed {seed}") -> None:
-                if progress is not None:
-                    progress(f"{where}: {method}")
+            def step(
+                one: Progress, where: str = f"{name}, seed {seed}", before: int = before
+            ) -> None:
+                if watch is not None:
+                    done, of = before * one.of + one.done, splits * one.of
+                    watch(replace(one, done=done, of=of, step=f"{where}: {one.step}"))
 
             found[name].append(
                 compare(
@@ -355,7 +361,7 @@ def compare_over(
                     test=test,
                     rank_by=rank_by,
                     seed=seed,
-                    progress=step,
+                    watch=step,
                     **options,
                 )
             )

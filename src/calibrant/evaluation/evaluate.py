@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
+from calibrant.core.progress import Watcher, watched
 from calibrant.evaluation.bootstrap import drawn_once
 from calibrant.evaluation.cell_sample import CellSample
 from calibrant.evaluation.rare_outcomes import ENOUGH
@@ -20,7 +21,6 @@ from calibrant.metrics.registry import metrics_named
 from calibrant.metrics.resampling import cluster_stretch
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import Watcher
 from calibrant.scale.shards import Shards
 
 __all__ = ["Evaluation", "MetricResult", "evaluate", "evaluate_sample"]
@@ -63,17 +63,18 @@ def evaluate(
         sample_weight: (N,) how much each row counts, with an array; whole numbers count rows, of
             others only the ratios matter.
         clusters: (N,) names of clusters, whose rows aren't independent of one another, with an
-            array; with `Shards` the column that names them, of more than 512 some are put together.
-            Intervals, floors and p-values then resample whole clusters.
+            array; with `Shards` the column that names them, None for the one they are read with;
+            of more than 512 some are put together. Intervals, floors and p-values then resample
+            whole clusters.
         metrics: names of metrics, or ``"all"``; the seven of `CORE_METRICS` for None, and of binary
             predictions also those of the positive class.
         resamples: bootstrap resamples, and simulated honest data sets; None for 1 000, or fewer
             for more than 100 000 rows in memory, but at least 100.
         level: nominal coverage of the intervals, in (0, 1).
         seed: the same seed gives the same intervals, and pairs them over calibrators.
-        engine: who works on `Shards`; processes on all cores for None.
+        engine: who reads `Shards`; processes on all cores for None. Rows in memory need nobody.
         skip_broken: leave out files that turn out broken, and say so in the result.
-        watch: called with a `Progress` as files are done.
+        watch: called with a `Progress` as files are done; rows in memory are one step.
 
     Raises:
         PredictionsError: unusable arrays, or a row of a file that can't be used, by its number.
@@ -107,7 +108,9 @@ def evaluate(
         skip_broken=skip_broken,
         watch=watch,
     )
-    return evaluate_sample(sample, metrics, resamples, level, seed)
+    # Of files most of the work is done by now, and was reported.
+    with watched(None if isinstance(predictions, Shards) else watch, sample.n):
+        return evaluate_sample(sample, metrics, resamples, level, seed)
 
 
 def evaluate_sample(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.progress import Watcher
 from calibrant.evaluation.cell_sample import By, CellSample, plan_of
 from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.evaluation.sample_sources import quantile_cuts, summed
@@ -20,7 +21,6 @@ from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.scale.engines import Engine
 from calibrant.scale.file_discovery import by_number
-from calibrant.scale.map_reduce import Watcher
 from calibrant.scale.shards import Shards
 
 GroupKind = Literal["predicted", "label", "margin", "confidence"]

@@ -31,7 +31,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.progress import Progress, Watcher
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, format_table, wrap
@@ -58,7 +60,7 @@ from calibrant.evaluation.uncertainty import (
 from calibrant.metrics.metric_types import Metric, RowsMetric
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
 from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import Watcher, left_out, left_out_text
+from calibrant.scale.map_reduce import left_out, left_out_text
 from calibrant.scale.shards import Shards
 
 # Measured in each group if the caller doesn't say: what stays cheap for a thousand classes.
@@ -190,7 +192,6 @@ def evaluate_by(
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
     engine: Engine | None = None,
     skip_broken: bool = False,
     watch: Watcher | None = None,
@@ -216,8 +217,8 @@ def evaluate_by(
             many as `evaluate` takes.
         level: nominal coverage of the intervals.
         seed: of the resamples.
-        progress: called with the name of each group before it is measured.
-        engine, skip_broken, watch: as `evaluate` takes them.
+        engine, skip_broken: as `evaluate` takes them.
+        watch: called with a `Progress` as files are done, and before each group with its name.
 
     Raises:
         PredictionsError: unusable arrays, a column of another length, or a row of a file that
@@ -250,11 +251,14 @@ def evaluate_by(
         whole = (labels, sample_weight, clusters) == (None, None, None)
         if not whole or not isinstance(groups, str):
             raise InputError("files hold labels, weights and columns; name a column as the groups")
+        if predictions.options.cluster is not None:
+            raise InputError(
+                "of many files take either groups or clusters; leave out the groups (--by) or "
+                "cluster (--cluster)"
+            )
         options = (quantiles, metrics, seed, engine or Engine(), skip_broken, watch)
         sample, parts = groups_of_files(predictions, groups, *options)
         files = {"shards": sample.shards, "broken": sample.broken}
-    elif engine is not None or skip_broken or watch is not None:
-        raise InputError("engine, skip_broken and watch go with Shards only")
     else:
         predictions = checked(predictions, labels, sample_weight, clusters, "evaluate_by")
         parts = groups_in_memory(predictions, groups, quantiles)
@@ -262,9 +266,12 @@ def evaluate_by(
     skipped: dict[str, str] = {}
     most = max((part.rows for part in parts), default=0)
     family = Family(seed)
-    for part in parts:
-        if progress is not None:
-            progress(part.name)
+    rows, of_rows, began = 0, sum(part.rows for part in parts), time.monotonic()
+    for done, part in enumerate(parts):
+        if watch is not None:
+            passed = time.monotonic() - began
+            watch(Progress(done, len(parts), rows, of_rows, passed, part.name))
+        rows += part.rows
         if part.rows < min_rows:
             skipped[part.name] = f"{part.rows} rows are fewer than {min_rows}"
             continue
@@ -301,7 +308,7 @@ def evaluate_labels(
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    watch: Watcher | None = None,
 ) -> GroupedEvaluation:
     """Measure each of many labels by itself; `evaluate` pools them, with rows for clusters.
 
@@ -313,7 +320,7 @@ def evaluate_labels(
         resamples: see `evaluate`; level and seed too.
         level: see there.
         seed: see there.
-        progress: called with the name of each label before it is measured.
+        watch: called with a `Progress` before each label.
 
     Raises:
         PredictionsError: there are no many labels.
@@ -346,7 +353,7 @@ def evaluate_labels(
         resamples=resamples,
         level=level,
         seed=seed,
-        progress=progress,
+        watch=watch,
     )
     groups = {name: found.groups[name] for name in names if name in found.groups}
     return replace(found, by=MANY_LABELS, groups=groups)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.progress import Watcher
 from calibrant.evaluation.cell_sample import MOST_BLOCKS, CellSample, Plan, plan_of, some_scores
 from calibrant.evaluation.cells import COARSE, added
 from calibrant.evaluation.sample import RowSample, Sample
@@ -20,7 +21,7 @@ from calibrant.metrics.registry import metrics_named
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
 from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import Watcher, gathered
+from calibrant.scale.map_reduce import gathered
 from calibrant.scale.shards import Batch, Shard, Shards
 
 # Scored rows are collected up to so many before they are summed.
@@ -71,6 +72,7 @@ def sample_of(
             raise InputError("files hold their labels and weights; give neither with Shards")
         if clusters is not None and not isinstance(clusters, str):
             raise InputError("clusters of Shards are a column of the files; give its name")
+        clusters = predictions.options.cluster if clusters is None else clusters
         options: dict[str, Any] = {"column": clusters, "clustered": clusters is not None}
         if isinstance(predictions, Shard):
             plan = plan_of(metrics, seed=seed, **options)
@@ -81,8 +83,6 @@ def sample_of(
             metrics = [metric.name for metric in named]
         plan, engine = plan_of(metrics, seed=seed, **options), engine or Engine()
         return summed(predictions, plan, engine, skip_broken=skip_broken, watch=watch)
-    if engine is not None or skip_broken or watch is not None:
-        raise InputError("engine, skip_broken and watch go with Shards only")
     if isinstance(predictions, Sample):
         if (labels, sample_weight, clusters) != (None, None, None):
             raise InputError("a sample holds its labels, weights and clusters")

@@ -36,14 +36,16 @@ from calibrant.core.errors import (
     PredictionsError,
 )
 from calibrant.core.fit_report import FitReport
+from calibrant.core.progress import watched
 from calibrant.core.text import counted
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.weights import check_weights, mean
 from calibrant.files.atomic import StrPath
+from calibrant.files.writing import write_predictions
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
 from calibrant.posthoc.needs import (
     check_classes,
-    check_kind,
+    check_width,
     checked_features,
     fitted_form,
     lacking,
@@ -51,11 +53,11 @@ from calibrant.posthoc.needs import (
     read_scores,
     refuse_masks,
     rows_for,
+    rows_of,
     rows_of_event,
     with_copies_together,
 )
 from calibrant.posthoc.state import Estimator, FittedKind, save
-from calibrant.predictions.binary import BinaryKind
 from calibrant.predictions.names import are_words, numbered
 from calibrant.predictions.predictions import Predictions
 
@@ -114,22 +116,9 @@ class Calibrator(Estimator):
             InputError: an argument of the constructor is out of range.
             NotApplicableError: the method is not meant for such data.
         """
-        if scores is None:
-            raise PredictionsError("fit needs logits of shape (N, K), got None")
-        if labels is None:
-            raise PredictionsError("fit needs the true labels of all rows, got None")
-        own = check_kind(kind or "logits")
         more: dict[str, Any] = {"sample_weight": sample_weight, "clusters": clusters}
-        if own == "score":
-            rows = Predictions.from_scores(scores, labels, **more)
-        elif kind is not None and np.ndim(scores) == 1:
-            one: BinaryKind = "prob" if own == "probs" else "logit"
-            rows = Predictions.from_binary(scores, labels, kind=one, features=features, **more)
-            rows = replace(rows, head=head, reference=reference)
-        else:
-            make = Predictions.from_probs if own == "probs" else Predictions.from_logits
-            rows = make(scores, labels, features, head=head, reference=reference, **more)
-        self.fit_predictions(rows)
+        more |= {"features": features, "head": head, "reference": reference}
+        self.fit_predictions(rows_of(scores, labels, kind, **more))
         self.called_ = self.class_names_ if are_words(labels) else None
         return self
 
@@ -153,12 +142,10 @@ class Calibrator(Estimator):
 
         Args:
             predictions: rows in memory, or many files.
-            sample: rows of the sample; None for two million, one million for chains and `auto`, and
-                no more than 67 million numbers in all.
+            sample: rows of the sample of many files; None for two million, one million for chains
+                and `auto`, and no more than 67 million numbers in all.
             seed: of the sample.
-            engine: who reads many files; processes on all cores for None.
-            skip_broken: leave out files that turn out broken, and say so in the report.
-            watch: called with a `Progress` as files are done.
+            engine, skip_broken, watch: as `evaluate` takes them.
 
         Raises:
             PredictionsError, InputError: as `fit` does.
@@ -183,7 +170,10 @@ class Calibrator(Estimator):
                 raise InputError(f"sample must be at least 1 row, not {sample}")
             work = ShardWork.on(predictions, engine, watch, skip_broken)
             return self._fit_shards(work, sample, seed)
-        self._fit_memory(predictions)
+        if sample is not None:
+            raise InputError("a sample is drawn of Shards only; take(...) gives rows of these")
+        with watched(watch, predictions.n):
+            self._fit_memory(predictions)
         return self
 
     def _fit_memory(self, predictions: Predictions) -> None:
@@ -329,7 +319,15 @@ class Calibrator(Estimator):
         return 0
 
     @overload
-    def apply_predictions(self, predictions: Predictions, out: None = None) -> Predictions: ...
+    def apply_predictions(
+        self,
+        predictions: Predictions,
+        out: StrPath | None = None,
+        *,
+        engine: Engine | None = None,
+        skip_broken: bool = False,
+        watch: Watcher | None = None,
+    ) -> Predictions: ...
 
     @overload
     def apply_predictions(
@@ -363,14 +361,13 @@ class Calibrator(Estimator):
         Args:
             predictions: rows in memory, or many files (``Shards(..., labelled=False)`` where there
                 are no labels).
-            out: of many files the folder, a path or URL.
-            engine: who works on many files; processes on all cores for None.
-            skip_broken: leave out files that turn out broken.
-            watch: called with a `Progress` as files are done.
+            out: of rows in memory a file to write them to, or None; of many files the folder, a
+                path or URL.
+            engine, skip_broken, watch: as `evaluate` takes them.
 
         Raises:
             PredictionsError: what `predict_proba` refuses, or another form than it was fitted to.
-            InputError: files of other classes, or a folder that holds something else.
+            InputError: a folder that holds something else.
 
         Examples:
             >>> import numpy as np
@@ -386,12 +383,19 @@ class Calibrator(Estimator):
             >>> cb.Shards("calibrated")
             <Shards: 2 files, 6 rows x 3 classes, probs>
         """
+        self.check_fitted()
         if not isinstance(predictions, Predictions):
             from calibrant.posthoc.shards import ShardWork, apply_to_shards
 
             work = ShardWork.on(predictions, engine, watch, skip_broken)
+            check_width(self, work.shards)
             return apply_to_shards(self, work, out)
-        return self._applied(predictions)
+        check_width(self, predictions)
+        with watched(watch, predictions.n):
+            after = self._applied(predictions)
+        if out is not None:
+            write_predictions(after, out)
+        return after
 
     def _applied(self, predictions: Predictions) -> Predictions:
         reason = self.lacks(predictions, to_apply=True)
@@ -462,8 +466,7 @@ class Calibrator(Estimator):
         right = (predicted == truth).astype(np.float64)
         if sample_weight is None:
             return float(right.mean())
-        weights = np.asarray(to_numpy(as_array(sample_weight)), dtype=np.float64)
-        return mean(right, check_weights(weights, len(right), "score", "sample_weight"))
+        return mean(right, check_weights(sample_weight, len(right), "score", "sample_weight"))
 
     def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
         """Return the arrays that `interval` reads, for intervals of a level; None without any."""

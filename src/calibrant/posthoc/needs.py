@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -32,9 +32,12 @@ from calibrant.core.errors import (
 )
 from calibrant.core.weights import are_counts, mean
 from calibrant.posthoc.state import Estimator, FittedForm, FittedKind
-from calibrant.predictions.binary import as_logits, two_columns
+from calibrant.predictions.binary import BinaryKind, as_logits, two_columns
 from calibrant.predictions.names import listed
 from calibrant.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from calibrant.scale.shards import Shards
 
 FORMS: dict[FittedForm, str] = {
     "rows": "a score for every class",
@@ -54,6 +57,24 @@ ONLY_COUNTS = "method '{}' takes weights that count rows, whole numbers, only"
 MOST_REPEATS = 100
 # Rows of fewer distinct values, such as two classes' rounded scores, repeat by nature.
 FEWEST_DISTINCT = 3
+
+
+def rows_of(scores: Array, labels: Array, kind: FittedKind | None, **more: Any) -> Predictions:
+    """Return what `fit` was given as predictions."""
+    if scores is None:
+        raise PredictionsError("fit needs logits of shape (N, K), got None")
+    if labels is None:
+        raise PredictionsError("fit needs the true labels of all rows, got None")
+    own = check_kind(kind or "logits")
+    if own == "score":
+        kept = {name: more[name] for name in ("sample_weight", "clusters")}
+        return Predictions.from_scores(scores, labels, **kept)
+    if kind is not None and np.ndim(scores) == 1:
+        one: BinaryKind = "prob" if own == "probs" else "logit"
+        beside = {name: more.pop(name) for name in ("head", "reference")}
+        return replace(Predictions.from_binary(scores, labels, kind=one, **more), **beside)
+    make = Predictions.from_probs if own == "probs" else Predictions.from_logits
+    return make(scores, labels, **more)
 
 
 def rows_for(estimator: Estimator, predictions: Predictions) -> Predictions:
@@ -171,6 +192,15 @@ def lacking(estimator: Estimator, predictions: Predictions, *, to_apply: bool) -
         if width is not None and found != width:
             return f"it was fitted for {width} features, and {predictions.source} has {found}"
     return None
+
+
+def check_width(estimator: Estimator, rows: Predictions | Shards) -> None:
+    """Raise `PredictionsError` if rows have scores of another number of classes."""
+    if rows.n_classes not in (None, estimator.n_classes_):
+        raise PredictionsError(
+            f"{rows.source}: has {rows.n_classes} classes, but this calibrator was fitted for "
+            f"{estimator.n_classes_} classes"
+        )
 
 
 def checked_features(estimator: Estimator, features: Array | None, rows: int) -> Array | None:

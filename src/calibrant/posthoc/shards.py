@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.progress import Watcher
 from calibrant.core.text import counted
 from calibrant.files.assembly import to_columns
 from calibrant.files.atomic import StrPath
@@ -43,12 +44,10 @@ from calibrant.files.writing import written_as
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
 from calibrant.scale.file_discovery import RECORD
-from calibrant.scale.map_reduce import Task, Watcher, gathered, left_out, through
-from calibrant.scale.sampling import sample
+from calibrant.scale.map_reduce import Task, gathered, left_out, through
+from calibrant.scale.sampling import affordable, sample
 from calibrant.scale.shards import Shard, Shards
 
-# Numbers of a sample at most: those of a wide vocabulary take gigabytes otherwise.
-SAMPLE_NUMBERS = 1 << 26
 # Of an input so many bytes at the beginning, in the middle and at the end tell it from another.
 COMPARED_BYTES = 1 << 16
 
@@ -79,12 +78,14 @@ class ShardWork:
 
         Raises:
             PredictionsError: they are none.
+            InputError: they are read with clusters.
         """
         if not isinstance(shards, Shards):
             raise PredictionsError(
                 "rows are given as Predictions, such as Predictions.from_logits(logits, labels) or "
                 f"read_predictions(file), or as Shards, not as {type(shards).__name__}"
             )
+        shards.refuse_clusters()
         return cls(shards, engine or Engine(), watch, dict(shards.broken) if skip_broken else None)
 
     @property
@@ -113,8 +114,7 @@ class ShardWork:
             seed: of the draw.
         """
         shards = self.shards
-        usual = min(most, max(1, SAMPLE_NUMBERS // (shards.n_classes or 1)))
-        rows = usual if wanted is None else wanted
+        rows = affordable(shards, most) if wanted is None else wanted
         held = sample(shards, rows, seed, self.engine, self.watch, self.broken)
         weighed = ", each with its weight" if shards.weighted else ""
         return held, (
@@ -165,11 +165,6 @@ def apply_to_shards(calibrator: Any, work: ShardWork, out: StrPath | None) -> Ap
     if out is None:
         raise InputError("apply_predictions of many files needs `out`, the folder to write them to")
     shards, out = work.shards, fspath(out)
-    if shards.n_classes not in (None, calibrator.n_classes_):
-        raise InputError(
-            f"{shards.source}: has {shards.n_classes} classes, but the calibrator was fitted for "
-            f"{calibrator.n_classes_}"
-        )
     names = _names(shards.shards)
     targets = [within(out, name) for name in names]
     sources = {shard.where for shard in shards}

@@ -9,61 +9,12 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.progress import Progress, Watcher
 from calibrant.core.text import counted
 from calibrant.scale.engines import Engine
 from calibrant.scale.shards import Shard
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the work has come.
-
-    Attributes:
-        shards: how many are done; of: how many there are.
-        rows: how many rows these hold; of_rows: how many there are in all.
-        seconds: since the work began.
-    """
-
-    shards: int
-    of: int
-    rows: int
-    of_rows: int
-    seconds: float
-
-    @property
-    def rows_a_second(self) -> float:
-        """Rows done in a second."""
-        return self.rows / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def seconds_left(self) -> float:
-        """What the rest takes at that pace."""
-        left = self.of_rows - self.rows
-        return left / self.rows_a_second if self.rows else float("inf")
-
-    def __str__(self) -> str:
-        if not self.rows:
-            return "on the first files"
-        return f"{self.rows_a_second:,.0f} rows a second, {_duration(self.seconds_left)} left"
-
-
-def _duration(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes} min"
-        if hours
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )
-
-
-Watcher = Callable[[Progress], None]
 
 
 class Work(Protocol):

@@ -6,21 +6,27 @@ seed. The rows with the least of them are the sample: exactly so many, without r
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
-from calibrant.core.errors import InputError
+from calibrant.core.errors import CalibrationWarning, InputError, warn_caller
 from calibrant.core.exact import mixed
+from calibrant.core.progress import Watcher
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
-from calibrant.scale.map_reduce import Task, Watcher, through
+from calibrant.scale.map_reduce import Task, through
 from calibrant.scale.shards import Shards
 
 # Places are gone through so many at a time.
 PLACES_AT_ONCE = 1 << 22
 # A first cut of the places keeps so many standard deviations more than wanted.
 SPARE = 8.0
+# Numbers of a sample at most, where nobody says how many rows: those of a wide vocabulary take
+# gigabytes otherwise.
+SAMPLE_NUMBERS = 1 << 26
 
 
 def sampled_places(rows: int, wanted: int, seed: int) -> IntArray:
@@ -86,3 +92,29 @@ def sample(
     if not found:
         raise InputError(f"{shards.source}: no file could be read")
     return Predictions.concatenate([found[i] for i in sorted(found)], source=shards.source)
+
+
+def affordable(shards: Shards, most: int) -> int:
+    """Return `most` rows, or fewer of very wide ones."""
+    return min(most, max(1, SAMPLE_NUMBERS // (shards.n_classes or 1)))
+
+
+# Parameters: those of `evaluate` that decide who reads files, and how many rows they give.
+def in_memory(
+    rows: Predictions | Shards,
+    most: int,
+    seed: int,
+    *,
+    engine: Engine | None,
+    skip_broken: bool,
+    watch: Watcher | None,
+) -> Predictions:
+    """Return rows in memory as they are; of many files a uniform sample, `most` rows of it."""
+    if not isinstance(rows, Shards):
+        return rows
+    rows.refuse_clusters()
+    broken = dict(rows.broken) if skip_broken else None
+    found = sample(rows, affordable(rows, most), seed, engine or Engine(), watch, broken)
+    for name in sorted(broken or {}):
+        warn_caller(CalibrationWarning(f"left out: {(broken or {})[name]}"))
+    return replace(found, source=f"{found.n} of {rows.rows} rows of {rows.source}")

@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core.arrays import IntArray
-from calibrant.core.errors import CalibrantError, MissingDependencyError, PredictionsError
+from calibrant.core.errors import (
+    CalibrantError,
+    InputError,
+    MissingDependencyError,
+    PredictionsError,
+)
 from calibrant.core.text import counted
 from calibrant.files.gate import readable
 from calibrant.files.options import ReadFields, ReadOptions
@@ -208,6 +213,14 @@ class Shards:
     def kind(self) -> FileKind:
         """What the scores are."""
         return self.shards[0].kind
+
+    def refuse_clusters(self) -> None:
+        """Raise `InputError` where rows are read with clusters, which only `evaluate` keeps."""
+        if self.options.cluster is not None:
+            raise InputError(
+                f"{self.source}: of many files only intervals take clusters; leave out cluster "
+                "(--cluster)"
+            )
 
     def batches(self) -> Iterator[Predictions]:
         """Yield all rows in order, in bounded memory.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ from calibrant.predictions.predictions import Predictions
 if TYPE_CHECKING:
     from calibrant.export.torch_module import CalibratorModule
     from calibrant.posthoc.shards import AppliedShards, ShardWork
-    from calibrant.scale.engines import Engine
+    from calibrant.scale.engines import Engine, EngineFields
     from calibrant.scale.map_reduce import Watcher
     from calibrant.scale.shards import Shards
 
@@ -242,6 +242,16 @@ class Calibrator(Estimator):
         """
         return lacking(self, predictions, to_apply=to_apply)
 
+    @overload
+    def predict_proba(
+        self, scores: NDArray[Any], features: Array | None = None, *, kind: FittedKind | None = None
+    ) -> NDArray[np.floating]: ...
+
+    @overload
+    def predict_proba(
+        self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None
+    ) -> Array: ...
+
     def predict_proba(
         self, scores: Array, features: Array | None = None, *, kind: FittedKind | None = None
     ) -> Array:
@@ -320,24 +330,12 @@ class Calibrator(Estimator):
 
     @overload
     def apply_predictions(
-        self,
-        predictions: Predictions,
-        out: StrPath | None = None,
-        *,
-        engine: Engine | None = None,
-        skip_broken: bool = False,
-        watch: Watcher | None = None,
+        self, predictions: Predictions, out: StrPath | None = None, **how: Unpack[EngineFields]
     ) -> Predictions: ...
 
     @overload
     def apply_predictions(
-        self,
-        predictions: Shards,
-        out: StrPath,
-        *,
-        engine: Engine | None = None,
-        skip_broken: bool = False,
-        watch: Watcher | None = None,
+        self, predictions: Shards, out: StrPath, **how: Unpack[EngineFields]
     ) -> AppliedShards: ...
 
     def apply_predictions(

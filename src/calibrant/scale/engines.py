@@ -13,9 +13,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from calibrant.core.errors import CalibrantError, InputError
+from calibrant.core.progress import Watcher
 from calibrant.core.threads import core_count, limit_threads, one_blas_thread
 from calibrant.files.gate import optional
 
@@ -86,6 +87,14 @@ class Engine:
                 yield i, result
         else:
             yield from _in_processes(function, items, max(1, workers))
+
+
+class EngineFields(TypedDict, total=False):
+    """Who works on files, as functions take it by name; see `evaluate`."""
+
+    engine: Engine | None
+    skip_broken: bool
+    watch: Watcher | None
 
 
 def _in_processes(

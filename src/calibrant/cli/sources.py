@@ -48,7 +48,6 @@ class Source:
 
         return all(is_log(file) for file in self.files)
 
-
     def one(self) -> tuple[Path, ReadOptions]:
         """Return the file to read into memory, and how: several logs are read as one set."""
         return Path(self.files[0]), self.read.but(beside=self.files[1:])

@@ -464,7 +464,8 @@ class Calibrator(Estimator):
         right = (predicted == truth).astype(np.float64)
         if sample_weight is None:
             return float(right.mean())
-        return mean(right, check_weights(sample_weight, len(right), "score", "sample_weight"))
+        weights = np.asarray(to_numpy(as_array(sample_weight)), dtype=np.float64)
+        return mean(right, check_weights(weights, len(right), "score", "sample_weight"))
 
     def interval_arrays(self, level: float) -> dict[str, NDArray[Any]] | None:
         """Return the arrays that `interval` reads, for intervals of a level; None without any."""

@@ -743,3 +743,27 @@ def test_a_state_takes_no_more_memory_than_its_file(tmp_path):
     (tmp_path / "packed").write_bytes(gzip.compress(content))
     with pytest.raises(cb.CalibrantError, match="is not a readable safetensors file"):
         cb.Monitor.load(tmp_path / "packed")
+
+
+def test_hours_are_read_from_a_column_or_a_key(run, tmp_path):
+    said, right = drifting(100)
+    times = [f"2026-11-23T1{i % 3}:05:00" for i in range(100)]
+    table = "".join(f"{p},0,{1 - y},{t}\n" for p, y, t in zip(said, right, times, strict=True))
+    (tmp_path / "rows.csv").write_text("confidence,pred_label,label,at\n" + table)
+    (tmp_path / "rows.jsonl").write_text(lines(said, right, at=times))
+    found = [
+        json.loads(run(name, "--time", "at", "--json", "-", "--details").out)["details"]["hours"]
+        for name in ("rows.csv", "rows.jsonl")
+    ]
+    assert found[0] == found[1]
+    assert [(hour["hour"], hour["rows"]) for hour in found[0]] == [
+        ("2026-11-23 10:00", 34),
+        ("2026-11-23 11:00", 33),
+        ("2026-11-23 12:00", 33),
+    ]
+    (tmp_path / "bad.jsonl").write_text(lines(said[:1], right[:1], at=["noon"]))
+    ended = run("bad.jsonl", "--time", "at")
+    assert ended.code == 2
+    assert "bad.jsonl: line 1: 'at': a time must be seconds since 1970" in ended.err
+    run("rows.jsonl", "--time", "at", "--report", "page.html")
+    assert "Hour by hour" in (tmp_path / "page.html").read_text()

@@ -54,6 +54,13 @@ class MonitorOptions:
         metavar="NAME",
         panel=TESTS,
     )
+    time: str | None = option(
+        None,
+        "Report by hour too: column or key of when a row was predicted, seconds since 1970 or ISO "
+        "8601.",
+        metavar="NAME",
+        panel=TESTS,
+    )
     n_groups: int | None = option(None, "How many groups there will be, if known.", panel=TESTS)
     open_clusters: int | None = option(
         None,
@@ -150,6 +157,7 @@ def monitor(
         key,
         skip_broken=options.skip_broken,
         waits=state is not None,
+        time=options.time,
         read=read,
     )
     if options.plan is not None:

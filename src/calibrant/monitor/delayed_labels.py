@@ -19,12 +19,16 @@ from calibrant.monitor.neighbours import beginning
 
 
 class Said(NamedTuple):
-    """A prediction that waits: confidence, class if the outcome will be a label, group, cluster."""
+    """A prediction that waits: confidence, class if the outcome will be a label, and whereof.
+
+    That is its group, its cluster, and the hour in which it was made.
+    """
 
     confidence: float
     predicted: int | None
     group: str | None = None
     cluster: str | None = None
+    hour: int | None = None
 
 
 class Outcome(NamedTuple):
@@ -45,6 +49,7 @@ class Joined(NamedTuple):
     correct: bool
     group: str | None
     cluster: str | None
+    hour: int | None
     origin: int
 
 
@@ -149,7 +154,7 @@ class DelayedLabels:
         start = beginning(name)
         origin = 0 if start is None else hash_of_name(start)
         right = outcome.right(said.predicted)
-        return Joined(said.confidence, right, said.group, said.cluster, origin)
+        return Joined(said.confidence, right, *said[2:], origin)
 
     def _bound(self, waiting: dict[str, Any]) -> None:
         while len(waiting) > self.most:

@@ -115,6 +115,7 @@ class MonitorFindings:
         diagnosis: what is wrong; None without rows.
         groups: what each group shows.
         unlabelled: rows without outcome.
+        hours: calibration by hour of the clock, of rows whose time is known.
         waiting: predictions and outcomes without each other.
         clusters: what is known of the clusters; None where each row stands alone.
         neighbours: how much rows without clusters depend on their neighbours; None for few rows.
@@ -132,6 +133,7 @@ class MonitorFindings:
     groups: list[GroupFound]
     unlabelled: Unlabelled
     waiting: Waiting
+    hours: list[tuple[str, Window]]
     clusters: ClustersFound | None = None
     neighbours: Neighbours | None = None
 
@@ -237,6 +239,7 @@ class MonitorFindings:
                 "groups": [asdict(group) for group in self.groups],
                 "unlabelled": self.unlabelled.as_dict(),
                 "waiting": self.waiting._asdict(),
+                "hours": [{"hour": hour} | found.as_dict() for hour, found in self.hours],
                 "clusters": None if self.clusters is None else asdict(self.clusters),
                 "neighbours": None if self.neighbours is None else self.neighbours.as_dict(),
                 "condition": self.condition,
@@ -256,6 +259,8 @@ class MonitorFindings:
             if self.diagnosis is not None:
                 parts.append(wrap(f"{self.which_way} {self.diagnosis.what_a_refit_gives()}"))
             parts.append(windows_table(self.windows))
+        if self.hours:
+            parts.append(hours_table(self.hours))
         off = [group.group for group in self.groups if group.off]
         if off:
             together = f"at {100 * self.alpha:g} % for all groups together"
@@ -282,6 +287,13 @@ def windows_table(windows: Sequence[Window]) -> str:
         "95 %: what the ECE of honest confidences would stay below in 95 % of cases."
     )
     return f"{format_table(head, lines)}\n\n{wrap(note)}"
+
+
+def hours_table(hours: Sequence[tuple[str, Window]]) -> str:
+    """Return the latest hours as a table."""
+    head = ["hour, UTC", "rows", "said", "right", "gap", "interval"]
+    lines = [[hour, str(found.rows), *_line(found)[1:5]] for hour, found in hours[-SHOWN_WINDOWS:]]
+    return format_table(head, lines)
 
 
 def _line(window: Window) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from calibrant.metrics.pairs import confidence_and_correct
 from calibrant.monitor.delayed_labels import Outcome, Unlabelled, Waiting
 from calibrant.monitor.diagnosis import Diagnosis
 from calibrant.monitor.formatting import GroupFound, MonitorFindings, clusters_found, groups_found
+from calibrant.monitor.hours import hour_of
 from calibrant.monitor.neighbours import Neighbours
 from calibrant.monitor.sequential_tests import Alarm, TestName
 from calibrant.monitor.state import State
@@ -158,6 +160,7 @@ class Monitor:
         correct: Array | None = None,
         groups: Any = None,
         clusters: Any = None,
+        times: Any = None,
     ) -> tuple[Alarm, ...]:
         """Count rows, and return the alarms that rose at one of them.
 
@@ -168,6 +171,8 @@ class Monitor:
                 probabilities the true classes. None where nobody knows.
             groups: (n,) names of groups, or one for all rows; always or never.
             clusters: (n,) names of clusters, or one for all rows; always or never.
+            times: (n,) when rows were predicted, or one for all, for reports by hour: seconds since
+                1970, or text of ISO 8601.
 
         Raises:
             PredictionsError: unusable arrays; nothing is counted then.
@@ -180,7 +185,11 @@ class Monitor:
             return ()
         values, right = _pairs(said, as_rows(correct))
         names = as_names(groups, len(values)), as_names(clusters, len(values), "clusters")
-        return self._state.add(np.clip(values, 0.0, 1.0), right.astype(np.bool_), *names)
+        hours = as_hours(times, len(values))
+        clipped, hits = np.clip(values, 0.0, 1.0), right.astype(np.bool_)
+        return self._state.add(
+            clipped, hits, *names, hours=None if hours is None else np.array(hours)
+        )
 
     def predict(
         self,
@@ -189,6 +198,7 @@ class Monitor:
         predicted: Array | None = None,
         groups: Any = None,
         clusters: Any = None,
+        times: Any = None,
     ) -> tuple[Alarm, ...]:
         """Take predictions whose outcomes come later, or came before; see `learn`.
 
@@ -199,6 +209,8 @@ class Monitor:
             predicted: (n,) predicted classes, if outcomes will be true labels.
             groups: (n,) names of groups, or one for all rows; always or never.
             clusters: (n,) names of clusters, or one for all rows; always or never.
+            times: (n,) when rows were predicted, or one for all, for reports by hour: seconds since
+                1970, or text of ISO 8601.
 
         Raises:
             PredictionsError: unusable arrays.
@@ -210,7 +222,8 @@ class Monitor:
         if predicted is not None:
             classes = [int(label) for label in as_rows(predicted).tolist()]
         check_lengths(keys, said, classes)
-        return self._state.predict(keys, np.clip(said, 0.0, 1.0), classes, *names)
+        hours = as_hours(times, len(said))
+        return self._state.predict(keys, np.clip(said, 0.0, 1.0), classes, *names, hours)
 
     def learn(
         self, ids: Any, labels: Array | None = None, *, correct: Array | None = None
@@ -321,6 +334,7 @@ class Monitor:
             groups=self.groups(),
             unlabelled=replace(self.unlabelled),
             waiting=self.waiting,
+            hours=self._state.hours.windows(self._state.clusters.dependence.effect),
             clusters=clusters_found(self._state),
             neighbours=self.neighbours(),
         )
@@ -415,6 +429,18 @@ def as_names(groups: Any, rows: int, what: str = "groups") -> list[str] | None:
     if len(names) != rows:
         raise PredictionsError(f"{what} has {len(names)} entries, but there are {rows} rows")
     return names
+
+
+def as_hours(times: Any, rows: int) -> list[int] | None:
+    """Return the hour since 1970 of each of so many rows; one time is for all of them."""
+    if times is None:
+        return None
+    single = isinstance(times, (str, int, float, datetime))
+    known: list[Any] = [times] if single else as_ids(times)
+    if len(known) not in (1, rows):
+        raise PredictionsError(f"times has {len(known)} entries, but there are {rows} rows")
+    hours = [hour_of(time, f"row {i}") for i, time in enumerate(known)]
+    return hours * rows if len(hours) == 1 else hours
 
 
 def check_lengths(ids: Sized, *columns: Sequence[Any] | NDArray[Any]) -> None:

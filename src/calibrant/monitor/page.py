@@ -28,6 +28,7 @@ def monitor_page(found: MonitorFindings, refresh: float | None = None) -> str:
         headline=typeset(found.headline),
         evidence=typeset(found.evidence_sentence),
         condition=typeset(found.condition),
+        hours_table=_hours_table(found.hours) if found.hours else None,
         waiting=typeset(str(found.waiting)) if any(found.waiting) else "",
         refresh=None if refresh is None else max(round(refresh), 1),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
@@ -80,6 +81,22 @@ def _groups_table(groups: Sequence[GroupFound]) -> PageTable:
     ]
     head = ["Group", "Rows", "Gap, points", "Interval", "Evidence, nats", "Finding"]
     return PageTable("Table of groups", head, rows, words=(5,), tall=True)
+
+
+def _hours_table(hours: Sequence[tuple[str, Window]]) -> PageTable:
+    rows: list[list[Cell | str]] = [
+        [
+            hour,
+            grouped(window.rows),
+            _percent(window.confidence),
+            _percent(window.accuracy),
+            Cell(_percent(window.gap), bold=True),
+            _ends(window.gap_low, window.gap_high),
+        ]
+        for hour, window in hours
+    ]
+    head = ["Hour, UTC", "Rows", "Confidence", "Accuracy", "Gap", "Interval"]
+    return PageTable("Table of hours", head, rows, tall=True)
 
 
 def _windows_table(windows: Sequence[Window]) -> PageTable:

@@ -196,6 +196,7 @@ class Confidences(Monitor):
         correct: Array | None = None,
         groups: Any = None,
         clusters: Any = None,
+        times: Any = None,
     ) -> tuple[Alarm, ...]:
         """Keep confidences, and names of clusters."""
         said = as_rows(confidence)
@@ -212,6 +213,7 @@ class Confidences(Monitor):
         predicted: Array | None = None,
         groups: Any = None,
         clusters: Any = None,
+        times: Any = None,
     ) -> tuple[Alarm, ...]:
         """Keep confidences, and names of clusters."""
         check: Sequence[Any] = as_ids(ids)

@@ -35,6 +35,7 @@ from calibrant.files.gate import readable
 from calibrant.files.options import ReadOptions
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED, choose
 from calibrant.monitor.delayed_labels import Outcome
+from calibrant.monitor.hours import hour_of
 from calibrant.monitor.monitor import Monitor
 from calibrant.monitor.sequential_tests import Alarm
 from calibrant.predictions.predictions import NO_PROBABILITY, Predictions
@@ -63,6 +64,7 @@ class Reading:
             `Unreadable`.
         waits: whether half a line at the end of a file is left for the next run, since whoever
             writes it may be at work.
+        time: the key of when a row was predicted, or None.
         read: names of keys other than the usual ones, and what the scores are.
 
     Raises:
@@ -74,6 +76,7 @@ class Reading:
     key: str = "id"
     skip_broken: bool = False
     waits: bool = False
+    time: str | None = None
     read: ReadOptions = field(default_factory=ReadOptions)
 
     @property
@@ -192,7 +195,8 @@ def is_half(line: bytes) -> bool:
 
 def plain(rows: Sequence[Row], reading: Reading) -> tuple[FloatArray, BoolArray] | None:
     """Return confidences and outcomes of rows that hold just these, and well; or else None."""
-    told = reading.by is not None or reading.of is not None or reading.read != ReadOptions()
+    told = (reading.by, reading.of, reading.time) != (None, None, None)
+    told = told or reading.read != ReadOptions()
     if told or any(reading.key in row for row in rows):
         return None
     try:
@@ -265,6 +269,7 @@ def scored(rows: Sequence[Row], reading: Reading, numbers: Sequence[int], source
         [row.get(reading.key) for row in rows],
         _groups(rows, forms, predicted, reading, numbers, source),
         _clusters(rows, forms, reading, numbers, source),
+        _times(rows, forms, reading, numbers, source),
     )
 
 
@@ -413,6 +418,23 @@ def _groups(
     return names
 
 
+def _times(
+    rows: Sequence[Row],
+    forms: Sequence[str | None],
+    reading: Reading,
+    numbers: Sequence[int],
+    source: str,
+) -> list[Any] | None:
+    """Return when each row was predicted, checked; outcomes that come alone need no time."""
+    if reading.time is None:
+        return None
+    found = [row.get(reading.time) for row in rows]
+    for i, time in enumerate(found):
+        if forms[i] is not None:
+            hour_of(time, f"{source}: line {numbers[i]}: '{reading.time}'")
+    return found
+
+
 def _clusters(
     rows: Sequence[Row],
     forms: Sequence[str | None],
@@ -441,6 +463,7 @@ class Scored:
         outcomes: (n,) what came true; None where it isn't known.
         ids: (n,) or None each.
         groups: (n,) names, or None; clusters: (n,) names, or None.
+        times: (n,) when rows were predicted, or None.
     """
 
     confidence: FloatArray
@@ -449,6 +472,7 @@ class Scored:
     ids: Sequence[object]
     groups: list[str] | None
     clusters: list[str] | None = None
+    times: list[Any] | None = None
 
     def feed(self, monitor: Monitor, unreadable: Unreadable | None = None) -> list[Alarm]:
         """Let a monitor count the rows in their order, and return the alarms that rose.
@@ -495,7 +519,8 @@ class Scored:
             )
         ]
         clusters = None if self.clusters is None else self.clusters[part]
-        return monitor.update(said, np.array(right, dtype=np.bool_), groups, clusters)
+        times = None if self.times is None else self.times[part]
+        return monitor.update(said, np.array(right, dtype=np.bool_), groups, clusters, times)
 
     def _by_id(self, monitor: Monitor, kind: str, i: int) -> list[Alarm]:
         key, outcome, alarms = str(self.ids[i]), self.outcomes[i], list[Alarm]()
@@ -503,7 +528,8 @@ class Scored:
             predicted = None if self.predicted[i] < 0 else int(self.predicted[i])
             group = None if self.groups is None else self.groups[i]
             cluster = None if self.clusters is None else self.clusters[i]
-            alarms += monitor.predict(key, float(self.confidence[i]), predicted, group, cluster)
+            own = group, cluster, None if self.times is None else self.times[i]
+            alarms += monitor.predict(key, float(self.confidence[i]), predicted, *own)
         if outcome is not None:
             alarms += _learn(monitor, key, outcome)
         return alarms

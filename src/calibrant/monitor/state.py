@@ -26,6 +26,7 @@ from calibrant.monitor.delayed_labels import (
     hash_of_name,
 )
 from calibrant.monitor.diagnosis import Latest
+from calibrant.monitor.hours import Hours
 from calibrant.monitor.sequential_tests import (
     Alarm,
     ChangePoint,
@@ -43,6 +44,7 @@ from calibrant.monitor.state_file import (
     pack_clusters,
     pack_evidence,
     pack_groups,
+    pack_hours,
     pack_trail,
 )
 from calibrant.monitor.trail import FOR_EVER, Trail
@@ -66,6 +68,7 @@ class State:
         notes: of whoever feeds the monitor.
         grouped: whether rows have groups; clustered: whether they have clusters; None before the
             first.
+        hours: sums by hour of the clock, of rows whose time is known.
     """
 
     tests: TwoTests
@@ -77,6 +80,7 @@ class State:
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
     grouped: bool | None = None
     clustered: bool | None = None
+    hours: Hours = field(default_factory=Hours)
 
     @classmethod
     def start(cls, settings: Mapping[str, Any]) -> State:
@@ -102,6 +106,7 @@ class State:
         names: Sequence[str] | None,
         clusters: Sequence[str] | None = None,
         origin: IntArray | None = None,
+        hours: IntArray | None = None,
     ) -> tuple[Alarm, ...]:
         """Count (n,) rows with their outcomes, and return the alarms that rose.
 
@@ -126,6 +131,8 @@ class State:
                 tests.groups.count(some, hits, of)
             self.windows.add(some, hits)
             self.latest.add(some, hits, own)
+            if hours is not None:
+                self.hours.add(hours[part], some, hits)
         return tuple(risen)
 
     def close_clusters(self) -> tuple[Alarm, ...]:
@@ -159,6 +166,7 @@ class State:
         classes: Sequence[int | None],
         names: Sequence[str] | None,
         clusters: Sequence[str] | None = None,
+        hours: Sequence[int] | None = None,
     ) -> tuple[Alarm, ...]:
         """Take (n,) predictions, whose outcomes may be there or come.
 
@@ -173,7 +181,8 @@ class State:
         joined: list[Joined | None] = []
         waiting: list[float] = []
         none: Sequence[str | None] = [None] * len(keys)
-        rows = map(Said, said.tolist(), classes, names or none, clusters or none)
+        times: Sequence[int | None] = [None] * len(keys) if hours is None else hours
+        rows = map(Said, said.tolist(), classes, names or none, clusters or none, times)
         for key, one in zip(keys, rows, strict=True):
             new, row = self.waiting.predict(key, one)
             joined.append(row)
@@ -203,7 +212,12 @@ class State:
         clusters = [str(row.cluster) for row in rows if row.cluster is not None]
         origin = np.array([row.origin for row in rows])
         hits = np.array(right, dtype=np.bool_)
-        return self.add(said, hits, names or None, clusters or None, origin)
+        risen = self.add(said, hits, names or None, clusters or None, origin)
+        # Times are for reports alone, and some rows may have none.
+        at = np.array([row.hour is not None for row in rows])
+        hours = np.array([row.hour for row in rows if row.hour is not None], dtype=np.int64)
+        self.hours.add(hours, said[at], hits[at])
+        return risen
 
     def pack(self) -> tuple[dict[str, Any], Arrays]:
         """Return everything as a header and arrays."""
@@ -227,7 +241,8 @@ class State:
             "latest.correct": self.latest.correct,
             "latest.origin": self.latest.origin,
         }
-        return header, arrays | latest | self.waiting.pack() | pack_clusters(self.clusters)
+        own = self.waiting.pack() | pack_clusters(self.clusters) | pack_hours(self.hours)
+        return header, arrays | latest | own
 
     def unpack(self, saved: Saved) -> None:
         """Take over what `pack` returned, having counted nothing so far.
@@ -259,6 +274,7 @@ class State:
         origin = saved.array("latest.origin", np.int64, (len(latest),))
         self.latest = Latest(self.latest.most, latest, correct, origin)
         self.waiting = saved.waiting(self.waiting.most)
+        self.hours = saved.hours(rows)
         sums = saved.part(saved.header, "unlabelled", dict)
         without = saved.whole(sums, "rows")
         # Rows are taken out again, and leave a rounding error.
@@ -289,6 +305,7 @@ class State:
             unlabelled,
             grouped=next((p.grouped for p in parts if p.grouped is not None), None),
             clustered=next(iter(known), None),
+            hours=parts[0].hours.merge([part.hours for part in parts[1:]]),
         )
 
 

@@ -22,6 +22,8 @@ from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.monitor.clusters import Clusters, Dependence, Unfinished
 from calibrant.monitor.delayed_labels import DelayedLabels, Outcome, Said
+from calibrant.monitor.hours import KEPT as KEPT_HOURS
+from calibrant.monitor.hours import MOST_HOURS, Hours
 from calibrant.monitor.sequential_tests import (
     ALTERNATIVES,
     COUNT,
@@ -245,6 +247,16 @@ class Saved:
             dependence=dependence,
         )
 
+    def hours(self, rows: int) -> Hours:
+        """Return the sums by hour of so many rows at most."""
+        hour: list[int] = self.array("hours", np.int64, (None,), 0, MOST_HOURS).tolist()
+        sums = self.array("hours.cells", np.float64, (len(hour), WIDTH), 0.0, float(rows))
+        count, confidence, right = sums.reshape(len(hour), 3, WIDTH // 3).transpose(1, 0, 2)
+        beyond = (right > count).any() or (confidence > count + 1e-6).any()
+        if beyond or count.sum() > rows or len(set(hour)) < len(hour) or len(hour) > KEPT_HOURS:
+            raise Damaged("sums of hours that can't be")
+        return Hours(dict(zip(hour, sums, strict=True)))
+
     def alarms(self, tests: TwoTests, rows: int) -> dict[str, Alarm]:
         """Return the alarms that rose in so many rows."""
         found: dict[str, Alarm] = {}
@@ -284,6 +296,8 @@ class Saved:
             self.number(said._asdict(), "confidence", 0.0, 1.0)
             if said.predicted is not None:
                 self.whole(said._asdict(), "predicted")
+            if said.hour is not None:
+                self.whole(said._asdict(), "hour", MOST_HOURS)
             names: tuple[Any, ...] = said.group, said.cluster
             if not all(name is None or isinstance(name, str) for name in names):
                 raise Damaged("a group or a cluster that isn't text")
@@ -332,4 +346,12 @@ def pack_clusters(clusters: Clusters) -> Arrays:
         ),
         "closed": np.fromiter(clusters.closed, dtype=np.int64, count=len(clusters.closed)),
         "dependence": clusters.dependence.sums,
+    }
+
+
+def pack_hours(hours: Hours) -> Arrays:
+    """Return the sums by hour as arrays."""
+    return {
+        "hours": np.array(list(hours.sums), dtype=np.int64),
+        "hours.cells": np.array(list(hours.sums.values())).reshape(-1, WIDTH),
     }

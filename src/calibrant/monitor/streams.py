@@ -133,6 +133,8 @@ def _predictions(
     by, ids = reading.by, None if reading.key == "id" else read_column(path, reading.key)
     groups = None if by in (None, "class") else _of_rows(rows, read_column(path, str(by)), str(by))
     clusters = _clusters(rows, path, reading)
+    name = reading.time
+    times = None if name is None else _of_rows(rows, read_column(path, name), name)
     note = _note(monitor, path)
     counted, seen = note.get("rows", 0), 0
     if counted > rows.n:
@@ -152,15 +154,17 @@ def _predictions(
             continue
         names = predicted if by == "class" else None if groups is None else groups[part]
         own = None if names is None else [str(name) for name in names.tolist()]
+        when = None if times is None else times[part].tolist()
         within = None if clusters is None else clusters[part].tolist()
         if ids is None:
             right = None if truth is None else predicted == truth
-            alarms = monitor.update(said, right, own, within)
+            alarms = monitor.update(said, right, own, within, when)
         else:
             known = (
                 [None] * len(said) if truth is None else [Outcome(y, True) for y in truth.tolist()]
             )
-            alarms = Scored(said, predicted, known, ids[part].tolist(), own, within).feed(monitor)
+            scored = Scored(said, predicted, known, ids[part].tolist(), own, within, when)
+            alarms = scored.feed(monitor)
         note |= {"rows": stop, "check": seen}
         yield list(alarms)
 

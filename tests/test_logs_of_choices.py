@@ -144,6 +144,22 @@ def test_a_log_of_generated_text_is_refused_with_the_reason(tmp_path):
         cb.read_predictions(write_lines(tmp_path / SAMPLES, [row]))
 
 
+def test_generated_text_may_state_a_confidence(tmp_path):
+    rows = [
+        {
+            "doc_id": i,
+            "resps": [[f"7. Sure: {s}"]],
+            "filtered_resps": ["7"],
+            "exact_match": float(i),
+        }
+        for i, s in enumerate(["90%", "40%"])
+    ]
+    file = write_lines(tmp_path / SAMPLES, rows)
+    found = cb.read_predictions(file, verbalised="Sure: {percent}%")
+    np.testing.assert_allclose(found.scores, [0.9, 0.4])
+    np.testing.assert_array_equal(found.predicted == found.labels, [False, True])
+
+
 def test_a_folder_of_tasks_is_one_set_with_the_tasks_as_groups(tmp_path, capsys, monkeypatch):
     for task, widths in (("law", (4,)), ("yes_no", (2,))):
         path = tmp_path / "run" / f"samples_{task}_2026-01-02T03.jsonl"

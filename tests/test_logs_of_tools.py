@@ -17,7 +17,7 @@ import calibrant as cb
 from calibrant.core.errors import InputError, MissingDependencyError, PredictionsError
 from calibrant.files import read_column
 from calibrant.files.formats.logs.signals import label_of, log_probabilities, stated
-from calibrant.files.reading import read_slice
+from calibrant.files.reading import read_with_slice
 
 REAL = Path(__file__).parents[2] / "shared/data/llm"
 real = pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} holds the real logs, and isn't there")
@@ -363,6 +363,15 @@ def test_a_run_of_helm_gives_a_row_an_instance(tmp_path):
     np.testing.assert_array_equal(separate.labels, [0, 0, 0])
 
 
+def test_a_run_of_helm_whose_accuracy_does_not_come_out_is_refused(tmp_path):
+    run = helm_run(tmp_path / "run", "multiple_choice_joint")
+    (run / "stats.json").write_text(json.dumps([stat("exact_match", 2 / 3)]))
+    assert cb.read_predictions(run).n == 3
+    (run / "stats.json").write_text(json.dumps([stat("exact_match", 0.5)]))
+    with pytest.raises(PredictionsError, match=r"exact_match is 0\.5, but 0\.666667"):
+        cb.read_predictions(run)
+
+
 def test_a_run_of_helm_without_log_probabilities_is_refused(tmp_path):
     with pytest.raises(PredictionsError, match="all log-probabilities are 0"):
         cb.read_predictions(helm_run(tmp_path / "run", "multiple_choice_joint", logprob=0.0))
@@ -462,7 +471,7 @@ def test_a_judge_with_labels_on_a_slice_keeps_all_scores(tmp_path):
     file = write_lines(tmp_path / "judge.jsonl", rows)
     found = cb.read_predictions(file)
     assert (found.kind, found.n) == ("score", 4)
-    some = read_slice(file)
+    _, some = read_with_slice(file)
     assert some is not None
     assert len(some.score) == 10
     assert np.isnan(some.outcome).sum() == 6

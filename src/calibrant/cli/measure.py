@@ -25,7 +25,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
 from calibrant.files import ReadOptions, read_column
 from calibrant.files.folders import RUN_FILES, is_run
-from calibrant.files.reading import read_slice
+from calibrant.files.reading import read_with_slice
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.slices import LabelledSlice
 
@@ -139,11 +139,17 @@ def _measured(
 ) -> Found:
     """Measure the rows of one file or many, and write their page if asked to."""
     outputs = [output.report, output.json]
-    some = None if source.many else read_slice(*source.one())
-    if some is not None and some.graded:
-        check_outputs([*map(Path, source.files)], outputs)
+    some: LabelledSlice | None = None
+    if source.many:
+        rows = source.rows(outputs)
+    else:
+        file, read = source.one()
+        labels = None if read.labels is None else Path(read.labels)
+        check_outputs([*map(Path, source.files), labels], outputs)
+        rows, some = read_with_slice(file, read)
+    if rows is None:
+        assert some is not None
         return _of_slice(some, draw)
-    rows = source.rows(outputs)
     text, document = _of_rows(rows, source, options, draw, output.report)
     if some is not None:
         of_all, found = _of_slice(some, draw)

@@ -92,6 +92,7 @@ class Inspection:
                 "features": None if rows.features is None else int(rows.features.shape[1]),
                 "weights": rows.weights is not None,
                 "head": rows.head is not None,
+                "origin": None if rows.origin is None else rows.origin.as_dict(),
             },
         }
 
@@ -131,6 +132,8 @@ class Inspection:
         parts = [f"{self.source} ({self.format})", wrap(self.reading())]
         if table:
             parts.insert(1, format_table(["holds", "shape", "type"], table))
+        if self.predictions is not None and self.predictions.origin is not None:
+            parts.append(wrap(str(self.predictions.origin)))
         if self.command is not None:
             parts.append(f"to measure it:\n  {self.command}")
         return "\n\n".join(parts)

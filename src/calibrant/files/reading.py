@@ -21,6 +21,7 @@ from calibrant.core.errors import (
     heard_warnings,
     warn_caller,
 )
+from calibrant.core.text import counted
 from calibrant.core.weights import check_each_weight
 from calibrant.files.assembly import Assembler, array_of, rules_of
 from calibrant.files.atomic import StrPath
@@ -168,7 +169,9 @@ class PredictionFile:
         cluster = array_of(self.map, "cluster", columns)
         if cluster is not None:
             rows = rows.with_clusters(cluster, self.map.fields["cluster"][0])
-        return replace(rows, origin=self.file.origin)
+        others = len(self.options.beside)
+        source = f"{self.where} and {counted(others, 'other file')}" if others else rows.source
+        return replace(rows, origin=self.file.origin, source=source)
 
     def batches(
         self,
@@ -301,17 +304,22 @@ def read_predictions(
     return rows if name is None else replace(rows, source=name)
 
 
-def read_slice(path: StrPath, options: ReadOptions | None = None) -> LabelledSlice | None:
-    """Return all scores of a log of which only some rows have an outcome; None for other files.
+def read_with_slice(
+    path: StrPath, options: ReadOptions | None = None
+) -> tuple[Predictions | None, LabelledSlice | None]:
+    """Read predictions, and of a log of which only some rows have an outcome all scores.
+
+    There are no predictions where outcomes are shares between 0 and 1.
 
     Raises:
-        PredictionsError: the log can't be read.
+        PredictionsError: as `read_predictions`.
     """
     where, options = fspath(path), options or ReadOptions()
-    if options.format is not None or not is_log(where):
-        return None
-    with open_rows(where, options) as file:
-        return file.slice if isinstance(file, LogReader) else None
+    check_place(where, options)
+    with opened(where, options) as file:
+        some = file.file.slice if isinstance(file.file, LogReader) else None
+        rows = None if some is not None and some.graded else file.whole()
+    return rows, some
 
 
 def opened(where: str, options: ReadOptions) -> PredictionFile:

@@ -22,6 +22,9 @@ from calibrant.files.opening import beside, is_file, open_binary, within
 from calibrant.files.options import ReadOptions
 
 STATS, STATE, SPEC = "per_instance_stats.json", "scenario_state.json", "run_spec.json"
+SUMS = "stats.json"
+# A mean in a file may be rounded by so much.
+TOLERANCE = 1e-6
 SEPARATE = "multiple_choice_separate"
 
 
@@ -70,6 +73,7 @@ class Helm(LogFormat):
             scores = {}
             table.signal = "max_prob, the probability of the generated answer"
         first: dict[str, Any] = {}
+        _check_accuracy(as_list(stats), as_list(document(SUMS)), file)
         for row in map(as_object, as_list(stats)):
             name = str(row.get("instance_id"))
             trial = row.get("train_trial_index", 0)
@@ -107,6 +111,31 @@ class Helm(LogFormat):
                 f"log-probabilities; {STATE} beside it would say"
             )
         return table
+
+
+def _exact_matches(stats: list[Any]) -> list[float]:
+    """Return the means of exact_match without perturbation."""
+    found = [as_object(one) for one in stats]
+    names = [as_object(one.get("name")) for one in found]
+    return [
+        float(one["mean"])
+        for one, name in zip(found, names, strict=True)
+        if name.get("name") == "exact_match" and "perturbation" not in name and "mean" in one
+    ]
+
+
+def _check_accuracy(stats: list[Any], sums: list[Any], file: LogFile) -> None:
+    """Raise `PredictionsError` unless the run's own accuracy comes out of its instances."""
+    rows = [as_object(row) for row in stats if as_object(row).get("perturbation") is None]
+    splits = {str(as_object(as_object(s).get("name")).get("split")) for s in sums}
+    own = _exact_matches(sums)
+    found = [value for row in rows for value in _exact_matches(as_list(row.get("stats")))]
+    if len(own) != 1 or not found or len(splits) > 1:
+        return
+    if abs(np.mean(found) - own[0]) > TOLERANCE:
+        raise file.error(
+            SUMS, f"exact_match is {own[0]:.6g}, but {np.mean(found):.6g} by the instances"
+        )
 
 
 def _of_references(

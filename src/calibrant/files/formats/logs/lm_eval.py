@@ -24,6 +24,7 @@ from calibrant.files.formats.logs.base import (
     as_object,
     zero_or_one,
 )
+from calibrant.files.formats.logs.signals import Answer, add_answers
 from calibrant.files.opening import beside, is_file, open_binary
 from calibrant.files.options import Normalisation, ReadOptions
 
@@ -253,6 +254,12 @@ class LmEval(LogFormat):
         inline = "results" in file.first
         results = file.first if inline else _results_beside(file)
         table = LogTable(self.tool, str(results.get("lm_eval_version") or ""))
+        if options.verbalised is not None:
+            texts = [
+                one for task, rows in _tasks(file, inline=inline) for one in _texts(task, rows)
+            ]
+            add_answers(table, texts, options, file)
+            return table
         used: dict[str, int] = {}
         for task, rows in _tasks(file, inline=inline):
             questions: list[Question] = []
@@ -272,10 +279,9 @@ class LmEval(LogFormat):
             table.notes.append("Results alone hold no rows; --log_samples writes them.")
         table.signal = listed([text for text in TEXT_OF.values() if text in used])
         table.positions = True
-        checked = sum(used.get(name, 0) for name in METRICS)
-        if checked:
-            own = [f"{name} of {used[name]} rows" for name in METRICS if name in used]
-            table.notes.append(f"The log's own values come out on every row: {listed(own)}.")
+        own = [f"'{name}'" for name in METRICS if name in used]
+        if own:
+            table.notes.append(f"The log's own values of {listed(own)} come out on every row.")
         elif table.cells:
             table.notes.append("The log holds no accuracy a row to check the right choices with.")
         return table
@@ -323,6 +329,18 @@ class LmEval(LogFormat):
                 question=f"{task}/{doc}",
                 **_subject(question.row),
             )
+
+
+def _texts(task: str, rows: Sequence[tuple[str, Row]]) -> Iterator[Answer]:
+    """Yield the generated texts of a task, the first of each question."""
+    for place, row in rows:
+        first = as_list(row.get("resps"))[:1]
+        while first and isinstance(first[0], list):
+            first = as_list(first[0])[:1]
+        if first and isinstance(first[0], str):
+            doc = row.get("doc_hash") or row.get("doc_id")
+            more = {"task": task, "id": row.get("doc_id"), **_subject(row)}
+            yield Answer(place, f"{task}/{doc}", first[0], correct=_own_accuracy(row), more=more)
 
 
 def _subject(row: Row) -> dict[str, str]:

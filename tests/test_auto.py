@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -35,7 +36,7 @@ from calibrant.posthoc.temperature.scaling import Uncalibrated
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax, summarize
 from calibrant.sample import load_sample
-from calibrant.synthetic import margin_tempered
+from calibrant.synthetic import margin_tempered, tempered
 
 QUICK = "temperature, ets, top-rest, svs"
 
@@ -72,6 +73,49 @@ def test_folds_are_alike_and_belong_to_rows(rows, folds, labelled_logits):
     moved = fold_numbers(summarize(logits[order], labels[order]), folds, 4)
     np.testing.assert_array_equal(moved, fold[order])
     assert (fold_numbers(summarize(logits, labels), folds, 5) != fold).any()
+
+
+def _events(rows: int, decimals: int = 9) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    rng = np.random.default_rng(2)
+    log_odds = rng.normal(scale=2, size=rows).round(decimals)
+    labels = (rng.random(rows) < 1 / (1 + np.exp(-0.6 * log_odds))).astype(int)
+    return np.stack([np.zeros(rows), log_odds], axis=1), labels
+
+
+def test_folds_of_two_classes_know_nothing_of_outcomes():
+    summary = summarize(*_events(1000))
+    right = summary.correct
+    shares = {
+        blind: [right[fold_numbers(summary, 5, seed, blind=blind) == 0].sum() for seed in range(60)]
+        for blind in (None, False)
+    }
+    # As many right rows as 200 drawn by chance have, given their margins; or always as many.
+    by_chance = np.sqrt(200 * 0.8 * (right.mean() * (1 - right.mean())))
+    assert 0.6 * by_chance < np.std(shares[None]) < 1.4 * by_chance
+    assert np.std(shares[False]) < 1
+
+
+def test_blind_folds_belong_to_rows_where_scores_are_rounded():
+    logits, labels = _events(300, 0)
+    order = np.random.default_rng(1).permutation(300)
+    fold = fold_numbers(summarize(logits, labels), 5, 4)
+    moved = fold_numbers(summarize(logits[order], labels[order]), 5, 4)
+    for part in range(5):
+        held = [
+            sorted(zip(z[f == part, 1].tolist(), y[f == part].tolist(), strict=True))
+            for z, y, f in ((logits, labels, fold), (logits[order], labels[order], moved))
+        ]
+        assert held[0] == held[1]
+
+
+def test_a_map_of_many_steps_is_not_taken_for_what_folds_tell_of_each_other():
+    rows = tempered(3000, 10).predictions
+    probs = softmax(rows.logits)
+    predicted = probs.argmax(axis=1)
+    top = Predictions.from_confidence(probs.max(axis=1), predicted, rows.labels)
+    auto = AutoCalibrator().fit_predictions(top)
+    # By folds that aren't blind Venn-Abers has more than .99 of the weight, and loses on new rows.
+    assert auto.averaged_.get("venn-abers", 0.0) < 0.1
 
 
 @pytest.mark.parametrize("method", ["temperature", "predicted-class", "svs"])

@@ -133,7 +133,8 @@ def test_measure_with_options(run, folder, tmp_path):
 @pytest.mark.parametrize("method", METHODS)
 def test_fit_and_apply(run, folder, tmp_path, method):
     saved, out = tmp_path / "c.safetensors", tmp_path / "calibrated.npz"
-    fitted = run("fit", folder / "val.npz", "--method", method, "--out", saved, "--json", "-")
+    words = ("--method", method, "--no-worth", "--out", saved, "--json", "-")
+    fitted = run("fit", folder / "val.npz", *words)
     assert (fitted.code, fitted.err) == (0, "")
     document = json.loads(fitted.out)
     assert document["method"] == method
@@ -228,7 +229,7 @@ def test_fit_with_settings(run, folder, tmp_path):
 
 def test_fit_averages_methods_and_says_why(run, folder, tmp_path):
     out, settings = tmp_path / "a.safetensors", ["--set", "candidates=ets, top-rest,svs"]
-    settings += ["--set", "same_prediction=True"]
+    settings += ["--set", "same_prediction=True", "--no-worth"]
     outcome = run("fit", folder / "val.npz", *settings, "--out", out)
     assert outcome.code == 0, outcome.err
     words, chosen = " ".join(outcome.out.split()), load(out)

@@ -129,7 +129,7 @@ def of(
         name=name,
         keeps_accuracy=kept,
         calibrator=SimpleNamespace(method=name, n_parameters=parameters),
-        evaluation=_Results(results, SimpleNamespace(weights=None)),
+        evaluation=_Results(results, SimpleNamespace(weights=None, confidence=np.full(500, 0.9))),
         losses={"nll": losses},
     )
 

@@ -28,7 +28,9 @@ def results() -> dict[str, Any]:
         "groups": cb.evaluate_by(some, "predicted", metrics=["ece", "nll"], **options),
         "comparison": cb.compare(["none", "temperature", "smart"], fit=few, test=some, **options),
         "many": cb.compare_over(sets, ["none", "temperature"], **options),
+        "models": cb.compare_models({"a": few, "b": few}, methods="temperature", **options),
         "rows": cb.rows_needed(np.full(100, 0.9), ece=0.05),
+        "worth": cb.posthoc.cross_validated("temperature", few, **options),
     }
 
 

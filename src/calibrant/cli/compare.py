@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,6 +73,11 @@ class CompareOptions:
         None,
         "The simplest method within this much NLL of the recommended one is named. Default: .001.",
     )
+    models: bool = option(
+        False,
+        "FILEs are predictions of several networks for the same rows: which network, with which "
+        "map. Maps (--methods, by default auto) are fitted to other parts of these rows.",
+    )
     pool: bool = option(
         False, "Take several FILEs as one set of rows, to be split, not as several data sets."
     )
@@ -123,7 +128,7 @@ def compare(
         typer.Argument(
             metavar="FILE...",
             help="One file, to be split; or several data sets: files, runs of `calibrant train`, "
-            "or a folder of either.",
+            "or a folder of either; with --models several networks' predictions for one set.",
             show_default=False,
         ),
     ] = None,
@@ -136,6 +141,9 @@ def compare(
 
     paths = files or []
     check_outputs([*paths, options.fit, options.test], [output.report, output.json, *output.table])
+    if options.models:
+        _compare_models(paths, options, draw, output, read)
+        return
     if options.transfer or options.by is not None:
         _transferred(paths, options, draw, output, read)
         return
@@ -303,6 +311,67 @@ def _compare_datasets(
         apart = f"{len(datasets)} data sets, each compared by itself; --pool makes one set of them."
         written = f"\n\n{apart}{written}"
     emit(f"{found}{written}", found.as_dict(), output.json)
+
+
+def _compare_models(
+    paths: Sequence[Path],
+    options: CompareOptions,
+    draw: DrawOptions,
+    output: ComparedOptions,
+    read: ReadOptions,
+) -> None:
+    """Compare networks on the same rows, and write what was found."""
+    from calibrant.comparison.models import compare_models
+
+    own = CompareOptions(models=True, methods=options.methods, settings=options.settings)
+    if options != own or output.table:
+        raise InputError(
+            "--models takes the files of the networks, --methods and --set; leave the others out"
+        )
+    if len(paths) < 2:
+        raise InputError("--models takes the files of at least two networks")
+    names = _names_of(paths)
+    models = {name: read_predictions(path, read) for name, path in zip(names, paths, strict=True)}
+    if read.id is not None:
+        _check_ids(dict(zip(names, paths, strict=True)), read)
+    wanted = ["auto"] if options.methods == "all" else names_in(options.methods)
+    methods = with_settings(wanted, options.settings)
+    with progress(5 * len(names) * len(methods), "comparing", remaining=True) as step:
+        found = compare_models(
+            models,
+            methods=methods,
+            metrics=names_in(draw.metrics) or None,
+            resamples=draw.resamples,
+            level=draw.level,
+            seed=draw.seed,
+            progress=step,
+        )
+    if output.report is not None:
+        found.to_html(output.report)
+    emit(str(found), found.as_dict(), output.json)
+
+
+def _names_of(paths: Sequence[Path]) -> list[str]:
+    """Return what networks are called: their files, or the folders of files of one name."""
+    stems = [path.stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+    if len(set(names)) < len(names):
+        raise InputError("--models: a file is named twice; name each network's once")
+    return names
+
+
+def _check_ids(files: Mapping[str, Path], read: ReadOptions) -> None:
+    """Raise `InputError` unless the files hold the same rows, by a column that tells them apart."""
+    (first, path), *others = files.items()
+    column = str(read.id)
+    ids = read_column(path, column, read)
+    for name, other in others:
+        found = read_column(other, column, read)
+        if len(found) != len(ids) or (found != ids).any():
+            raise InputError(
+                f"{name} has other values of '{column}' than {first}, or in another order; "
+                "networks are compared on the same rows in the same order"
+            )
 
 
 def seeds_in(text: str) -> list[int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -19,15 +19,21 @@ from calibrant.cli.options import (
     OutputOptions,
     option,
 )
-from calibrant.cli.output import check_outputs, emit
+from calibrant.cli.output import check_outputs, emit, progress
 from calibrant.cli.sources import Source
+from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
+from calibrant.evaluation.formatting import sentence
 from calibrant.files import ReadOptions
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
+    from calibrant.posthoc.base import Calibrator
     from calibrant.scale.shards import Shards
+
+
+NoGain = Literal["keep", "temperature", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,23 @@ class FitOptions(MethodOptions):
         "million, and one million for chains and auto.",
         panel=MANY,
     )
-    seed: int = option(0, "Seed of that sample.", panel=MANY)
+    seed: int = option(0, "Seed of that sample, and of the folds of its worth.", panel=MANY)
+    no_worth: bool = option(
+        False,
+        "Leave out what the fit is worth on rows that it hasn't seen, which takes as long as five "
+        "fits (of more than 50 000 rows, to a sample).",
+    )
+    no_gain: NoGain = option(
+        "keep",
+        "What to save where held-out rows show no gain: keep what was asked for, one temperature, "
+        "or none, which changes nothing.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.no_gain not in get_args(NoGain):
+            raise InputError(f"--no-gain is keep, temperature or none, not '{self.no_gain}'")
+        if self.no_worth and self.no_gain != "keep":
+            raise InputError("--no-gain rests on what --no-worth leaves out; drop one of them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +93,7 @@ def fit(
     read: ReadOptions,
     engine: EngineOptions,
 ) -> None:
-    """Fit a calibrator on held-out predictions and save it."""
+    """Fit a calibrator on held-out predictions, say what it is worth, and save it."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator, parse_arguments
     from calibrant.posthoc.state import FORMAT
@@ -89,10 +111,49 @@ def fit(
             calibrator.fit_predictions(rows, **how)
         else:
             calibrator.fit_predictions(rows, sample=options.sample, seed=options.seed, **how)
+    calibrator, worth = _with_worth(calibrator, rows, options, source)
     calibrator.save(out)
     words, facts = _rows_of(rows)
-    text, document = _fitted(calibrator, method, words, out)
-    emit(text, document | facts, output.json)
+    text, document = _fitted(calibrator, calibrator.method, words, out)
+    emit(f"{text}\n\n{wrap(worth)}" if worth else text, document | facts, output.json)
+
+
+def _with_worth(
+    calibrator: Calibrator, rows: Predictions | Shards, options: FitOptions, source: Source
+) -> tuple[Calibrator, str]:
+    """Return what is saved, and what it is worth, in words; see `--no-gain`."""
+    from calibrant.posthoc.per_label import PerLabel
+    from calibrant.posthoc.registry import make_calibrator
+    from calibrant.posthoc.worth import FOLDS, cross_validated
+
+    if options.no_worth:
+        return calibrator, ""
+    with source.working("sampling") as how:
+        engine = how["engine"]
+    with progress(FOLDS, f"its worth: {calibrator.method}", remaining=True) as step:
+        try:
+            worth = cross_validated(
+                calibrator, rows, seed=options.seed, engine=engine, progress=step
+            )
+        except InputError as reason:
+            return calibrator, f"What it is worth can't be said: {reason}."
+    said = [worth.headline(), worth.advice(), worth.note and sentence(f"by {worth.note}")]
+    if worth.state == "gain":
+        saved = calibrator
+    elif options.no_gain == "keep" or options.no_gain == calibrator.method:
+        saved = calibrator
+        said.append(
+            "It was saved all the same; --no-gain temperature, or none, saves that instead."
+        )
+    else:
+        said.append(f"So {options.no_gain} was saved in its place.")
+        saved = make_calibrator(options.no_gain)
+        if options.per_label:
+            saved = PerLabel.like(saved)
+        with source.working(f"fitting {saved.method}") as how:
+            saved.fit_predictions(rows, **how)
+    saved.fit_report_ = replace(saved.fit_report_, worth=worth.as_dict())
+    return saved, " ".join(each for each in said if each)
 
 
 def _rows_of(rows: Predictions | Shards) -> tuple[str, dict[str, Any]]:

@@ -33,6 +33,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.evaluation.best_set import covariance_of_means, may_be_best, may_have_best_mean
 from calibrant.evaluation.formatting import (
+    all_digits,
+    compared,
     percent,
     sentence,
     with_unit,
@@ -40,7 +42,7 @@ from calibrant.evaluation.formatting import (
 from calibrant.evaluation.results import Evaluation, MetricResult, finding, state_of
 from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import PairedDifference, holm, paired_difference
-from calibrant.metrics.metric_types import MeanMetric, Metric
+from calibrant.metrics.metric_types import MeanMetric
 from calibrant.metrics.proper import TOP_NLL
 from calibrant.posthoc.auto import AutoCalibrator
 from calibrant.posthoc.base import Calibrator
@@ -365,7 +367,7 @@ def _caution(chosen: ComparedMethod, found: Sequence[Alternative], score: str) -
 
 def _for(price: PairedDifference, result: MetricResult) -> str:
     """Return a price as in "for +0.0031 NLL (0.0011 to 0.0051)"."""
-    value, low, high = (_digits(result.metric, end) for end in price.ends)
+    value, low, high = (all_digits(result.metric, end) for end in price.ends)
     sign = "+" if price.value > 0 else ""
     return f"for {sign}{value} {result.metric.title} ({low} to {high})"
 
@@ -387,7 +389,7 @@ def _why(
         text = f"It may have the lowest {metric.title}: {value}, and {lowest.name} has {best}"
     if own is not None:
         difference = _difference(chosen, own, score, level)
-        text += f"; that is {_compared(metric, difference)} than {own.name}"
+        text += f"; that is {compared(metric, difference.ends)} than {own.name}"
     said = [f"{text}."]
     if state_of(chosen.evaluation) == "honest":
         said.append("Its confidences can't be told from perfectly calibrated ones.")
@@ -395,33 +397,14 @@ def _why(
         said.append("It keeps every predicted class.")
     elif own is not None and "accuracy" in chosen.evaluation.results:
         accuracy = chosen.evaluation["accuracy"].metric
-        difference = _difference(chosen, own, "accuracy", level)
+        change = compared(accuracy, _difference(chosen, own, "accuracy", level).ends)
         said.append(
             "It changes some predicted classes: its accuracy, "
-            f"{percent(chosen.evaluation.accuracy)} %, is {_compared(accuracy, difference)} than "
-            f"{own.name}'s."
+            f"{percent(chosen.evaluation.accuracy)} %, is {change} than {own.name}'s."
         )
     else:
         said.append("It changes some predicted classes.")
     return " ".join(said)
-
-
-def _compared(metric: Metric, difference: PairedDifference) -> str:
-    """Return a difference in words, as in "0.0605 lower (0.0520 to 0.0697)"."""
-    value, low, high = difference.ends
-    word = "higher"
-    if value < 0:
-        value, low, high, word = -value, -high, -low, "lower"
-    unit = " points" if metric.percent else ""
-    return (
-        f"{_digits(metric, value)}{unit} {word} ({_digits(metric, low)} to {_digits(metric, high)})"
-    )
-
-
-def _digits(metric: Metric, value: float) -> str:
-    """Return a difference with as many digits as sentences have, a small one too."""
-    text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
-    return text.lstrip("-") if float(text) == 0 else text
 
 
 def _or_else(

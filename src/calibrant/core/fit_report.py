@@ -17,6 +17,8 @@ class FitReport:
         iterations: steps of the optimiser.
         converged: whether it reached its tolerance.
         notes: whatever a user should know, such as a bound that was hit.
+        worth: what the fit gains on rows it hasn't seen (`calibrant.posthoc.cross_validated`), as
+            JSON has it; None where nobody measured it.
 
     Examples:
         >>> import calibrant as cb
@@ -34,6 +36,7 @@ class FitReport:
     iterations: int = 0
     converged: bool = True
     notes: tuple[str, ...] = ()
+    worth: dict[str, Any] | None = None
 
     def behind(self, first: FitReport) -> FitReport:
         """Return the report of a fit in two steps, of which this was the second."""
@@ -46,4 +49,7 @@ class FitReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values that JSON can hold."""
-        return asdict(self) | {"notes": list(self.notes)}
+        found = asdict(self) | {"notes": list(self.notes)}
+        if self.worth is None:
+            del found["worth"]
+        return found

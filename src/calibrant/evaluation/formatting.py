@@ -72,6 +72,23 @@ def difference_with_interval(metric: Metric, ends: tuple[float, float, float]) -
     return f"{'+' if ends[0] > 0 else ''}{value}{unit} ({low} to {high})"
 
 
+def compared(metric: Metric, ends: tuple[float, float, float]) -> str:
+    """Return a difference and its interval in words, as in "0.0605 lower (0.0520 to 0.0697)"."""
+    value, low, high = ends
+    word = "higher"
+    if value < 0:
+        value, low, high, word = -value, -high, -low, "lower"
+    unit = " points" if metric.percent else ""
+    written = (all_digits(metric, end) for end in (value, low, high))
+    return "{}{} {} ({} to {})".format(next(written), unit, word, *written)
+
+
+def all_digits(metric: Metric, value: float) -> str:
+    """Return a difference with as many digits as sentences have, a small one too."""
+    text = f"{100 * value:.2f}" if metric.percent else f"{value:.4f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
 def interval_of(level: float) -> str:
     """Return what an interval of nominal coverage `level` is called, as in "95 % interval"."""
     return f"{100 * level:g} % interval"

@@ -59,3 +59,5 @@ from calibrant.posthoc.temperature.scaling import (
 from calibrant.posthoc.temperature.scaling import TemperatureScaling as TemperatureScaling
 from calibrant.posthoc.temperature.scaling import Uncalibrated as Uncalibrated
 from calibrant.posthoc.temperature.smart.calibrator import SMART as SMART
+from calibrant.posthoc.worth import CrossValidated as CrossValidated
+from calibrant.posthoc.worth import cross_validated as cross_validated

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from calibrant.comparison.comparison import Comparison
+from calibrant.comparison.models import ModelComparison
 from calibrant.core.errors import InputError
+from calibrant.core.result import Result
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.results import Evaluation, heading, standing
+from calibrant.posthoc.worth import CrossValidated
 from calibrant.report.document import (
     Document,
     comparison_document,
@@ -17,11 +20,11 @@ from calibrant.report.engine import Cell, PageTable, grouped, render_page, types
 SCRIPTS = ("charts.js", "tables.js", "saving.js", "view.js", "drawing.js", "page.js")
 
 
-def page_of(result: Evaluation | Comparison, groups: GroupedEvaluation | None = None) -> str:
+def page_of(result: Result, groups: GroupedEvaluation | None = None) -> str:
     """Return the page of a result. What its kind of scores can't show is left out.
 
     Args:
-        result: an evaluation or a comparison.
+        result: an evaluation, a comparison of methods or of models, or what a fit is worth.
         groups: what `calibrant.evaluate_by` found on the rows of an evaluation, to be shown as
             well.
 
@@ -30,12 +33,28 @@ def page_of(result: Evaluation | Comparison, groups: GroupedEvaluation | None = 
     """
     if isinstance(result, Comparison) and groups is None:
         return render(comparison_document(result), *comparison_words(result))
+    if isinstance(result, CrossValidated | ModelComparison) and groups is None:
+        return _page_of_table(result)
     if isinstance(result, Evaluation):
         result.sample.refuse_ranks("a page")
         document = evaluation_document(result, groups)
         return render(document, heading(result), standing(result))
     what = "with groups" if groups is not None else f"of a {type(result).__name__}"
     raise InputError(f"there is no page {what}; evaluations and comparisons have one")
+
+
+def _page_of_table(result: CrossValidated | ModelComparison) -> str:
+    """Return the page of a result that is a finding and a table."""
+    table = result.as_table()
+    lead, _, rest = result.headline().partition(". ")
+    more = result.matched() if isinstance(result, ModelComparison) else result.advice()
+    return render_page(
+        "table.html.jinja",
+        headline=typeset(f"{lead.removesuffix('.')}."),
+        deck=typeset(f"{rest} {more}".strip()),
+        shown=PageTable.of(table, "What was found"),
+        notes=typeset(table.notes),
+    )
 
 
 def render(document: Document, headline: str, deck: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 import calibrant as cb
 from calibrant.core.errors import InputError
+from calibrant.core.tables import Table
 
 VAL = cb.load_sample("validation").take(slice(600))
 TEST = cb.load_sample("test").take(slice(600))
@@ -88,3 +89,13 @@ def test_a_picture_goes_into_axes_that_are_given():
     _, ax = plt.subplots()
     assert BOTH.plot(ax) is ax
     plt.close("all")
+
+
+def test_a_name_that_is_a_tag_stays_a_name_in_markdown():
+    table = Table(
+        ["a", "<b>"], [["<script>alert(1)</script> | x", "p < 0.01"]], notes="<i>none</i>"
+    )
+    text = table.to_markdown()
+    assert re.search(r"(?<!\\)<[A-Za-z/]", text) is None
+    assert r"\<script>alert(1)\</script> \| x" in text
+    assert "p < 0.01" in text

@@ -71,9 +71,9 @@ class Table:
         if not self.head:
             return self.notes
         bars = ["---"] * self.labels + ["--:"] * (len(self.head) - self.labels)
-        cells = self._cells(lambda text: text.replace("|", r"\|"), "**{}**")
-        lines = ["| " + " | ".join(line) + " |" for line in (self.head, bars, *cells)]
-        return "\n".join([*lines, *(["", self.notes] if self.notes else [])])
+        cells, head = self._cells(_cell, "**{}**"), [_cell(text) for text in self.head]
+        lines = ["| " + " | ".join(line) + " |" for line in (head, bars, *cells)]
+        return "\n".join([*lines, *(["", without_tags(self.notes)] if self.notes else [])])
 
     def to_latex(self) -> str:
         """Return a LaTeX tabular of the package booktabs, the notes as a comment above it."""
@@ -142,6 +142,15 @@ class Table:
             ]
             for i, row in enumerate(self.rows)
         ]
+
+
+def without_tags(text: str) -> str:
+    """Return text in which Markdown shows tags, as names of files may hold them, as they are."""
+    return re.sub(r"<(?=[A-Za-z/!?])", r"\<", text)
+
+
+def _cell(text: str) -> str:
+    return without_tags(text).replace("|", r"\|")
 
 
 def _escaped(text: str) -> str:

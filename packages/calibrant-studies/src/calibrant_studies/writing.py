@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibrant.core.errors import InputError
+from calibrant.core.tables import without_tags
 from calibrant_studies.figures import content, draw
 from calibrant_studies.requirements import what_to_provide
 from calibrant_studies.results import LEFT_OUT, tables
@@ -93,11 +94,11 @@ def _places(study: str) -> re.Pattern[str]:
 
 def to_markdown(result: StudyResult) -> str:
     """Return all tables under headings, and what is missing."""
-    parts = [f"## {result.study.title}"]
+    parts = [f"## {without_tags(result.study.title)}"]
     for heading, table in tables(result):
-        parts += [f"### {heading}"] if heading else []
+        parts += [f"### {without_tags(heading)}"] if heading else []
         parts.append(table.to_markdown())
-    return "\n\n".join([*parts, *_left_out(result)])
+    return "\n\n".join([*parts, *map(without_tags, _left_out(result))])
 
 
 def to_latex(result: StudyResult) -> str:

@@ -176,7 +176,6 @@ def _nothing() -> dict[str, Any]:
 
 # The blocks of a page that are whole programs, given what goes before.
 PAGES: dict[str, tuple[slice, Callable[[], dict[str, Any]]]] = {
-    "docs/guides/features.md": (slice(None), _nothing),
     "docs/guides/figures.md": (slice(None), _nothing),
     "docs/guides/files.md": (slice(None), _nothing),
     "docs/appendix/scikit-learn.md": (slice(None), _nothing),

@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_no_temporary_file_and_ends_in_one_line(folder):
     process.send_signal(signal.SIGINT)
     code, said = ended(process)
     assert (code, said.count("\n")) == (130, 1)
-    assert said.startswith("interrupted: no output is half written; the same command starts again")
+    assert said.startswith("interrupted: no output is half written; run the same command again")
     assert content(folder) == before
 
 
@@ -169,15 +169,15 @@ def test_an_interrupt_while_importing_is_one_line(folder, module):
     code, said = ended(process)
     assert (code, said.count("\n")) == (130, 1)
     assert said.startswith("interrupted: ")
-    assert "same command starts again" in said
+    assert "run the same command again" in said
 
 
 def test_an_interrupt_says_how_to_go_on() -> None:
     assert entry_point._interrupted(["calibrant", "train", "--out", "run"]) == (
-        "interrupted: the same command with --resume goes on from the last checkpoint"
+        "interrupted: run the same command with --resume to go on from the last checkpoint"
     )
     for words in (["calibrant"], ["calibrant", "measure", "a.npz"]):
-        assert entry_point._interrupted(words).endswith("the same command starts again")
+        assert entry_point._interrupted(words).endswith("run the same command again")
 
 
 # --- output that can't be written

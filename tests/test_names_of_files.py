@@ -89,7 +89,9 @@ def test_what_the_trainer_writes_is_logits_and_labels(extension, tmp_path):
 def test_any_names_are_told(extension, tmp_path):
     path = tmp_path / f"a{extension}"
     SAVERS[extension](path, out=PROBS, y=LABELS)
-    with refused(path, "there is no 'logits'.*told by --scores with --are, and --labels"):
+    with refused(
+        path, "there is no 'logits'.*--scores with --are, and --labels, name other columns"
+    ):
         read_predictions(path)
     same(read_predictions(path, scores="out", are="probs", labels="y"), PROBS, "probs")
     with refused(path, "there is no 'yy' to hold the labels; found"):
@@ -166,7 +168,7 @@ def test_columns_named_after_classes_keep_the_names(labels, separator, tmp_path)
             read_predictions(path)
     same(read_predictions(path, classes=NAMES), PROBS, "probs", NAMES)
     path.write_text(table_text(["label", *NAMES], labels, PROBS, separator))
-    with refused(path, "there is no 'logits'.*named after classes and told by --classes"):
+    with refused(path, "there is no 'logits'.*named after classes that --classes names"):
         read_predictions(path)
     told = read_predictions(path, are="probs", classes=NAMES)
     same(told, PROBS, "probs", NAMES)

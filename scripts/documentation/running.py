@@ -243,7 +243,13 @@ def pages_that_run() -> list[Path]:
     """Return the pages that are run from top to bottom."""
     docs = ROOT / "docs"
     tours = sorted((docs / "tours").glob("*.md"))
-    return [ROOT / "README.md", docs / "start.md", *tours, docs / "gallery.md"]
+    return [
+        ROOT / "README.md",
+        docs / "start.md",
+        *tours,
+        docs / "gallery.md",
+        docs / "guides/features.md",
+    ]
 
 
 def make_pictures(pages: Iterable[Path], made: Path) -> None:

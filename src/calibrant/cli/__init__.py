@@ -11,7 +11,7 @@ def main() -> None:
     try:
         from calibrant.cli.entry_point import run
     except KeyboardInterrupt:
-        print("interrupted: the same command starts again", file=sys.stderr)
+        print("interrupted: run the same command again", file=sys.stderr)
         sys.exit(130)
     sys.exit(run(sys.argv))
 

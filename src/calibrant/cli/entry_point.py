@@ -20,12 +20,12 @@ INTERRUPTED = 130
 HELP = {"-h", "--help"}
 # What to do after an interrupt; outputs are whole or not there, so there is nothing to tidy.
 AFTER_AN_INTERRUPT = {
-    "train": "the same command with --resume goes on from the last checkpoint",
-    "monitor": "the same command goes on if it has a --state",
-    "apply": "no output is half written; the same command starts again, and of many files goes on "
-    "with those that are missing",
+    "train": "run the same command with --resume to go on from the last checkpoint",
+    "monitor": "with --state, the same command goes on where it stopped",
+    "apply": "no output is half written; run the same command again, and of many files it writes "
+    "those that are missing",
 }
-START_AGAIN = "no output is half written, and the same command starts again"
+START_AGAIN = "no output is half written; run the same command again"
 
 
 def run(words: Sequence[str]) -> int:

@@ -324,7 +324,7 @@ def _mean_scores(rows: Predictions) -> tuple[float, float]:
 
 
 def _rounded(sample: RowSample, *, top_only: bool) -> tuple[str, ...]:
-    """Return what is to be said of rows whose loss hangs on how a confidence was rounded."""
+    """Return a note on rows whose loss depends on how a confidence was rounded."""
     rows = rounded_rows(sample.scores) if top_only else 0
     if not rows:
         return ()

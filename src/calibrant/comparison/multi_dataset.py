@@ -200,7 +200,7 @@ class ManyComparisons(Result):
         """Return mean ranks and paired differences to the best method over data sets."""
         metric = all_metrics()[self.rank_by]
         unit = " (points)" if metric.percent else ""
-        head = ["method", "rank", f"less the best's{unit}", "interval", "better on", "p (Holm)"]
+        head = ["method", "rank", f"behind the best{unit}", "interval", "better on", "p (Holm)"]
         rows: list[list[str]] = []
         for method, found in self.to_best.items():
             rank = f"{self.ranks[method]:.2f}"

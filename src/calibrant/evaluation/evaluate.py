@@ -30,8 +30,8 @@ CELLS = "Intervals: resamples drawn from counts of rows in fine cells of confide
 CLUSTERS = "Intervals: resamples of whole clusters"
 INDEPENDENT_FLOORS = "Floors: as if outcomes within a cluster were independent."
 RARE = (
-    f"Fewer than {ENOUGH} rows are wrong, or right: unlike those of one file, these intervals "
-    "don't reach as far as errors that can't be excluded."
+    f"Fewer than {ENOUGH} rows are wrong, or right: these intervals may be too narrow. Intervals "
+    "of rows in one file allow for errors that can't be excluded."
 )
 
 

@@ -3,13 +3,13 @@
 A classifier may be honest on the whole and wrong on every part of it: overconfident on one class,
 underconfident on another. Each group is measured on its own rows, with its own interval and floor.
 
-Which of many groups show more than noise, all of them considered (`Family`)? A group's p-value,
-counted over R simulated honest data sets, is at least 1 / (R + 1), and corrected for G groups one
-by one at least G / (R + 1): with more than 50 groups, a thousand data sets could never mark any of
-them at 5 %. Instead all groups are simulated together, and each is held against the *largest* value
-that any group shows in a data set in which all are honest (Westfall and Young's step-down maxima;
-Holm's steps, with the joint distribution instead of its bound). That takes no more data sets for a
-thousand groups than for one, and no formula for a tail.
+Which of many groups show more than noise, if one allows for their number (`Family`)? A group's
+p-value, counted over R simulated honest data sets, is at least 1 / (R + 1), and corrected for G
+groups one by one at least G / (R + 1): with more than 50 groups, a thousand data sets could never
+mark any of them at 5 %. Instead all groups are simulated together, and each is held against the
+*largest* value that any group shows in a data set in which all are honest (Westfall and Young's
+step-down maxima; Holm's steps, with the joint distribution instead of its bound). That takes no
+more data sets for a thousand groups than for one, and no formula for a tail.
 
 Values of groups of other sizes and confidences must be made comparable before a largest one means
 anything: `evidence` does that by the exponent of Bennett's inequality. What that gets wrong costs

@@ -583,8 +583,9 @@ def weighing(evaluation: Evaluation) -> str:
         return f"The rows are {weighed}in {number}."
     return (
         f"The rows are {weighed}in {evaluation.clusters} clusters, worth {worth} independent rows. "
-        "Intervals draw whole clusters; honest outcomes of two rows of a cluster correlate by "
-        f"{evaluation.correlation:.2f} (normal scale), as those seen do."
+        "Intervals draw whole clusters. The floor assumes that rows of a cluster are right or "
+        "wrong together as often as here (correlation "
+        f"{evaluation.correlation:.2f} on the normal scale)."
     )
 
 

@@ -63,9 +63,9 @@ EXPECTED_KEYS = (
 EXPECTED_COLUMNS = (
     "the columns label with logit_0, logit_1, ... or prob_0, prob_1, ..., label with prob or logit "
     "of the positive class, or true_label, pred_label, confidence, or columns named after classes "
-    "and told by --classes"
+    "that --classes names"
 )
-_HINT = "other names are told by --scores with --are, and --labels"
+_HINT = "--scores with --are, and --labels, name other columns"
 # A message should stay readable when a file has a thousand columns.
 LISTED = 12
 

@@ -63,7 +63,7 @@ class Breakpoints:
 
 @dataclass(frozen=True, eq=False)
 class DenseBreakpoints(Breakpoints):
-    """So many of them that what a resample wants is near to one.
+    """Breakpoints so dense that every value a resample looks up lies near one.
 
     Attributes:
         single: (P,) whether a stretch is a single run; others have a few rows.

@@ -118,7 +118,7 @@ class TopLabel:
 
     @cached_property
     def dense_breakpoints(self) -> DenseBreakpoints:
-        """These, and so many more that what a resample wants is near to one."""
+        """The same, made denser: every value that a resample looks up lies near one."""
         return DenseBreakpoints.among(self.breakpoints, self.tie_starts)
 
     def curves(self) -> ResidualCurves:

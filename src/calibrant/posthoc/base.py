@@ -138,7 +138,7 @@ class Calibrator(Estimator):
         Many files are read in bounded memory. One temperature is fitted to sums over all rows, as
         exact as that of one file; maps of the confidence in their top-label form to counts of all
         rows in 65 536 cells of log odds; everything else to a uniform sample, as the fit report
-        says. Fits don't depend on how rows are dealt to files.
+        says. Fits don't depend on how the rows are split into files.
 
         Args:
             predictions: rows in memory, or many files.

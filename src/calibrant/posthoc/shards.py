@@ -1,7 +1,7 @@
 """Predictions in many files: what a calibrator is fitted to, and what it is applied to.
 
 A fit reads sums over all rows or a uniform sample of them, in bounded memory; none of it depends on
-how rows are dealt to files. Applied shard to shard, what is done is done.
+how the rows are split into files. Files that are written stay when a run is interrupted.
 """
 
 from __future__ import annotations

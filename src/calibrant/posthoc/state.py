@@ -329,7 +329,7 @@ def save(calibrator: Estimator, path: StrPath) -> None:
 
 
 def _described(calibrator: Estimator) -> dict[str, str]:
-    """Return what a header says of a calibrator, and within it of those that it is made of."""
+    """Return the header of a calibrator's file, with those of its steps in it."""
     described = {
         "method": calibrator.method,
         "n_classes": str(calibrator.n_classes_),

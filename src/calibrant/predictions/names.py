@@ -29,7 +29,7 @@ def names_of_columns(scores: Any, source: str) -> ClassNames | None:
     names.
 
     Raises:
-        PredictionsError: numbers in another order, or a name that is there twice.
+        PredictionsError: the numbers have gaps or another order, or a name occurs twice.
     """
     if not is_table(scores):
         return None
@@ -41,7 +41,7 @@ def names_of_columns(scores: Any, source: str) -> ClassNames | None:
         return None
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise PredictionsError(f"{source}: the column '{twice}' is there twice")
+        raise PredictionsError(f"{source}: the column '{twice}' occurs twice")
     if all(re.fullmatch(r"[0-9]{1,18}", name) for name in names):
         raise PredictionsError(
             f"{source}: the columns are numbered {listed(names)}, which could be the numbers of "
@@ -54,7 +54,7 @@ def check_names(names: Sequence[Any], n_classes: int, source: str) -> ClassNames
     """Return the names of all classes as text.
 
     Raises:
-        PredictionsError: another number of them than classes, or one that is there twice.
+        PredictionsError: there aren't as many names as classes, or a name occurs twice.
     """
     found = tuple(str(name) for name in names)
     if len(found) != n_classes or len(set(found)) < len(found):

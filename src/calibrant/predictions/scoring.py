@@ -165,7 +165,7 @@ def exponentials(chunk: Array) -> tuple[Array, Array, FloatArray, FloatArray]:
     if bool(xp.all(safe)):
         shifted, scale = chunk, np.exp(to_numpy(top).astype(np.float64))
     else:
-        # Row by row, so that a row's last digits don't hang on those that it shares a chunk with.
+        # Row by row, so that a row's last digits don't depend on the other rows of its chunk.
         shift = xp.where(safe, xp.zeros_like(top), top)
         shifted = chunk - shift[:, None]
         scale = np.exp(to_numpy(top - shift).astype(np.float64))

@@ -1,6 +1,6 @@
-"""A uniform sample of rows, drawn by their places: the same however rows are dealt to shards.
+"""A uniform sample of rows, drawn by their places: the same however the rows are split into files.
 
-Each place among all rows has 64 bits that look random and hang on nothing but the place and the
+Each place among all rows has 64 bits that look random and depend on nothing but the place and the
 seed. The rows with the least of them are the sample: exactly so many, without replacement.
 """
 

@@ -1,4 +1,4 @@
-"""What a study needs of what it is given: what is there, and what to provide."""
+"""The inputs that a study needs: which are there, and which to provide."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ OF_CLASS_1 = "of_class_1"
 
 
 class _KeepsTopLabel:
-    """True of a class, and of what maps the confidence; false of maps of one event."""
+    """True for classes and for maps of the confidence, False for maps of one event."""
 
     def __get__(self, instance: ConfidenceMap | None, owner: type) -> bool:
         return instance is None or instance.form_ != "binary"

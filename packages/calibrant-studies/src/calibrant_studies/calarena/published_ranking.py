@@ -220,7 +220,7 @@ def ranked(
 ) -> dict[str, dict[str, float]]:
     """Return win rate and rating of one method among the published ones.
 
-    It is one of ours, unless it has the `name` of a published one.
+    The method is Calibrant's, unless `name` is that of a published one.
     """
     own = (0,) if name is None else ()
     others = [each for each, of in published.scores.items() if each != name and of.get(metric)]

@@ -161,7 +161,7 @@ class PostHoc(Kind):
             seed=cell.seed if given.varies else 0,
         )
         split = f" split {cell.seed}" if given.varies else ""
-        # Rows to measure on that hang on how many there are to fit on.
+        # Rows to measure on that depend on how many there are to fit on.
         drawn = isinstance(given, Drawn) and self.size(cell) is not None
         split += f" {fit.n}" if self.setting(cell, "rest") or drawn else ""
         fit_size = self.setting(cell, "fit_size")

@@ -583,8 +583,8 @@ def weighing(evaluation: Evaluation) -> str:
         return f"The rows are {weighed}in {number}."
     return (
         f"The rows are {weighed}in {evaluation.clusters} clusters, worth {worth} independent rows. "
-        "Intervals draw whole clusters. The floor lets rows of a cluster be wrong together as often "
-        f"as here (correlation {evaluation.correlation:.2f} on the normal scale)."
+        "Intervals draw whole clusters. The floor lets rows of a cluster be wrong together as "
+        f"often as here (correlation {evaluation.correlation:.2f} on the normal scale)."
     )
 
 

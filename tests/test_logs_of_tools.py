@@ -140,6 +140,29 @@ def marked_as_zstandard(archive: bytes) -> bytes:
     return bytes(found)
 
 
+def test_drawn_letters_and_shuffled_choices_give_the_probability_of_what_was_written(tmp_path):
+    samples = samples_with_letters()
+    # Choices were shuffled: the letter A of the answer was the choice B of the data set.
+    samples[0]["scores"]["choice"] = {"value": "I", "answer": "B"}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(inspect_log(samples, 1 / 3)))
+    rows = cb.read_predictions(path)
+    assert rows.kind == "toplabel"
+    np.testing.assert_allclose(rows.scores, [8 / 9, 2 / 3, 7 / 9])
+    np.testing.assert_array_equal(rows.predicted == rows.labels, [False, False, True])
+    assert "choices shuffled" in str(rows.origin)
+
+
+def test_samples_scored_neither_right_nor_wrong_are_counted(tmp_path):
+    samples = samples_with_letters()
+    samples[2]["scores"]["choice"]["value"] = "P"
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(inspect_log(samples, 0.5)))
+    rows = cb.read_predictions(path)
+    assert rows.n == 2
+    assert "neither right nor wrong" in str(rows.origin)
+
+
 def test_an_accuracy_of_inspect_that_does_not_come_out_is_refused(tmp_path):
     path = tmp_path / "log.json"
     path.write_text(json.dumps(inspect_log(samples_with_letters(), 1.0)))
@@ -206,7 +229,7 @@ def test_a_pattern_without_a_unit_is_refused():
 
 def test_spellings_of_a_label_are_summed_and_an_absent_label_gets_what_is_left():
     top = {" A": np.log(0.5), "A": np.log(0.2), "(a": np.log(0.1), "the": np.log(0.1)}
-    values, absent = log_probabilities([token(" A", top)], ("A", "B", "C"))
+    values, absent, _ = log_probabilities([token(" A", top)], ("A", "B", "C"))
     assert absent
     np.testing.assert_allclose(np.exp(values), [0.8, 0.05, 0.05])
     assert label_of("\u2581B", "AB") == "B"

@@ -63,8 +63,11 @@ class InspectAi(LogFormat):
                 if value is not None:
                     own = right.setdefault(name, {}).setdefault(str(sample.get("id")), [])
                     own.append(value)
-            scorer = _scorer(scores, options)
-            answers.append(_answer(place, sample, as_object(scores[scorer]), task))
+            score = as_object(scores[_scorer(scores, options)])
+            if _value(score.get("value")) in (0, 1):
+                answers.append(_answer(place, sample, score, task))
+            else:
+                table.leave_out("its score is neither right nor wrong")
         _check_accuracy(header, right, file, table)
         if header.get("status") not in (None, "success"):
             table.notes.append(f"Its status is {header['status']}.")
@@ -112,7 +115,7 @@ def _answer(place: str, sample: Row, score: Row, task: str) -> Answer:
         tokens,
         None if said is None else str(said),
         gold,
-        value if value in (0, 1) else None,
+        value,
         letters,
         {"task": task, "id": str(sample.get("id")), **groups},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from calibrant.core.text import listed
 from calibrant.files.formats.base import Columns, RowReader
 from calibrant.files.formats.logs import LOG_FORMATS
 from calibrant.files.formats.logs.base import LogFile, LogFormat, columns_of
-from calibrant.files.opening import extension_of, is_file, is_folder, is_url
+from calibrant.files.gate import readable
+from calibrant.files.opening import changed_at, extension_of, is_file, is_folder, is_url
 from calibrant.files.options import ReadOptions
 from calibrant.predictions.origin import Origin
 from calibrant.predictions.slices import LabelledSlice
@@ -69,13 +71,21 @@ def is_log(where: str) -> bool:
 
 
 def _format_of(file: LogFile) -> LogFormat | None:
-    claims = {name: each for name, each in LOG_FORMATS.items() if each.recognises(file)}
+    claims = _claims(file.where, changed_at(file.where), tuple(LOG_FORMATS))
     if len(claims) > 1:
         raise PredictionsError(
-            f"{file.where}: could be a log of {listed([each.tool for each in claims.values()])}; "
+            f"{file.where}: could be a log of {listed([LOG_FORMATS[c].tool for c in claims])}; "
             "uninstall the plug-in that takes it for its own"
         )
-    return next(iter(claims.values()), None)
+    return LOG_FORMATS[claims[0]] if claims else None
+
+
+@lru_cache(maxsize=1024)
+def _claims(where: str, changed: str, formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats that take a file for their own: a document of 100 MB is looked at once."""
+    file = LogFile(where)
+    with readable("the beginning", where):
+        return tuple(name for name in formats if LOG_FORMATS[name].recognises(file))
 
 
 class LogReader(RowReader):

@@ -22,7 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -142,15 +142,26 @@ def label_of(token: str, labels: Sequence[str]) -> str | None:
     return next((label for label in labels if label.casefold() == bare.casefold()), None)
 
 
-def log_probabilities(
-    tokens: Sequence[Row], labels: Sequence[str]
-) -> tuple[FloatArray, bool] | None:
-    """Return the log-probability of each label where the answer stands; None if it isn't found.
+class AtAnswer(NamedTuple):
+    """What the token of an answer says.
+
+    Attributes:
+        values: (K,) log-probability of each label.
+        absent: whether a label isn't among the likeliest tokens.
+        written: the place of the label that the answer gives.
+    """
+
+    values: FloatArray
+    absent: bool
+    written: int
+
+
+def log_probabilities(tokens: Sequence[Row], labels: Sequence[str]) -> AtAnswer | None:
+    """Return what is known where the answer stands; None if it isn't found.
 
     It stands at the last label behind the word "answer", else at the first token if that is a
     label, else at the last one that is. A label that isn't among the likeliest tokens gets what it
-    may have at most: the least of theirs, or what they leave over. Whether there is one is the
-    second result.
+    may have at most: the least of theirs, or what they leave over.
     """
     places = [i for i, one in enumerate(tokens) if label_of(str(one.get("token")), labels)]
     if not places:
@@ -177,7 +188,10 @@ def log_probabilities(
     absent = len(labels) - len(found)
     left = math.log(over / absent) if absent and over > 0 else LEAST
     bound = max(min(min(top.values()), left), LEAST)
-    return np.array([found.get(label, bound) for label in labels]), absent > 0
+    written = label_of(str(here.get("token")), labels)
+    assert written is not None
+    values = np.array([found.get(label, bound) for label in labels])
+    return AtAnswer(values, absent > 0, list(labels).index(written))
 
 
 # --- texts
@@ -244,48 +258,73 @@ def add_answers(
     numbers = [t.get("logprob", 0.0) for answer in answers for t in answer.tokens]
     if signal != "verbalised":
         check_not_all_alike(np.array(numbers, dtype=np.float64), file.where)
-    absent = 0
+    if signal in LETTERS:
+        _add_lettered(table, answers, signal, file)
+        return
     for answer in answers:
-        cells = {**answer.more, "question": answer.question}
-        if signal in LETTERS:
-            found = log_probabilities(answer.tokens, answer.labels) if answer.labels else None
-            if found is None:
-                table.leave_out("no label among the tokens of the answer", answer.correct)
-                continue
-            gold = answer.gold
-            if gold is not None and gold not in answer.labels:
-                raise file.error(
-                    answer.place,
-                    f"the right answer {gold!r} is none of {', '.join(answer.labels)}",
-                )
-            absent += found[1]
-            place = None if gold is None else list(answer.labels).index(gold)
-            said = answer.labels[int(found[0].argmax())]
-            if None not in (answer.correct, gold) and (said == gold) != bool(answer.correct):
-                table.leave_out(
-                    "the letter that was scored isn't the likeliest at the answer's token",
-                    answer.correct,
-                )
-                continue
-            if gold is None and answer.correct is not None:
-                place = None
-            try:
-                add_letters(table, signal, found[0], answer.labels, place, cells)
-            except PredictionsError as fault:
-                raise file.error(answer.place, str(fault)) from fault
-            continue
         value = _value(answer, signal, options)
         if isinstance(value, str):
             table.leave_out(value, answer.correct)
+        else:
+            key = "score" if signal in SEQUENCES else "confidence"
+            cells = {**answer.more, "question": answer.question}
+            table.add(**{key: value}, correct=answer.correct, **cells)
+
+
+def _add_lettered(table: LogTable, answers: Sequence[Answer], signal: str, file: LogFile) -> None:
+    """Add answers with the probabilities of their letters.
+
+    Where some answer isn't right just when its likeliest letter is, because letters were drawn or
+    choices shuffled, the rows hold the probability of the letter that was given.
+    """
+    found: list[tuple[Answer, AtAnswer]] = []
+    for answer in answers:
+        at = log_probabilities(answer.tokens, answer.labels) if answer.labels else None
+        if at is None:
+            table.leave_out("no label among the tokens of the answer", answer.correct)
             continue
-        key = "score" if signal in SEQUENCES else "confidence"
-        table.add(**{key: value}, correct=answer.correct, **cells)
+        if answer.gold is not None and answer.gold not in answer.labels:
+            raise file.error(
+                answer.place,
+                f"the right answer {answer.gold!r} is none of {', '.join(answer.labels)}",
+            )
+        found.append((answer, at))
+    follows = all(_follows(answer, at) for answer, at in found)
+    for answer, at in found:
+        cells = {**answer.more, "question": answer.question}
+        gold = None if answer.gold is None else list(answer.labels).index(answer.gold)
+        try:
+            add_letters(table, signal, at.values, answer.labels, gold, cells)
+        except PredictionsError as fault:
+            raise file.error(answer.place, str(fault)) from fault
+        if not follows:
+            whole = float(np.logaddexp.reduce(at.values)) if signal == "letters" else 0.0
+            sure = min(math.exp(at.values[at.written] - whole), 1.0)
+            right = float(at.written == gold) if answer.correct is None else answer.correct
+            known = {"mass": table.cells.pop()["mass"], "confidence": sure, "correct": right}
+            table.add(**cells, **known)
+    if not follows:
+        table.names, table.positions = None, False
+        table.notes.append(
+            "What was scored as right isn't always the likeliest letter being the target (letters "
+            "were drawn, or choices shuffled), so that a confidence is the probability of the "
+            "letter that was given."
+        )
+    absent = sum(at.absent for _, at in found)
     if absent:
         table.notes.append(
             f"In {absent} rows a label isn't among the likeliest tokens and has the most that it "
             "may have."
         )
     note_mass(table)
+
+
+def _follows(answer: Answer, at: AtAnswer) -> bool:
+    """Return whether an answer is right just when its likeliest letter is the right one."""
+    if answer.correct is None:
+        return True
+    likeliest = answer.labels[int(at.values.argmax())]
+    return answer.gold is not None and (likeliest == answer.gold) == bool(answer.correct)
 
 
 def _best(answers: Sequence[Answer]) -> str:
@@ -316,7 +355,7 @@ def _value(answer: Answer, signal: str, options: ReadOptions) -> float | str:
         found = log_probabilities(answer.tokens, ("True", "False"))
         if found is None:
             return "neither True nor False"
-        return float(1 / (1 + np.exp(found[0][1] - found[0][0])))
+        return float(1 / (1 + np.exp(found.values[1] - found.values[0])))
     numbers = [float(one["logprob"]) for one in answer.tokens if "logprob" in one]
     return float(SEQUENCES[signal](numbers))
 

@@ -13,6 +13,9 @@ of `save_to_disk`         `correct`. Columns of scores may hold a list a row
 ``.npy``                  one array a file: ``PREFIXlogits.npy`` beside ``PREFIXlabels.npy``, or a
                           folder that holds them
 ========================  =======================================================================
+
+Logs of evaluations of language models are known by what they hold, whatever their name
+(`calibrant.files.formats.logs`).
 """
 
 from __future__ import annotations

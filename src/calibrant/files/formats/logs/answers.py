@@ -67,12 +67,15 @@ class Letters(LogFormat):
             if not scores:
                 table.leave_out("no scores", row.get("correct"))
                 continue
-            if gold not in scores:
-                raise file.error(place, f"the right choice {gold!r} is none of {', '.join(scores)}")
             letters = sorted(scores)
-            values = np.array([scores[letter] for letter in letters], dtype=np.float64)
+            numbers = [_number(scores[letter]) for letter in letters]
+            if None in numbers:
+                raise file.error(place, "its scores must be finite numbers")
+            if str(gold) not in scores:
+                raise file.error(place, f"the right choice {gold!r} is none of {', '.join(scores)}")
+            values = np.array(numbers, dtype=np.float64)
             said = letters[int(values.argmax())]
-            for key, right in (("pred", said), ("correct", said == gold)):
+            for key, right in (("pred", said), ("correct", said == str(gold))):
                 if row.get(key) is not None and row[key] != right:
                     raise file.error(
                         place,
@@ -81,7 +84,7 @@ class Letters(LogFormat):
                     )
             others = _groups(row, ("pred", "correct", *GOLD))
             try:
-                add_letters(table, signal, values, letters, letters.index(gold), others)
+                add_letters(table, signal, values, letters, letters.index(str(gold)), others)
             except PredictionsError as fault:
                 raise file.error(place, str(fault)) from fault
         if "correct" in file.first or "pred" in file.first:
@@ -366,8 +369,9 @@ class Judges(LogFormat):
             if score is None:
                 table.leave_out("no judge_score", zero_or_one(label))
                 continue
-            if label is not None and not 0 <= float(label) <= 1:
-                raise file.error(place, f"oracle_label must lie in [0, 1], not {label}")
+            value = _number(label)
+            if label is not None and (value is None or not 0 <= value <= 1):
+                raise file.error(place, f"its label must lie in [0, 1], not {str(label)[:40]!r}")
             question = {"question": str(prompt)} if prompt is not None else {}
-            table.add(score=score, correct=label, **question)
+            table.add(score=score, correct=value, **question)
         return table

@@ -250,7 +250,7 @@ def columns_of(cells: Sequence[Row]) -> Columns:
         values = [row.get(name) for row in cells]
         if name in ("logits", "probs"):
             found[name] = _padded(cast(Any, values), -np.inf if name == "logits" else 0.0)
-        elif any(isinstance(value, str) for value in values):
+        elif any(isinstance(value, str | list | dict) for value in values):
             found[name] = np.array(["" if value is None else str(value) for value in values])
         else:
             missing = any(value is None for value in values)

@@ -143,7 +143,7 @@ DEBIASED_RMSCE = CurveMetric(
     definition="RMSCE less the variance of the bins' accuracies; an RMS, not an ECE",
     function=debiased_rms_calibration_error,
     effort=BINS_COST,
-    fails="it is 0 for much that is a little off",
+    fails="it is 0 for many small errors",
     weighs="counts",
     of_curves=OfBins(_debiased_rms),
 )

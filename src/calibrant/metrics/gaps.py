@@ -386,7 +386,7 @@ RMSCE = CurveMetric(
     definition="top label, root mean square gap of 15 equal-width bins (lo, hi]",
     function=rms_calibration_error,
     effort=BINS_COST,
-    fails=f"{BIASED}; not to be held against an ECE",
+    fails=f"{BIASED}; it can't be compared with an ECE",
     sums_gaps=True,
     of_curves=OfBins(_rms_gap),
 )

@@ -53,7 +53,7 @@ ROWS_OVER_REPEATS, MOST_REPEATS = 1500, 3
 
 @dataclass(eq=False)
 class AutoCalibrator(Calibrator):
-    """Averages methods by the likelihood that each gives to calibration rows it hasn't seen.
+    """Averages several methods, weighted by the likelihood that each has in cross-validation.
 
     A candidate is a method, or a chain of them joined by ``+``: each step takes the
     log-probabilities of the one before for logits, and learns from what that says of rows that it

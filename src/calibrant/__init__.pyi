@@ -17,6 +17,7 @@ from calibrant.comparison.multi_dataset import compare_over as compare_over
 from calibrant.core.errors import CalibrantError as CalibrantError
 from calibrant.core.errors import CalibrationWarning as CalibrationWarning
 from calibrant.core.errors import InputError as InputError
+from calibrant.core.errors import MisreadWarning as MisreadWarning
 from calibrant.core.errors import NotFittedError as NotFittedError
 from calibrant.core.errors import PredictionsError as PredictionsError
 from calibrant.evaluation.evaluate import evaluate as evaluate

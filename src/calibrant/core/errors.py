@@ -127,6 +127,26 @@ class RoundedProbabilitiesWarning(CalibrationWarning):
     """Rows of rounded probabilities didn't sum to 1 and were divided by their sums."""
 
 
+class MisreadWarning(CalibrationWarning):
+    """Rows look like what they aren't taken for, such as labels that belong to other rows.
+
+    Examples:
+        >>> import warnings
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> probs = np.repeat([[0.9, 0.1], [0.1, 0.9]], 50, axis=0)
+        >>> with warnings.catch_warnings(record=True) as found:
+        ...     warnings.simplefilter("always", cb.MisreadWarning)
+        ...     _ = cb.evaluate(probs, [1, 0] * 50, metrics=["accuracy"])
+        >>> found[0].category.__name__
+        'MisreadWarning'
+    """
+
+
+class LabelFormWarning(CalibrationWarning):
+    """Labels of another form, such as one-hot rows, were read as numbers of classes."""
+
+
 class NoCommonNamesWarning(CalibrationWarning):
     """No predicted label goes by the name of a true one: perhaps they are spelt differently."""
 

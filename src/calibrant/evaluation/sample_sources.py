@@ -18,6 +18,7 @@ from calibrant.evaluation.cell_sample import MOST_BLOCKS, CellSample, Plan, plan
 from calibrant.evaluation.cells import COARSE, added
 from calibrant.evaluation.sample import RowSample, Sample
 from calibrant.metrics.registry import metrics_named
+from calibrant.predictions.plausibility import looked_at
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import RowScores, score_rows, score_top
 from calibrant.scale.engines import Engine
@@ -105,12 +106,13 @@ def checked(
             raise InputError(
                 "weights and clusters go into the Predictions when it is made of arrays"
             )
-        return predictions
+        return looked_at(predictions)
     if labels is None:
         raise InputError(f"{asked} needs labels with an array of probabilities")
-    return Predictions.from_probs(
+    rows = Predictions.from_probs(
         predictions, labels, sample_weight=sample_weight, clusters=clusters
     )
+    return looked_at(rows)
 
 
 def summarised(shard: Shard, plan: Plan, *, skip_broken: bool = False) -> CellSample:

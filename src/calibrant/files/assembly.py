@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray, namespace, row_sums
+from calibrant.core.arrays import Array, namespace, row_sums
 from calibrant.core.checks import ROW_SUM_TOLERANCE, row_number
 from calibrant.core.errors import PredictionsError, RoundedProbabilitiesWarning, warn_caller
 from calibrant.core.weights import check_each_weight
@@ -29,10 +29,13 @@ from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
 from calibrant.predictions.names import are_words
+from calibrant.predictions.plausibility import decimals_of
 from calibrant.predictions.predictions import Predictions
 
 CLUSTER = "cluster"
 DIGITS = re.compile(r"[0-9]{1,18}")
+# A row that rounding took more from is none of probabilities.
+MOST_LOST = 0.25
 # Logarithms of probabilities may be off by this, in the sum of their exponentials.
 LOG_TOLERANCE = 1e-3
 
@@ -70,6 +73,7 @@ class Assembler:
         self.tolerance = ROW_SUM_TOLERANCE["float64"]
         self._rounded: bool | None = None
         self._seen: dict[str, dict[str, str]] = {}
+        self._signs: set[int] = set()
 
     def build(
         self, columns: Columns, *, network: Columns | None = None, part: bool = False
@@ -97,6 +101,8 @@ class Assembler:
             names = tuple(str(name) for name in held.ravel().tolist())
         labels = self._labels("labels", get("labels"), names)
         predicted = self._labels("predicted", get("predicted"), names)
+        if map.form in ONE_SCORE or (scores.ndim == 2 and scores.shape[1] == 2):
+            self._check_signs(labels)
         given = None if part else weight
         rows = self._of_form(scores, labels, predicted, names, given, get, network)
         if part and weight is not None:
@@ -219,11 +225,11 @@ class Assembler:
         if not (off > ROW_SUM_TOLERANCE["float64"]).any():
             return scores
         if self._rounded is None:
-            decimals = decimals_of(self._undone(self._first()))
+            decimals = decimals_of(self._undone(self._first()), least=1)
             self._rounded = decimals is not None
             if decimals is not None:
                 allowed = 1.0001 * scores.shape[1] * 0.5 * 10.0**-decimals
-                self.tolerance = max(self.tolerance, allowed)
+                self.tolerance = max(self.tolerance, min(allowed, MOST_LOST))
         moved = (off > ROW_SUM_TOLERANCE["float64"]) & (off <= self.tolerance)
         if moved.any():
             scores = np.array(scores)
@@ -260,7 +266,7 @@ class Assembler:
                 )
             seen.setdefault("number", str(values[0]))
             self._check_one_kind(role)
-            return values
+            return self._from_zero(role, values)
         distinct, place = np.unique(values.astype(str), return_inverse=True)
         digits = np.array(
             [DIGITS.fullmatch(word) is not None and word not in (names or ()) for word in distinct]
@@ -270,7 +276,29 @@ class Assembler:
                 seen.setdefault(kind, str(values[rows.argmax()]))
         self._check_one_kind(role)
         # A table may hold its numbers as text.
-        return values.astype(np.int64) if "number" in seen and not map.binary else values
+        if "number" not in seen or map.binary:
+            return values
+        return self._from_zero(role, values.astype(np.int64))
+
+    def _from_zero(self, role: str, values: Any) -> Any:
+        """Return true labels that count from 0."""
+        first = self.options.labels_from
+        if role != "labels" or not first or values.dtype.kind not in "iuf":
+            return values
+        return (values if values.dtype.kind == "f" else values.astype(np.int64)) - first
+
+    def _check_signs(self, labels: Any) -> None:
+        """Raise `PredictionsError` for labels -1 and 0 of two classes, also in different batches.
+
+        By themselves, -1 and 1 are read as 0 and 1.
+        """
+        if labels is None or self.map.grid or labels.dtype.kind not in "if":
+            return
+        self._signs |= {sign for sign in (-1, 0) if (labels == sign).any()}
+        if len(self._signs) == 2:
+            raise PredictionsError(
+                f"{self.where}: 'labels' must be 0 and 1, or -1 and 1, but there are -1 and 0"
+            )
 
     def _correct(self, values: Any) -> Any:
         """Return whether each row is right, as 0 and 1, truth values or "true" and "false"."""
@@ -297,23 +325,16 @@ class Assembler:
             )
 
 
-def decimals_of(scores: FloatArray) -> int | None:
-    """Return how many decimals all numbers have, at least two; None for more than six."""
-    for decimals in range(2, 7):
-        scaled = scores * 10.0**decimals
-        close = max(1e-6, 4 * 10.0**decimals * float(np.finfo(scores.dtype).eps))
-        if np.abs(scaled - np.rint(scaled)).max() <= close:
-            return decimals
-    return None
-
-
-def rules_of(map: ColumnMap, words: Collection[str], tolerance: float) -> list[CellRule]:
+def rules_of(
+    map: ColumnMap, words: Collection[str], tolerance: float, first_label: int = 0
+) -> list[CellRule]:
     """Return what the cells of all columns that hold numbers must hold.
 
     Args:
         map: what is read.
         words: columns that may hold anything.
         tolerance: how far off 1 the sum of a row of probabilities may be.
+        first_label: the label of class 0.
     """
     classes = len(map.fields["scores"])
     top: float = math.inf if map.form in TOP_ONLY else classes - 1
@@ -335,9 +356,9 @@ def rules_of(map: ColumnMap, words: Collection[str], tolerance: float) -> list[C
     if map.binary or map.grid:
         add("labels", "0 or 1 (or names, of which --positive NAME says one)", 0, 1, whole=True)
     else:
-        upto = "" if top == math.inf else f" to {top}"
-        for role in ("labels", "predicted"):
-            add(role, f"a whole number from 0{upto}", 0, top, whole=True)
+        for role, first in (("labels", first_label), ("predicted", 0)):
+            upto = "" if top == math.inf else f" to {top + first}"
+            add(role, f"a whole number from {first}{upto}", first, top + first, whole=True)
     add("correct", "0 or 1", 0, 1, whole=True)
     add("features", "a finite number")
     add("weight", "a finite number of at least 0", 0)

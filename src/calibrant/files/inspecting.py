@@ -16,8 +16,8 @@ from calibrant.files.formats import open_rows
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.proposing import command, propose
-from calibrant.files.reading import read_predictions
+from calibrant.files.proposing import command
+from calibrant.files.reading import PROPOSED, propose, read_predictions
 from calibrant.predictions.predictions import Predictions
 
 # Columns that differ in a number at the end are shown together from so many on.
@@ -163,7 +163,7 @@ def inspect_file(
     try:
         predictions = read_predictions(path, options, labelled=False)
     except CalibrantError as error:
-        refusal = str(error).removeprefix(f"{source}: ").partition("; to read it so: ")[0]
+        refusal = str(error).removeprefix(f"{source}: ").partition(PROPOSED)[0]
     try:
         entries = _entries(source, options)
     except CalibrantError:

@@ -28,6 +28,7 @@ class ReadFields(TypedDict, total=False):
     scores: str | Sequence[str] | None
     are: ScoresAre | None
     labels: StrPath | None
+    labels_from: int | None
     predicted: str | None
     correct: str | None
     classes: str | Sequence[str]
@@ -87,6 +88,8 @@ class ReadOptions:
             ``"percent"``, any of these probabilities times 100; ``"score"``, a real number that
             is higher where `correct` is likelier. None: as they are named.
         labels: true classes; beside ``.npy`` scores the file that holds them.
+        labels_from: the label of class 0, where labels are numbers: 1 if they count from 1. None:
+            0, unless that is hardly possible; then the file is refused.
         predicted: the predicted class of each confidence.
         correct: whether the prediction is right, 0 or 1, in place of labels.
         classes: names of the classes, in the order of their numbers; a sequence, or separated by
@@ -134,6 +137,9 @@ class ReadOptions:
     labels: StrPath | None = _option(
         "Key or column of the labels; of .npy scores, the file of labels.",
         formerly={"--labels-key": "--labels", "--label-column": "--labels"},
+    )
+    labels_from: int | None = _option(
+        "Label of the first class, if labels don't count from 0.", metavar="N"
     )
     predicted: str | None = _option("Key or column of the predicted class.")
     correct: str | None = _option("Key or column that says whether a row is right, 0 or 1.")

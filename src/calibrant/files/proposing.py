@@ -1,6 +1,7 @@
 """Options that read a file which can't be read as it is, where its fields leave no doubt.
 
-Nothing is read by what is found here: it is shown to whoever asked, as a line to paste.
+Nothing is read by what is found here: it is shown to whoever asked, as a line to paste, and only
+where that line was tried.
 """
 
 from __future__ import annotations
@@ -8,57 +9,90 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.files.formats import open_rows
+from calibrant.core.errors import PredictionsError
+from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import OF_THE_NETWORK, RowReader
-from calibrant.files.options import ReadFields, ReadOptions, ScoresAre
+from calibrant.files.opening import is_folder
+from calibrant.files.options import FormatName, ReadFields, ReadOptions, ScoresAre
 from calibrant.files.schema import CORRECT, LABELS, PREDICTED
+from calibrant.predictions.plausibility import decimals_of
 
 # Rows that are looked at.
 ROWS = 2000
+# Formats of text, which a file of any name may have.
+OF_TEXT: tuple[FormatName, ...] = ("csv", "tsv", "jsonl")
 # What people call columns, in the order of how sure the name is.
-TRUE = re.compile(r"(true|truth|gt|gold|target|targets|label|labels|y|y_?true|answer|outcome)")
+TRUE = re.compile(
+    r"(true|truth|gt|gts|gold|target|targets|label|labels|y|y_?true|y_?test|answer|outcome)"
+)
 SAID = re.compile(r"(pred|prediction|predicted|pred_?label|y_?(hat|pred)|said|guess|response)")
 RIGHT = re.compile(r"(correct|is_correct|right|is_right|hit|accurate|acc)")
+SCORES = re.compile(
+    r"(y_)?(out|outputs?|logits?|scores?|preds?|predictions?|probs?|proba|predict_proba|softmax|"
+    r"probabilities)"
+)
+# Names of classes as scikit-learn and others keep them.
+NAMES = re.compile(r"(classes_?|class_names|labels_?|categories|names)")
 # Sums of probabilities, and of the exponentials of their logarithms, may be off by so much.
 TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What the first rows of a file hold: wide scores, single numbers, and what labels may be."""
+class Seen:
+    """What the first rows of a file hold.
 
-    wide: list[tuple[str | tuple[str, ...], NDArray[Any]]]
-    single: dict[str, NDArray[Any]]
-    whole: dict[str, NDArray[Any]]
+    Attributes:
+        wide: scores of several classes.
+        single: numbers, one a row.
+        whole: what labels may be: whole numbers, truth values and text.
+        hot: rows of zeros with a single 1.
+        names: texts of which there aren't as many as rows.
+    """
+
+    wide: list[tuple[str | tuple[str, ...], NDArray[Any]]] = field(default_factory=list)
+    single: dict[str, NDArray[Any]] = field(default_factory=dict)
+    whole: dict[str, NDArray[Any]] = field(default_factory=dict)
+    hot: dict[str, NDArray[Any]] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def propose(where: str, options: ReadOptions) -> str | None:
-    """Return a command that reads a file, or None where its fields leave doubts.
+def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
+    """Yield options by which a file could be read, those first that say least; none was tried.
 
     Args:
         where: a path or URL that can't be read with these options.
         options: those that were given.
     """
+    for each in _formats(where, options):
+        if each != options:
+            yield [each]
+        try:
+            with open_rows(where, each) as file:
+                if file.origin is not None:
+                    continue  # a log says itself what it holds
+                more = list(_candidates(seen_of(file)))
+        # Whatever is wrong with the file was said before.
+        except Exception:
+            continue
+        yield [each.but(**own, labelled=True) for own in more]
+
+
+def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:
+    """Return the options with each format that a file of this name may have."""
+    if options.format is not None or is_folder(where):
+        return [options]
     try:
-        with open_rows(where, options) as file:
-            if file.origin is not None:
-                return None
-            found = list(_candidates(_seen(file)))
-    # Whatever is wrong with the file was said before.
-    except Exception:
-        return None
-    if len(found) != 1:
-        return None
-    fields = found[0]
-    fields["labelled"] = True
-    return command(where, options.but(**fields))
+        format_of(where)
+    except PredictionsError:
+        return [options.but(format=name) for name in OF_TEXT if name in FORMATS]
+    return [options]
 
 
 def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
@@ -72,63 +106,128 @@ def command(where: str, options: ReadOptions, verb: str = "measure") -> str:
     return shlex.join(words)
 
 
-def _seen(file: RowReader) -> _Seen:
+def seen_of(file: RowReader) -> Seen:
+    """Return what the first rows of an open file hold."""
     names = [name for name in dict.fromkeys(file.names()) if name not in OF_THE_NETWORK]
-    seen = _Seen([], {}, {})
+    shapes = {name: file.shape(name) for name in names}
+    rows = max((shape[0] for shape in shapes.values() if shape), default=0)
+    seen = Seen()
     numbered: dict[str, list[tuple[int, str]]] = {}
-    for name in names:
-        shape, text = file.shape(name), file.type_of(name) == "text"
+    for name, shape in shapes.items():
         if len(shape) not in (1, 2) or not shape[0]:
             continue
+        text = file.type_of(name) == "text"
         span = slice(0, min(shape[0], ROWS))
         values = next(iter(file.read([name], [span], [name] if text else [])))[name]
         match = re.fullmatch(r"(.*?)([0-9]{1,6})", name, flags=re.S)
-        if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind == "f":
-            seen.wide.append((name, values))
-        elif values.ndim == 1 and match and values.dtype.kind in "fiu":
-            numbered.setdefault(match[1], []).append((int(match[2]), name))
-            seen.single[name] = values
+        if values.ndim == 2 and values.shape[1] > 1 and values.dtype.kind in "fiub":
+            if is_one_hot(values):
+                seen.hot[name] = values
+            elif values.dtype.kind == "f":
+                seen.wide.append((name, values))
+        elif values.ndim == 1 and shape[0] < rows and values.dtype.kind in "US":
+            seen.names[name] = tuple(map(str, values.tolist()))
         elif values.ndim == 1:
+            if match and values.dtype.kind in "fiu":
+                numbered.setdefault(match[1], []).append((int(match[2]), name))
             words = values.dtype.kind in "USb"
             kind = seen.whole if words or (values == np.round(values)).all() else seen.single
             kind[name] = values
     for stem, columns in numbered.items():
-        columns.sort()
-        if [number for number, _ in columns] == list(range(len(columns))) and len(columns) > 1:
-            own = tuple(name for _, name in columns)
-            pattern = f"{stem}*"
-            alone = stem and all(name in own for name in names if fnmatchcase(name, pattern))
-            stacked = np.stack([seen.single.pop(name) for name in own], axis=1)
-            seen.wide.append((pattern if alone else own, stacked))
+        _together(seen, stem, sorted(columns), names)
     return seen
 
 
-def _candidates(seen: _Seen) -> Iterator[ReadFields]:
-    """Yield each way in which the fields could be read."""
-    if len(seen.wide) == 1:
-        scores, values = seen.wide[0]
-        labels = _labels(seen, values.shape[1])
-        if labels is not None:
-            are = _kind_of_rows(values)
-            yield _said({"scores": scores, "are": are, "labels": labels})
-    if seen.wide or len(seen.single) != 1:
+def _together(seen: Seen, stem: str, columns: list[tuple[int, str]], names: Sequence[str]) -> None:
+    """Make columns that are numbered from 0 or 1 without gaps one field."""
+    first, count = columns[0][0], len(columns)
+    if first > 1 or count < 2 or [n for n, _ in columns] != list(range(first, first + count)):
         return
-    (scores, values), names = next(iter(seen.single.items())), seen.whole
+    own = tuple(name for _, name in columns)
+    kinds = [seen.single if name in seen.single else seen.whole for name in own]
+    stacked = np.stack([kind[name] for kind, name in zip(kinds, own, strict=True)], axis=1)
+    hot = is_one_hot(stacked)
+    whole = all(kind is seen.whole for kind in kinds)
+    if not hot and whole and kind_of_rows(stacked) not in ("probs", "percent"):
+        return
+    for kind, name in zip(kinds, own, strict=True):
+        kind.pop(name)
+    pattern = f"{stem}*"
+    alone = stem and first == 0 and all(n in own for n in names if fnmatchcase(n, pattern))
+    if hot:
+        seen.hot[stem.removesuffix("_")] = stacked
+    else:
+        seen.wide.append((pattern if alone else own, stacked))
+
+
+def is_one_hot(values: NDArray[Any]) -> bool:
+    """Return whether rows hold a single 1 and are 0 elsewhere."""
+    return bool(np.isin(values, (0, 1)).all() and (values.sum(axis=1) == 1).all())
+
+
+def _candidates(seen: Seen) -> Iterator[ReadFields]:
+    """Yield each way in which the fields could be read."""
+    yield from _named_after_classes(seen)
+    wide = _scores(seen)
+    if wide is not None:
+        scores, values = wide
+        are = kind_of_rows(values)
+        if are is not None:
+            for labels in _labels(seen, values.shape[1]):
+                yield _said({"scores": scores, "are": are, **labels})
+    if seen.wide:
+        return
+    likely = {name: v for name, v in seen.single.items() if not re.search(r"time|loss", name)}
+    if len(likely) == 1:
+        yield from _one_score(seen, *next(iter(likely.items())))
+
+
+def _scores(seen: Seen) -> tuple[str | tuple[str, ...], NDArray[Any]] | None:
+    """Return the one field that can hold the scores of several classes."""
+    if len(seen.wide) == 1:
+        return seen.wide[0]
+    shares = [each for each in seen.wide if kind_of_rows(each[1]) in ("probs", "percent")]
+    named = [e for e in seen.wide if isinstance(e[0], str) and SCORES.fullmatch(e[0].lower())]
+    for found in (shares, named):
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+def _one_score(seen: Seen, scores: str, values: NDArray[Any]) -> Iterator[ReadFields]:
+    """Yield the ways in which one number a row is a confidence, or the score of an event."""
+    names = seen.whole
     share = values.min() >= 0 and values.max() <= 100
     percent: ScoresAre | None = "percent" if values.max() > 1 else None
     right = [name for name in names if RIGHT.fullmatch(name.lower()) and _binary(names[name])]
     said = [name for name in names if SAID.fullmatch(name.lower()) or name in PREDICTED]
-    true = [name for name in names if TRUE.fullmatch(name.lower()) and name not in said]
+    true = [n for n in names if TRUE.fullmatch(n.lower()) or n == LABELS[-1]]
+    true = [name for name in true if name not in said]
+    if not said and len(true) == 2 and LABELS[1] in true and names[true[0]].dtype.kind in "US":
+        # As pipelines write them: the label that was predicted.
+        said = [LABELS[1]]
+        true = [name for name in true if name != LABELS[1]]
     if share and len(right) == 1:
         yield _said({"scores": scores, "are": percent or "confidence", "correct": right[0]})
     elif share and len(said) == len(true) == 1:
         top: ScoresAre = percent or "confidence"
-        yield _said({"scores": scores, "are": top, "predicted": said[0], "labels": true[0]})
+        yield {"scores": scores, "are": top, "predicted": said[0], "labels": true[0]}
     elif not said:
-        events = [name for name in names if _binary(names[name])]
+        one: ScoresAre = (percent or "prob") if share else "logit"
+        two = {name: values for name, values in names.items() if len(np.unique(values)) == 2}
+        events = [n for n in two if n in LABELS] or [n for n in two if TRUE.fullmatch(n.lower())]
+        events = events or list(two)
         if len(events) == 1:
-            one: ScoresAre = (percent or "prob") if share else "logit"
-            yield _said({"scores": scores, "are": one, "labels": events[0]})
+            found: ReadFields = {"scores": scores, "are": one, "labels": events[0]}
+            if not _binary(two[events[0]]) and set(np.unique(two[events[0]])) != {-1, 1}:
+                found["positive"] = _likelier(values, two[events[0]])
+            yield _said(found)
+
+
+def _likelier(scores: NDArray[Any], labels: NDArray[Any]) -> str:
+    """Return the label of which scores are higher."""
+    found = np.unique(labels).tolist()
+    return str(max(found, key=lambda label: float(scores[labels == label].mean())))
 
 
 def _said(options: ReadFields) -> ReadFields:
@@ -140,29 +239,68 @@ def _said(options: ReadFields) -> ReadFields:
     return options
 
 
-def _labels(seen: _Seen, classes: int) -> str | None:
-    """Return the one field that can hold the true classes of so many columns."""
-    fit = [
-        name
-        for name, values in seen.whole.items()
-        if values.dtype.kind not in "USb" and values.min() >= 0 and values.max() < classes
-    ]
-    named = [name for name in fit if TRUE.fullmatch(name.lower())]
-    usual = [name for name in fit if name in LABELS]
-    found: Sequence[str] = usual or named or [n for n in fit if not SAID.fullmatch(n.lower())]
-    return found[0] if len(found) == 1 else None
+def _labels(seen: Seen, classes: int) -> list[ReadFields]:
+    """Return the ways in which the one field that can hold them says the true classes."""
+
+    def of(names: Sequence[str]) -> list[str]:
+        usual = [name for name in names if name in LABELS]
+        named = [name for name in names if TRUE.fullmatch(name.lower())]
+        return usual or named or [name for name in names if not SAID.fullmatch(name.lower())]
+
+    ways: list[tuple[list[str], ReadFields]] = []
+    numbers = {n: v for n, v in seen.whole.items() if v.dtype.kind not in "US"}
+    for first in (0, 1):
+        fit = [n for n, v in numbers.items() if v.min() >= first and v.max() - first < classes]
+        if first:
+            fit = [n for n in fit if numbers[n].max() == classes]
+        ways.append((of(fit), {"labels_from": first} if first else {}))
+    signs = [n for n, v in numbers.items() if classes == 2 and v.min() == -1]
+    ways.append((of(signs), {}))
+    ways.append((of([n for n, v in seen.hot.items() if v.shape[1] == classes]), {}))
+    for names in {names for names in seen.names.values() if len(names) == classes}:
+        worded = {n: v for n, v in seen.whole.items() if v.dtype.kind in "US"}
+        own = of([n for n, v in worded.items() if set(map(str, v.tolist())) <= set(names)])
+        ways.append((own, {"classes": names}))
+    found: list[ReadFields] = []
+    for labels, more in ways:
+        if len(labels) == 1:
+            found.append({"labels": labels[0], **more})
+    usual = [each for each in found if each.get("labels") in LABELS]
+    named = [each for each in found if TRUE.fullmatch(str(each.get("labels")).lower())]
+    return usual or named or found
 
 
-def _kind_of_rows(values: NDArray[Any]) -> ScoresAre:
-    """Return what rows of scores look like."""
-    sums = values.sum(axis=1)
-    if values.min() >= 0 and (np.abs(sums - 1) <= TOLERANCE).all():
-        return "probs"
-    if values.min() >= 0 and (np.abs(sums - 100) <= 100 * TOLERANCE).all():
-        return "percent"
-    with np.errstate(over="ignore"):
-        totals = np.exp(values.astype(np.float64)).sum(axis=1)
-    return "log-probs" if (np.abs(totals - 1) <= TOLERANCE).all() else "logits"
+def _named_after_classes(seen: Seen) -> Iterator[ReadFields]:
+    """Yield columns that bear the names which labels are."""
+    share = list(seen.single)
+    if len(share) < 2 or seen.wide:
+        return
+    are = kind_of_rows(np.stack([seen.single[name] for name in share], axis=1))
+    if are not in ("probs", "percent"):
+        return
+    for name, values in seen.whole.items():
+        if values.dtype.kind in "US" and set(map(str, values.tolist())) <= set(share):
+            yield _said({"classes": tuple(share), "are": are, "labels": name})
+
+
+def kind_of_rows(values: NDArray[Any]) -> ScoresAre | None:
+    """Return what rows of scores look like; None for what can't be read."""
+    if not np.isfinite(values).all():
+        return "logits"
+    sums, shares = values.sum(axis=1), values.min() >= 0 and values.dtype.kind in "fiu"
+    for total, are in ((1, "probs"), (100, "percent")):
+        if shares and values.max() <= total and (np.abs(sums - total) <= 0.3 * total).all():
+            # Rounding moves each number by half a unit of its last decimal.
+            decimals = decimals_of(values.astype(np.float64))
+            rounding = 0.0 if decimals is None else values.shape[1] * 0.5 * 10.0**-decimals
+            if (np.abs(sums - total) <= max(TOLERANCE * total, rounding)).all():
+                return cast("ScoresAre", are)
+    for sign, are in ((1, "log-probs"), (-1, None)):
+        with np.errstate(over="ignore"):
+            totals = np.exp(sign * values.astype(np.float64)).sum(axis=1)
+        if (np.abs(totals - 1) <= TOLERANCE).all():
+            return cast("ScoresAre | None", are)
+    return "logits"
 
 
 def _binary(values: NDArray[Any]) -> bool:

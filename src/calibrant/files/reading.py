@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from os import fspath
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from calibrant.core.checks import check_shape, rows_from
 from calibrant.core.errors import (
     CalibrationWarning,
     LooksLikeProbabilitiesWarning,
+    MisreadWarning,
     NoCommonNamesWarning,
     PredictionsError,
     heard_warnings,
@@ -32,9 +34,10 @@ from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.proposing import propose
+from calibrant.files.proposing import command, proposals
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, FileKind, choose
 from calibrant.predictions.binary import check_one_score
+from calibrant.predictions.plausibility import Finding, Look
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.rows import softmax
 from calibrant.predictions.slices import LabelledSlice
@@ -43,11 +46,26 @@ from calibrant.predictions.slices import LabelledSlice
 LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
 # Probabilities are written with few digits.
 SAME_PROBABILITY = 0.02
-# Rows that are looked at before all others.
-FIRST_ROWS = 4096
+# Rows that are looked at before all others, and that a proposed command is tried on.
+FIRST_ROWS, ROWS_TRIED = 4096, 100_000
+# What stands before a proposed command.
+PROPOSED = "; to read it so: "
 # Roles that hold an entry for each row, of those that make predictions.
 OF_ROWS = ("scores", "labels", "predicted", "correct", "features", "weight")
 OF_THE_NETWORK = (*HEAD, REFERENCE, "names")
+
+
+class MisreadError(PredictionsError):
+    """Rows can hardly be what they would be taken for.
+
+    Args:
+        message: what was seen.
+        fix: options that read them otherwise.
+    """
+
+    def __init__(self, message: str, fix: ReadOptions | None = None) -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 class PredictionFile:
@@ -165,13 +183,51 @@ class PredictionFile:
         with self._exactly(), readable(self.file.noun, self.where):
             columns = self.file.everything(fields, self._words)
             network = self._network(OF_THE_NETWORK)
-            rows = self._assembler.build(columns, network=network)
+            with heard_warnings() as heard:
+                rows = self._assembler.build(columns, network=network)
         cluster = array_of(self.map, "cluster", columns)
         if cluster is not None:
             rows = rows.with_clusters(cluster, self.map.fields["cluster"][0])
+        look = Look(rows.n)
+        look.add(rows)
+        self._judge(look.findings())
+        for warning in heard:
+            warn_caller(cast(CalibrationWarning, warning))
         others = len(self.options.beside)
         source = f"{self.where} and {counted(others, 'other file')}" if others else rows.source
-        return replace(rows, origin=self.file.origin, source=source)
+        return replace(
+            rows, looked_at=True, origin=self.file.origin, source=source
+        )
+
+    def _otherwise(self, fix: Mapping[str, Any]) -> ReadOptions:
+        """Return options that read the same fields otherwise."""
+        if "are" not in fix or self.options.scores is not None:
+            return self.options.but(**fix)
+        names = self.map.fields["scores"]
+        stem = names[0].removesuffix("0")
+        run = tuple(f"{stem}{number}" for number in range(len(names))) == names
+        alone = run and all(n in names for n in self.file.names() if n.startswith(stem))
+        scores = f"{stem}*" if alone and len(names) > 1 else names
+        return self.options.but(**{"scores": scores[0] if len(names) == 1 else scores, **fix})
+
+    def _judge(self, findings: Sequence[Finding]) -> None:
+        """Warn of what rows look like that they weren't said to be.
+
+        Raises:
+            PredictionsError: they can hardly be what they would be taken for.
+        """
+        for finding in findings:
+            said = finding.keep and all(
+                getattr(self.options, name) == value for name, value in finding.keep.items()
+            )
+            if finding.certain and not said:
+                keep = command(self.where, self._otherwise(finding.keep))
+                raise MisreadError(
+                    f"{self.where}: {finding.sentence}; if they are what they are called: {keep}",
+                    self._otherwise(finding.fix) if finding.fix else None,
+                )
+            if not said:
+                warn_caller(MisreadWarning(f"{self.where}: {finding.sentence}"))
 
     def batches(
         self,
@@ -204,8 +260,17 @@ class PredictionFile:
         spans = list(spans)
         read = self.file.read(list(dict.fromkeys(fields)), spans, words)
         said: list[CalibrationWarning] | None = None
+        told = set[str]()
+        # Rows that aren't read again were looked at before.
+        whole = not checked and all(a.stop == b.start for a, b in pairwise([slice(0, 0), *spans]))
+        look = Look(spans[-1].stop) if whole and spans else None
         for span in spans:
-            with self._exactly(), readable(self.file.noun, self.where), heard_warnings() as heard:
+            with (
+                self.proposing(),
+                self._exactly(),
+                readable(self.file.noun, self.where),
+                heard_warnings() as heard,
+            ):
                 columns = next(read)
                 with rows_from(span.start):
                     rows = self._part(columns, network, checked=checked)
@@ -215,8 +280,14 @@ class PredictionFile:
             said = looks if said is None else [w for w in said if type(w) in here]
             for warning in heard:
                 if isinstance(warning, CalibrationWarning) and warning not in looks:
-                    warn_caller(warning)
-            yield rows, None if column is None else columns[column]
+                    if str(warning) not in told:
+                        warn_caller(warning)
+                    told.add(str(warning))
+            if look is not None:
+                look.add(rows)
+            yield replace(rows, looked_at=True), None if column is None else columns[column]
+        with self.proposing():
+            self._judge([] if look is None else look.findings())
         for warning in said or ():
             warn_caller(warning)
 
@@ -258,7 +329,12 @@ class PredictionFile:
         except ValueError as error:
             with readable(self.file.noun, self.where):
                 fault = self.file.bad_cell(
-                    rules_of(self.map, self._words, self._assembler.tolerance)
+                    rules_of(
+                        self.map,
+                        self._words,
+                        self._assembler.tolerance,
+                        self.options.labels_from or 0,
+                    )
                 )
             if fault is None:
                 if not isinstance(error, PredictionsError):
@@ -267,6 +343,14 @@ class PredictionFile:
                     raise
                 raise PredictionsError(f"{self.where}: {error}") from error
             raise PredictionsError(f"{self.where}: {fault}") from error
+
+    @contextmanager
+    def proposing(self) -> Generator[None]:
+        """Let a refusal end with the command that reads the file, where there is one."""
+        try:
+            yield
+        except PredictionsError as error:
+            raise with_proposal(error, self.where, self.options) from error
 
 
 def read_predictions(
@@ -298,8 +382,11 @@ def read_predictions(
     """
     options = (options or ReadOptions()).but(**fields)
     where = fspath(path)
-    check_place(where, options)
-    with opened(where, options) as file:
+    try:
+        check_place(where, options)
+    except PredictionsError as error:
+        raise with_proposal(error, where, options) from error
+    with opened(where, options) as file, file.proposing():
         rows = file.whole()
     return rows if name is None else replace(rows, source=name)
 
@@ -331,10 +418,49 @@ def opened(where: str, options: ReadOptions) -> PredictionFile:
     try:
         return PredictionFile(where, options)
     except PredictionsError as error:
-        line = propose(where, options)
-        if line is None:
-            raise
-        raise PredictionsError(f"{error}; to read it so: {line}") from error
+        raise with_proposal(error, where, options) from error
+
+
+def with_proposal(error: PredictionsError, where: str, options: ReadOptions) -> PredictionsError:
+    """Return a refusal that ends with the command that reads the file, where just one does."""
+    if PROPOSED in str(error):
+        return error
+    line = propose(where, options, error)
+    return error if line is None else PredictionsError(f"{error}{PROPOSED}{line}")
+
+
+def propose(where: str, options: ReadOptions, error: PredictionsError | None = None) -> str | None:
+    """Return a command that reads a file which can't be read, or None where that leaves doubts.
+
+    Args:
+        where: the file.
+        options: those that don't read it.
+        error: why not, where that is known.
+    """
+    if isinstance(error, MisreadError):
+        ways = [] if error.fix is None else [[error.fix]]
+    else:
+        ways = list(proposals(where, options))
+    for tried in ways:
+        found = [each for each in tried if each != options and _reads(where, each)]
+        if found:
+            return command(where, found[0]) if len(found) == 1 else None
+    return None
+
+
+def _reads(where: str, options: ReadOptions) -> bool:
+    """Return whether a file is read by some options, as far as its first rows tell."""
+    try:
+        with heard_warnings(), PredictionFile(where, options) as file:
+            if file.rows <= ROWS_TRIED or file.map.grid:
+                file.whole()
+            else:
+                for _ in file.batches([slice(0, ROWS_TRIED)]):
+                    pass
+    # Whatever is wrong with the file was said before.
+    except Exception:
+        return False
+    return True
 
 
 def check_place(where: str, options: ReadOptions) -> None:

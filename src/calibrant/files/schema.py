@@ -150,12 +150,19 @@ class _Choice:
         told = (self.options.scores, *((self.options.labels, self.options.weight) * self.many))
         stems = [name for name in told if isinstance(name, str)]
         keys |= {stem: stem for stem in stems if stem not in keys and stem not in self.header}
+        if {*LABELS, "label"}.isdisjoint(self.header):
+            keys.setdefault("label", "labels")  # one-hot columns
         pattern = re.compile(rf"({'|'.join(map(re.escape, keys))})_(.+)", flags=re.S)
         for name in self.header:
             match = pattern.fullmatch(name) if self.file.tabular else None
             if match and re.fullmatch(r"[0-9]{1,99}", match[2]):
                 self.numbered.setdefault(keys[match[1]], []).append((int(match[2]), name))
-            elif match and name not in lists and match[1] != "feature" and not match[2].isdigit():
+            elif (
+                match
+                and name not in lists
+                and (match[1] not in ("feature", "label") or self.many)
+                and not match[2].isdigit()
+            ):
                 self.called.setdefault(keys[match[1]], []).append((match[2], name))
             elif self.file.tabular and name in (*STEMS, *OF_THE_NETWORK) and name not in lists:
                 continue  # in a table these aren't arrays

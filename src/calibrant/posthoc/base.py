@@ -59,6 +59,7 @@ from calibrant.posthoc.needs import (
 )
 from calibrant.posthoc.state import Estimator, FittedKind, save
 from calibrant.predictions.names import are_words, numbered
+from calibrant.predictions.plausibility import looked_at
 from calibrant.predictions.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Calibrator(Estimator):
         """
         more: dict[str, Any] = {"sample_weight": sample_weight, "clusters": clusters}
         more |= {"features": features, "head": head, "reference": reference}
-        self.fit_predictions(rows_of(scores, labels, kind, **more))
+        self.fit_predictions(looked_at(rows_of(scores, labels, kind, **more)))
         self.called_ = self.class_names_ if are_words(labels) else None
         return self
 

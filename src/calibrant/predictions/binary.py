@@ -20,6 +20,7 @@ from calibrant.core.errors import (
     PredictionsError,
     warn_caller,
 )
+from calibrant.predictions.names import of_signs
 
 BinaryKind = Literal["prob", "logit"]
 BINARY_KINDS: tuple[BinaryKind, ...] = ("prob", "logit")
@@ -209,6 +210,11 @@ def _word(label: Any) -> str:
 
 
 def _zeros_and_ones(values: NDArray[Any], source: str) -> IntArray:
+    if values.dtype.kind in "US":
+        words = np.char.lower(values.astype(str))
+        if np.isin(words, ("true", "false")).all():
+            return (words == "true").astype(np.int64)
+    values = of_signs(values, source)
     if values.dtype.kind in "US" or values.dtype.kind == "O":
         some = sorted({_word(value) for value in values.tolist()})
         listed = ", ".join(map(repr, some[:LISTED])) + (", ..." if len(some) > LISTED else "")

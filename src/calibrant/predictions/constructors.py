@@ -49,7 +49,13 @@ from calibrant.predictions.grids import (
     spread_over,
 )
 from calibrant.predictions.last_layer import Head, as_head, check_head, check_head_makes
-from calibrant.predictions.names import check_names, names_of_columns, numbered, numbered_pair
+from calibrant.predictions.names import (
+    as_class_numbers,
+    check_names,
+    names_of_columns,
+    numbered,
+    numbered_pair,
+)
 from calibrant.predictions.origin import Origin
 
 ScoreKind = Literal["logits", "probs", "toplabel", "score"]
@@ -85,6 +91,7 @@ class RowTable:
     label_index: IntArray | None = None
     label_names: tuple[str, ...] | None = None
     origin: Origin | None = None
+    looked_at: bool = False
 
     @property
     def n(self) -> int:
@@ -177,7 +184,8 @@ class RowTable:
         names = None if class_names is None else check_names(class_names, n_classes, source)
         truth = None
         if labels is not None:
-            truth = check_labels(numbered(labels, names, source), rows, n_classes, source)
+            labels = as_class_numbers(numbered(labels, names, source), rows, n_classes, source)
+            truth = check_labels(labels, rows, n_classes, source)
         if truth is not None and self.kind == "logits":
             check_unmasked(self.scores, truth, source)
         if features is not None:

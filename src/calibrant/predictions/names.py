@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from calibrant.core.arrays import Array, as_array, column_names, is_table, to_numpy
 from calibrant.core.checks import row_number
-from calibrant.core.errors import NoCommonNamesWarning, PredictionsError, warn_caller
+from calibrant.core.errors import (
+    LabelFormWarning,
+    NoCommonNamesWarning,
+    PredictionsError,
+    warn_caller,
+)
 
 ClassNames = tuple[str, ...]
 # What a column of scores may be called beside the class, as in "logit_3" and "prob_cat".
@@ -99,6 +104,37 @@ def numbered(labels: Array, names: ClassNames | None, source: str, key: str = "l
             f"the classes {listed(names)}"
         )
     return np.array([known[name] for name in found.tolist()], dtype=np.int64)[place]
+
+
+def as_class_numbers(labels: Array, rows: int, n_classes: int, source: str) -> Array:
+    """Return labels as numbers of classes where their form leaves no doubt which these are.
+
+    One-hot rows become the places of their ones, and of two classes truth values and -1 and 1
+    become 0 and 1; anything else comes back as it is.
+    """
+    values = to_numpy(as_array(labels))
+    kind = getattr(values, "dtype", np.dtype(object)).kind
+    if n_classes == 2 and kind == "b" and values.ndim == 1:
+        return values.astype(np.int64)
+    if n_classes == 2 and values.ndim == 1:
+        return of_signs(values, source)
+    if kind not in "biuf" or values.shape != (rows, n_classes):
+        return labels
+    if not np.isin(values, (0, 1)).all() or (values.sum(axis=1) != 1).any():
+        return labels
+    said = "labels are one-hot rows, which were read as the places of their ones"
+    warn_caller(LabelFormWarning(f"{source}: {said}"))
+    return values.argmax(axis=1)
+
+
+def of_signs(labels: NDArray[Any], source: str) -> NDArray[Any]:
+    """Return labels -1 and 1 as 0 and 1, and others as they are."""
+    if labels.dtype.kind not in "if" or not len(labels) or labels.min() != -1:
+        return labels
+    if not np.isin(labels, (-1, 1)).all():
+        return labels
+    warn_caller(LabelFormWarning(f"{source}: labels are -1 and 1, which were read as 0 and 1"))
+    return (labels > 0).astype(np.int64)
 
 
 def numbered_pair(

@@ -62,6 +62,7 @@ class Predictions(RowTable):
         label_index: (N,) of many labels a row, which of them each row is about.
         label_names: what these labels are called.
         origin: of the log of a tool what is known beside its rows, or None.
+        looked_at: whether it was checked that rows look like what they are taken for.
 
     Examples:
         >>> import calibrant as cb

@@ -24,7 +24,7 @@ from calibrant.files.formats.base import (
     RowWriter,
 )
 from calibrant.files.formats.tables import split
-from calibrant.files.gate import readable
+from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable
 from calibrant.files.opening import extension_of, open_binary
 
 SEPARATORS = (",", ";", "\t")
@@ -265,6 +265,7 @@ class JsonLinesReader(TextReader):
     """
 
     noun = "the JSON lines"
+    _entries: list[str] | None = None
 
     def open(self) -> None:
         """Read the first row."""
@@ -276,8 +277,18 @@ class JsonLinesReader(TextReader):
         self._keys = self._first.keys()
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the lines that aren't blank, numbered."""
+        """Yield the lines that aren't blank, numbered; of one JSON array its entries."""
+        if self._entries is None:
+            start = self.text().read(SHOWN_CHARACTERS).lstrip()
+            self._entries = self._array() if start.startswith("[") else []
+        if self._entries:
+            return iter(enumerate(self._entries, start=1))
         return ((i, line) for i, line in enumerate(self.text(), start=1) if line.strip())
+
+    def _array(self) -> list[str]:
+        """Return the entries of a file that is one JSON array, as lines."""
+        rows: Any = load_json(self.text().read(MOST_DOCUMENT_BYTES + 1), self.where)
+        return [json.dumps(row) for row in cast(list[Any], rows)]
 
     def names(self) -> Sequence[str]:
         """Return the keys, those of objects within a row behind their own."""

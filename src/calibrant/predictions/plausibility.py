@@ -1,0 +1,591 @@
+"""A look at predictions before they are measured: are they what they are taken for?
+
+Each check asks whether rows are what no model makes and a misread file does: labels that are right
+once 1 is subtracted, a column that is the largest of the others, rows that are there twice. What
+chance or a bad model may explain is no finding: a model that says the same of all rows, or that is
+wrong more often than it thinks, stays unaccused.
+
+It sees `ROWS` rows, spread evenly over all, and of those that occur twice some that are chosen by
+their own bits, so that copies are chosen together. Rows may come in parts; what is found doesn't
+depend on how they are dealt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray, IntArray, namespace, to_numpy
+from calibrant.core.errors import MisreadWarning, warn_caller
+from calibrant.core.exact import mixed
+from calibrant.predictions.constructors import RowTable
+from calibrant.predictions.rows import softmax
+
+Rows = TypeVar("Rows", bound=RowTable)
+
+# Rows that are looked at, and numbers of them; rows of which copies are counted.
+ROWS, NUMBERS, COPIES = 4096, 1 << 20, 1 << 14
+# Chance does as much less than once in a million files; in standard deviations, and as odds.
+SURE, SURE_ODDS = 5.0, 1e-6
+# Chance alone is within so many standard deviations of its mean.
+USUAL = 3.0
+# Fewer rows say nothing about all of them.
+FEW = 20
+# A confidence so much above chance is far above it.
+FAR = 0.2
+# What the constructors warn of themselves.
+PROBABILITIES = "probabilities"
+# A smaller share of copies changes nothing.
+COPIED = 0.005
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What rows look like that they aren't taken for.
+
+    Attributes:
+        what: a word for it.
+        sentence: what was seen, and what it may mean.
+        fix: options, as `ReadOptions` names them, that read the rows otherwise.
+        keep: options that say that they are what they are taken for.
+        certain: whether they can hardly be what they are taken for.
+    """
+
+    what: str
+    sentence: str
+    fix: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    keep: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    certain: bool = False
+
+
+class Look:
+    """A look at rows that come in parts, in their order.
+
+    Args:
+        n: how many there are in all.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n, self.at = n, 0
+        self._places: IntArray | None = None
+        self._parts: list[RowTable] = []
+        self._first: list[FloatArray] = []
+        self._bits: list[NDArray[np.uint64]] = []
+
+    def add(self, rows: RowTable) -> None:
+        """Take up some rows, those that follow the last ones."""
+        if self._places is None:
+            wide = 1 if rows.kind == "toplabel" else int(rows.scores.shape[1])
+            seen = min(self.n, max(256, min(ROWS, NUMBERS // wide)))
+            self._places = np.arange(seen) * self.n // seen
+        low, high = np.searchsorted(self._places, [self.at, self.at + rows.n])
+        if low < high:
+            self._parts.append(_some(rows, self._places[low:high] - self.at))
+        if rows.binary and self.at < ROWS:
+            self._first.append(to_numpy(rows.scores[: ROWS - self.at, 1]))
+        if rows.kind != "toplabel" and not rows.binary and rows.grid is None:
+            self._bits.append(_digests(rows, 1 + self.n // COPIES))
+        self.at += rows.n
+
+    def findings(self) -> list[Finding]:
+        """Return what was found; nothing of rows that nobody gave."""
+        if not self._parts:
+            return []
+        seen = _Seen(self._parts)
+        found = [*seen.of_scores()]
+        if self._first:
+            found += _long_table(np.concatenate(self._first), seen)
+        # What is no score says nothing about labels.
+        if not any(finding.certain for finding in found):
+            found += seen.of_labels()
+            found += _copies(self._bits, seen)
+        return found
+
+
+def look(rows: RowTable) -> list[Finding]:
+    """Return what is found of rows in memory."""
+    whole = Look(rows.n)
+    whole.add(rows)
+    return whole.findings()
+
+
+def looked_at(rows: Rows) -> Rows:
+    """Return rows that were looked at, here or before; what is found is warned of.
+
+    Silence it by ``warnings.simplefilter("ignore", cb.MisreadWarning)``.
+    """
+    if rows.looked_at:
+        return rows
+    for finding in look(rows):
+        if finding.what != PROBABILITIES:
+            warn_caller(MisreadWarning(f"{rows.source}: {finding.sentence}"))
+    return replace(rows, looked_at=True)
+
+
+def _some(rows: RowTable, index: IntArray) -> RowTable:
+    """Return rows of an index with what is looked at of them, as NumPy's."""
+    xp = namespace(rows.scores)
+    whole = len(index) == rows.n
+    scores = rows.scores if whole else xp.take(rows.scores, xp.asarray(index), axis=0)
+    return replace(
+        rows,
+        scores=to_numpy(scores).astype(np.float64, copy=False),
+        known_labels=None if rows.known_labels is None else rows.known_labels[index],
+        predicted=None if rows.predicted is None else rows.predicted[index],
+        label_index=None if rows.label_index is None else rows.label_index[index],
+        features=None,
+        head=None,
+        reference=None,
+        weights=None,
+        clusters=None,
+        grid=None,
+    )
+
+
+class _Seen:
+    """The rows that were chosen: scores, labels, and what follows from them."""
+
+    def __init__(self, parts: list[RowTable]) -> None:
+        first = parts[0]
+        self.kind, self.binary, self.many = first.kind, first.binary, first.label_index is not None
+        self.scores: FloatArray = np.concatenate([part.scores for part in parts])
+        labels = [part.known_labels for part in parts if part.known_labels is not None]
+        self.labels = np.concatenate(labels) if labels else None
+        self.n = len(self.scores)
+        if self.kind == "toplabel":
+            self.confidence = self.scores
+            self.said: IntArray = np.concatenate([to_numpy(part.predicted) for part in parts])
+        else:
+            self.probs = softmax(self.scores) if self.kind == "logits" else self.scores
+            self.confidence, self.said = self.probs.max(axis=1), self.scores.argmax(axis=1)
+
+    def of_scores(self) -> Iterator[Finding]:
+        """Yield what scores say by themselves."""
+        if self.kind == "toplabel":
+            return
+        if self.binary:
+            odds = self.scores[:, 1]
+            inside = self.kind == "logits" and 0 <= odds.min() < odds.max() <= 1
+            if inside and self.n >= FEW and not np.isin(odds, (0, 1)).all():
+                yield Finding(
+                    PROBABILITIES,
+                    "every 'logit' lies in [0, 1], as probabilities do",
+                    {"are": "prob"},
+                    {"are": "logit"},
+                    certain=True,
+                )
+            return
+        if self.kind == "logits" and self.n > 1:
+            yield from _units(self.scores)
+        if self.n < FEW:
+            return
+        if self.kind == "logits":
+            yield from _derived_column(self.scores)
+        yield from _padding(self.scores)
+
+    def of_labels(self) -> Iterator[Finding]:
+        """Yield what scores and labels say together."""
+        if self.labels is None or self.many or self.n < FEW:
+            return
+        if self.binary:
+            yield from _of_event(self.probs[:, 1], self.labels)
+        elif self.kind == "toplabel" and np.ptp(self.said) == 0:
+            yield from _turned_round(self.confidence, self.said == self.labels)
+        elif self.kind != "toplabel" and (self.scores[:, 1:] <= self.scores[:, :-1]).all():
+            yield from _sorted(self.confidence, self.said == self.labels, self.kind)
+        else:
+            yield from _agreement(self.said, self.labels, self.confidence)
+
+
+# --- what scores say by themselves
+
+
+def decimals_of(scores: FloatArray, least: int = 0) -> int | None:
+    """Return how many decimals all numbers have, at least so many; None for more than six."""
+    for decimals in range(least, 7):
+        scaled = scores * 10.0**decimals
+        close = max(1e-6, 4 * 10.0**decimals * float(np.finfo(scores.dtype).eps))
+        if np.abs(scaled - np.rint(scaled)).max() <= close:
+            return decimals
+    return None
+
+
+def _units(logits: FloatArray) -> Iterator[Finding]:
+    """Yield what rows are in truth that sum to 1, or to 100, or whose exponentials do."""
+    keep = {"are": "logits"}
+    if not np.isfinite(logits).all():
+        return
+    low, high = logits.min(), logits.max()
+    if low >= 0 and low < high and high <= 100:
+        decimals = decimals_of(logits)
+        slack = 1e-4 if decimals is None else 0.5001 * logits.shape[1] * 10.0**-decimals
+        for total, are, word in ((1, "probs", "probabilities"), (100, "percent", "percent")):
+            # Rows of a single 1 may be logits of a rule; no row of rounded numbers is as such.
+            whole = total == 1 and bool(np.isin(logits, (0, 1)).all())
+            slack = min(max(slack, 1e-4 * total), 0.1 * total)
+            if high <= total and not whole and (np.abs(logits.sum(axis=1) - total) <= slack).all():
+                yield Finding(
+                    PROBABILITIES if total == 1 and decimals is None else "units",
+                    f"every row of 'logits' lies in [0, {total}] and sums to {total}, as {word} do",
+                    {"are": are},
+                    keep,
+                    certain=True,
+                )
+                return
+    if low >= 0:
+        totals = np.exp(-logits).sum(axis=1)
+        if (np.abs(totals - 1) <= 1e-3).all():
+            yield Finding(
+                "units",
+                "the exponentials of every row of 'logits' sum to 1 once their signs are changed, "
+                "so that they are negative log-probabilities; write them with the other sign",
+                {},
+                keep,
+                certain=True,
+            )
+
+
+def _derived_column(logits: FloatArray) -> Iterator[Finding]:
+    """Yield a column that is no class: the largest, the sum or the place of the others, a count."""
+    n, width = logits.shape
+    if width < 3 or not np.isfinite(logits).all():
+        return
+    ranked = np.partition(logits, width - 2, axis=1)
+    best = ranked[:, -1:]
+    is_best = (logits == best).all(axis=0) & (ranked[:, -2:-1] == best).all()
+    total = logits.sum(axis=1, keepdims=True)
+    is_sum = (np.abs(2 * logits - total) <= 1e-5 * np.abs(logits).sum(axis=1)[:, None]).all(axis=0)
+    is_sum &= np.ptp(logits, axis=0) > 0
+    named = [(is_best, "the largest of the others"), (is_sum, "the sum of the others")]
+    whole = np.flatnonzero((logits == np.rint(logits)).all(axis=0) & (np.ptp(logits, axis=0) > 0))
+    places, counts = np.zeros(width, dtype=bool), np.zeros(width, dtype=bool)
+    if len(whole) < width:
+        for column in whole:
+            values = logits[:, column]
+            rest = np.delete(logits, column, axis=1).argmax(axis=1)
+            off = values - rest
+            places[column] = off[0] in (0, 1) and bool((off == off[0]).all())
+            counts[column] = bool((np.diff(values) > 0).all())
+    named += [(places, "the number of the largest of the others"), (counts, "a number of rows")]
+    for found, what in named:
+        if found.any() and not found.all():
+            column = int(found.argmax())
+            yield Finding(
+                "derived column",
+                f"column {column} of the {width} of 'logits' is {what} in each of {n} rows, so that"
+                " it is no class; leave it out",
+                {},
+                {"are": "logits"},
+                certain=True,
+            )
+            return
+
+
+def _padding(scores: FloatArray) -> Iterator[Finding]:
+    """Yield rows at the end whose scores are all equal, as rows are that fill up a batch."""
+    if scores.shape[1] < 3:
+        return
+    equal = scores.max(axis=1) == scores.min(axis=1)
+    length = int((~equal[::-1]).argmax()) if not equal.all() else 0
+    if length >= 3 and length * 2 < len(scores):
+        yield Finding(
+            "padding",
+            "the last rows have the same score for every class, as rows have that only fill up a "
+            "batch; leave them out",
+        )
+
+
+def _long_table(chances: FloatArray, seen: _Seen) -> Iterator[Finding]:
+    """Yield rows that are the classes of one prediction, one below the other."""
+    if seen.kind != "probs" or seen.many or len(chances) < FEW:
+        return
+    running = np.cumsum(chances)
+    after = np.flatnonzero(np.abs(running[: len(chances) // 10] - 1) <= 1e-3)
+    if not len(after) or (width := int(after[0]) + 1) < 2:
+        return
+    whole = len(chances) // width * width
+    blocks = chances[:whole].reshape(-1, width)
+    if np.ptp(chances) > 1e-3 and (np.abs(blocks.sum(axis=1) - 1) <= 1e-3).all():
+        yield Finding(
+            "long table",
+            f"the probabilities of each {width} rows in turn sum to 1, so that they are those of "
+            f"{width} classes of one prediction; write a row for each prediction, with a column "
+            "for each class",
+            {},
+            {"are": "prob"},
+            certain=True,
+        )
+
+
+# --- what scores and labels say together
+
+
+def _chance(said: IntArray, labels: IntArray) -> tuple[float, float]:
+    """Return how many of (n,) labels agree with what was said of other rows: mean and deviation.
+
+    That of a random permutation of the labels (Hoeffding, 1951), so that a model which says the
+    same of all rows, or prefers a class, has just as many.
+    """
+    n = len(said)
+    classes = int(max(said.max(), labels.max())) + 1
+    v, u = (np.bincount(one, minlength=classes) / n for one in (said, labels))
+    both = float((u * v).sum())
+    spread = both - float((v * u * u).sum()) - float((u * v * v).sum()) + both * both
+    return n * both, n * math.sqrt(max(spread, 0.0) / max(n - 1, 1))
+
+
+def _better_by_chance(gained: int, lost: int) -> float:
+    """Return a bound of how probable it is that a fair coin falls as one-sidedly (Hoeffding)."""
+    both = gained + lost
+    return 1.0 if gained <= lost else math.exp(-((gained - lost) ** 2) / (2 * both))
+
+
+def _above(said: IntArray, labels: IntArray) -> float:
+    """Return by how many standard deviations more agree than by chance."""
+    mean, deviation = _chance(said, labels)
+    agree = int((said == labels).sum())
+    return (agree - mean) / deviation if deviation > 0 else 0.0
+
+
+def _agreement(said: IntArray, labels: IntArray, confidence: FloatArray) -> Iterator[Finding]:
+    """Yield labels from 1, of other rows or of other columns."""
+    n = len(said)
+    mean, deviation = _chance(said, labels)
+    right = said == labels
+    agree = int(right.sum())
+    if deviation == 0 or (agree - mean) / deviation >= USUAL:
+        return
+    shown = f"accuracy is {agree / n:.1%}, where chance gives {mean / n:.1%}"
+    tried: list[str] = []
+    for shift, word in ((1, "minus"), (-1, "plus")):
+        other = labels - shift
+        if other.min() < 0 or other.max() > max(said.max(), labels.max()):
+            continue
+        hit = said == other
+        tried.append(f"labels {word} 1 would give {hit.mean():.1%}")
+        sure = _better_by_chance(int((hit & ~right).sum()), int((right & ~hit).sum()))
+        if sure < SURE_ODDS and _above(said, other) > SURE:
+            first = "they count from 1" if shift == 1 else "class 0 of the scores has no label"
+            yield Finding(
+                "labels from",
+                f"{shown}, and {tried[-1]}: {first} (--labels-from {shift}; where they don't, "
+                "--labels-from 0)",
+                {"labels_from": shift},
+                {"labels_from": 0},
+                certain=True,
+            )
+            return
+    expected = float(confidence.sum())
+    half = mean + (expected - mean) / 2
+    below = (agree - mean) / deviation < -SURE
+    # As few as if confidence were worth less than half of what it says.
+    apart = expected - mean > FAR * n and _fewer(agree, half, n) < SURE_ODDS
+    if not below and not apart:
+        return
+    turned = _matched(said, labels)
+    if turned is not None:
+        tried.append(f"with the columns in another order it would be {turned:.1%}")
+    where = "below chance" if below else "no better than chance"
+    yield Finding(
+        "chance",
+        f"{shown}, and the mean confidence is {confidence.mean():.1%}: {where}. Labels may belong "
+        "to other rows, or columns to other classes" + "".join(f"; {one}" for one in tried),
+    )
+
+
+def _fewer(seen: int, expected: float, n: int) -> float:
+    """Return a bound of how probable it is that of n so few happen (Chernoff)."""
+    p, q = expected / n, seen / n
+    if q >= p:
+        return 1.0
+    apart = (q * math.log(q / p) if q > 0 else 0.0) + (1 - q) * math.log((1 - q) / (1 - p))
+    return math.exp(-n * apart) if p < 1 else 0.0
+
+
+def _matched(said: IntArray, labels: IntArray) -> float | None:
+    """Return the accuracy if each column were of the class that it mostly predicts; None if none.
+
+    The order is found from every other row and judged by those between.
+    """
+    classes = int(max(said.max(), labels.max())) + 1
+    if classes * classes > NUMBERS:
+        return None
+    counts = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(counts, (said[::2], labels[::2]), 1)
+    of = np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
+    used = of[of >= 0]
+    if len(set(used.tolist())) < len(used):
+        return None
+    hit, right = of[said[1::2]] == labels[1::2], said[1::2] == labels[1::2]
+    sure = _better_by_chance(int((hit & ~right).sum()), int((right & ~hit).sum()))
+    return float(hit.mean()) if sure < SURE_ODDS else None
+
+
+def _of_event(chances: FloatArray, labels: IntArray) -> Iterator[Finding]:
+    """Yield probabilities of the other class, and labels of other rows."""
+    n, share = len(labels), float(labels.mean())
+    off = chances - chances.mean()
+    squares = float((off * off).sum())
+    if not 0 < share < 1 or squares == 0:
+        return
+    seen = float((off * (labels - share)).sum())
+    deviation = math.sqrt(squares * share * (1 - share))
+    if seen < -SURE * deviation:
+        # As the other class's they say more than the share of the labels does.
+        log = np.log(np.clip(np.where(labels == 1, 1 - chances, chances), 1e-12, None)).mean()
+        base = share * math.log(share) + (1 - share) * math.log(1 - share)
+        yield Finding(
+            "other class",
+            f"the higher the probability, the rarer the label 1 (correlation "
+            f"{seen / deviation / math.sqrt(n):.2f}): the scores may be of the other class",
+            {"positive": "0"},
+            {"positive": "1"},
+            certain=bool(log > base),
+        )
+    elif (
+        abs(seen) < USUAL * deviation
+        and squares > n * (FAR * FAR / 2)
+        and squares / 2 - seen > SURE * deviation
+    ):
+        yield Finding(
+            "chance",
+            "labels don't depend on the probabilities, which spread by "
+            f"{math.sqrt(squares / n):.2f}: they may belong to other rows",
+        )
+
+
+def _sorted(confidence: FloatArray, right: NDArray[np.bool_], kind: str) -> Iterator[Finding]:
+    """Yield scores that descend in every row, though the first class is mostly wrong."""
+    n, agree = len(right), int(right.sum())
+    if confidence.mean() - agree / n > FAR and _fewer(agree, confidence.sum(), n) < SURE_ODDS:
+        yield Finding(
+            "sorted",
+            f"the scores of every row descend, and the first class is true of {agree / n:.1%}: "
+            "they are sorted, and their columns are no classes; write them in the order of the "
+            "classes",
+            {},
+            {"are": kind},
+            certain=True,
+        )
+
+
+def _turned_round(confidence: FloatArray, right: NDArray[np.bool_]) -> Iterator[Finding]:
+    """Yield outcomes that are rarer the surer a model was."""
+    off, share = confidence - confidence.mean(), float(right.mean())
+    deviation = math.sqrt(float((off * off).sum()) * share * (1 - share))
+    if deviation > 0 and float((off * (right - share)).sum()) < -SURE * deviation:
+        yield Finding(
+            "turned round",
+            "the surer the model, the more often it is wrong: what is right may be written as 0",
+        )
+
+
+# --- rows that occur more than once
+
+
+def _digests(rows: RowTable, one_in: int) -> NDArray[np.uint64]:
+    """Return 64 bits of each of about one in so many rows with its label, the same for copies."""
+    scores, xp = rows.scores, namespace(rows.scores)
+
+    def bits(column: int, index: Any) -> NDArray[np.uint64]:
+        values = scores[:, column] if index is None else scores[index, column]
+        return to_numpy(values).astype(np.float64).view(np.uint64)
+
+    first = bits(0, None)
+    chosen = np.arange(rows.n)
+    if one_in > 1:
+        chosen = np.flatnonzero(mixed(first, 0) % np.uint64(one_in) == 0)
+    index = xp.asarray(chosen) if one_in > 1 else slice(None)
+    labels = np.zeros(rows.n, np.int64) if rows.known_labels is None else rows.known_labels
+    found = mixed(first[chosen] ^ mixed(labels[chosen].astype(np.uint64), 1), 2)
+    width = int(scores.shape[1])
+    # Rows that agree in as many numbers agree in all.
+    for column in np.unique(np.linspace(1, width - 1, min(width - 1, 16)).astype(int)).tolist():
+        found = mixed(found ^ bits(column, index), column + 3)
+    return found
+
+
+def _copies(bits: list[NDArray[np.uint64]], seen: _Seen) -> Iterator[Finding]:
+    """Yield rows that occur more than once, where numbers are too long for chance."""
+    if not bits or seen.scores.shape[1] < 3 or seen.n < FEW:
+        return
+    every = np.concatenate(bits)
+    copies = len(every) - len(np.unique(every))
+    if copies < max(3, COPIED * len(every)):
+        return
+    # Rounded numbers, votes of a forest and sure rows repeat by nature.
+    if decimals_of(seen.scores[:256]) is not None or not _are_floats(seen):
+        return
+    yield Finding(
+        "copies",
+        f"{copies / len(every):.1%} of the rows are copies of others, with their label: intervals "
+        "are too narrow, and a split has rows on both sides; leave them out, or name what they are "
+        "copies of by clusters (--cluster)",
+    )
+
+
+def _are_floats(seen: _Seen) -> bool:
+    """Return whether scores are numbers that hardly repeat within a column, as networks' are.
+
+    Trees and neighbours have few of them, each many times; copies have all as often.
+    """
+    unsure = seen.confidence < 0.99
+    if unsure.sum() < FEW:
+        return False
+    rows = seen.scores[unsure]
+    distinct = len(np.unique(rows, axis=0))
+    column = min(len(np.unique(rows[:, k])) for k in range(min(3, rows.shape[1])))
+    # A row that isn't a copy shares no number with another one.
+    return column >= 0.9 * distinct and distinct >= FEW
+
+
+# --- rows that two sets share
+
+
+def shared_rows(one: RowTable, other: RowTable) -> int:
+    """Return how many rows of `other` are rows of `one` too, whatever they are written as.
+
+    Rows are compared by their probabilities, so that neither a constant added to logits nor the
+    form matters, in three steps of accuracy; what chance explains counts as none. Sure rows, which
+    are all alike, aren't compared.
+    """
+    if "toplabel" in (one.kind, other.kind) or one.scores.shape[1] != other.scores.shape[1]:
+        return 0
+    both = [_comparable(rows) for rows in (one, other)]
+    most = 0
+    for unit in (1e-9, 1e-5, 1e-3):
+        ours, theirs = (_keys(rows, unit) for rows in both)
+        if not len(ours) or not len(theirs):
+            return 0
+        found = int(np.isin(theirs, ours).sum())
+        # Pairs alike within the sets say how often chance makes two of them so.
+        alike = sum(len(keys) - len(np.unique(keys)) for keys in (ours, theirs))
+        pairs = sum(len(keys) * (len(keys) - 1) / 2 for keys in (ours, theirs))
+        by_chance = alike / max(pairs, 1) * len(ours) * len(theirs)
+        if found > 3 + 3 * by_chance:
+            most = max(most, found)
+    return most
+
+
+def _comparable(rows: RowTable) -> FloatArray:
+    """Return the probabilities of some classes, and the largest, of rows that aren't sure."""
+    scores = to_numpy(rows.scores)
+    scores = scores.astype(np.float64, copy=False)
+    probs = softmax(scores) if rows.kind == "logits" else scores
+    some = np.unique(np.linspace(0, probs.shape[1] - 1, min(probs.shape[1], 16)).astype(int))
+    best = probs.max(axis=1)
+    unsure = best < 0.99
+    return np.concatenate([probs[unsure][:, some], best[unsure, None]], axis=1)
+
+
+def _keys(values: FloatArray, unit: float) -> NDArray[np.uint64]:
+    """Return 64 bits of each row of numbers rounded to a unit."""
+    found = np.zeros(len(values), dtype=np.uint64)
+    for column, numbers in enumerate(values.T):
+        found = mixed(found ^ np.rint(numbers / unit).astype(np.int64).view(np.uint64), column)
+    return found

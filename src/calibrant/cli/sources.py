@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.options import EngineOptions
 from calibrant.cli.output import check_outputs, progress
+from calibrant.core.errors import PredictionsError
 from calibrant.files import ReadOptions, read_predictions
+from calibrant.files.reading import with_proposal
 
 if TYPE_CHECKING:
     from calibrant.core.progress import Progress
@@ -39,7 +41,14 @@ class Source:
         """Whether an engine reads them in parts, rather than one file into memory."""
         from calibrant.scale.file_discovery import stands_for_many
 
+        if self._named_like_a_manifest and self.read.format is not None:
+            return self.parts or self.engine.given
         return self.parts or self.engine.given or (stands_for_many(self.files) and not self.logs)
+
+    @property
+    def _named_like_a_manifest(self) -> bool:
+        """Whether it is one file that may be a list of others, or hold rows under such a name."""
+        return len(self.files) == 1 and Path(self.files[0]).suffix.lower() in (".txt", ".json")
 
     @property
     def logs(self) -> bool:
@@ -74,7 +83,12 @@ class Source:
         from calibrant.scale.shards import Shards
 
         skip = self.engine.skip_broken
-        shards = Shards(self.files, self.read, skip_broken=skip, labelled=labelled)
+        try:
+            shards = Shards(self.files, self.read, skip_broken=skip, labelled=labelled)
+        except PredictionsError as error:
+            if not self._named_like_a_manifest:
+                raise
+            raise with_proposal(error, self.files[0], self.read) from error
         check_outputs([*(Path(shard.where) for shard in shards), labels], outputs)
         return shards
 

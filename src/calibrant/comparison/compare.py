@@ -27,6 +27,7 @@ from calibrant.core.errors import (
     CalibrationWarning,
     InputError,
     NotApplicableError,
+    SharedRowsWarning,
     hear,
     heard_warnings,
 )
@@ -48,6 +49,7 @@ from calibrant.posthoc.state import learns_each_class
 from calibrant.posthoc.temperature.by_margin import margin_temperature
 from calibrant.posthoc.temperature.scaling import RowTemperature
 from calibrant.predictions.names import listed
+from calibrant.predictions.plausibility import looked_at, shared_rows
 from calibrant.predictions.predictions import Predictions
 from calibrant.predictions.scoring import score_rows
 from calibrant.scale.engines import Engine
@@ -145,10 +147,15 @@ def compare(
             f"{fit.source} has the classes {listed(names[0] or ())}, and {test.source} "
             f"{listed(names[1] or ())}; compare sets of the same classes in the same order"
         )
-    test = test.counted
-    if _same_rows(fit, test):
-        message = "the rows to fit on and to measure on are the same: the results are too good"
-        warnings.warn(CalibrationWarning(message), stacklevel=2)
+    fit, test = looked_at(fit), looked_at(test.counted)
+    shared = test.n if _same_rows(fit, test) else shared_rows(fit, test)
+    if shared:
+        message = (
+            f"{test.source}: {shared} of the {counted(test.n, 'row')} to measure on "
+            f"({shared / test.n:.1%}) are among those to fit on, of {fit.source}: the results are "
+            "too good; measure on rows that nothing is fitted to"
+        )
+        warnings.warn(SharedRowsWarning(message), stacklevel=2)
     wanted = list(METHODS) if methods == "all" else methods
     positions: dict[str, str] = {}
     if methods == "all" and fit.origin is not None and fit.origin.positions:

@@ -147,6 +147,10 @@ class LabelFormWarning(CalibrationWarning):
     """Labels of another form, such as one-hot rows, were read as numbers of classes."""
 
 
+class SharedRowsWarning(CalibrationWarning):
+    """Rows that are measured on are among those that were fitted to."""
+
+
 class NoCommonNamesWarning(CalibrationWarning):
     """No predicted label goes by the name of a true one: perhaps they are spelt differently."""
 

@@ -295,6 +295,8 @@ def kind_of_rows(values: NDArray[Any]) -> ScoresAre | None:
             rounding = 0.0 if decimals is None else values.shape[1] * 0.5 * 10.0**-decimals
             if (np.abs(sums - total) <= max(TOLERANCE * total, rounding)).all():
                 return cast("ScoresAre", are)
+    if values.min() >= 0 and values.max() <= 1:
+        return None  # as logits they would say next to nothing
     for sign, are in ((1, "log-probs"), (-1, None)):
         with np.errstate(over="ignore"):
             totals = np.exp(sign * values.astype(np.float64)).sum(axis=1)

@@ -38,6 +38,8 @@ USUAL = 3.0
 FEW = 20
 # A confidence so much above chance is far above it.
 FAR = 0.2
+# A share of rows of which the same is said.
+MOST_ALIKE = 0.9
 # What the constructors warn of themselves.
 PROBABILITIES = "probabilities"
 # A smaller share of copies changes nothing.
@@ -80,7 +82,7 @@ class Look:
     def add(self, rows: RowTable) -> None:
         """Take up some rows, those that follow the last ones."""
         if self._places is None:
-            wide = 1 if rows.kind == "toplabel" else int(rows.scores.shape[1])
+            wide = 1 if rows.top_only else int(rows.scores.shape[1])
             seen = min(self.n, max(256, min(ROWS, NUMBERS // wide)))
             self._places = np.arange(seen) * self.n // seen
         low, high = np.searchsorted(self._places, [self.at, self.at + rows.n])
@@ -88,7 +90,7 @@ class Look:
             self._parts.append(_some(rows, self._places[low:high] - self.at))
         if rows.binary and self.at < ROWS:
             self._first.append(to_numpy(rows.scores[: ROWS - self.at, 1]))
-        if rows.kind != "toplabel" and not rows.binary and rows.grid is None:
+        if not (rows.top_only or rows.binary) and rows.grid is None:
             self._bits.append(_digests(rows, 1 + self.n // COPIES))
         self.at += rows.n
 
@@ -157,7 +159,8 @@ class _Seen:
         labels = [part.known_labels for part in parts if part.known_labels is not None]
         self.labels = np.concatenate(labels) if labels else None
         self.n = len(self.scores)
-        if self.kind == "toplabel":
+        self.top_only = first.top_only
+        if self.top_only:
             self.confidence = self.scores
             self.said: IntArray = np.concatenate([to_numpy(part.predicted) for part in parts])
         else:
@@ -166,7 +169,7 @@ class _Seen:
 
     def of_scores(self) -> Iterator[Finding]:
         """Yield what scores say by themselves."""
-        if self.kind == "toplabel":
+        if self.top_only:
             return
         if self.binary:
             odds = self.scores[:, 1]
@@ -194,9 +197,9 @@ class _Seen:
             return
         if self.binary:
             yield from _of_event(self.probs[:, 1], self.labels)
-        elif self.kind == "toplabel" and np.ptp(self.said) == 0:
+        elif self.kind == "score" or (self.top_only and np.ptp(self.said) == 0):
             yield from _turned_round(self.confidence, self.said == self.labels)
-        elif self.kind != "toplabel" and (self.scores[:, 1:] <= self.scores[:, :-1]).all():
+        elif not self.top_only and (self.scores[:, 1:] <= self.scores[:, :-1]).all():
             yield from _sorted(self.confidence, self.said == self.labels, self.kind)
         else:
             yield from _agreement(self.said, self.labels, self.confidence)
@@ -384,7 +387,9 @@ def _agreement(said: IntArray, labels: IntArray, confidence: FloatArray) -> Iter
     half = mean + (expected - mean) / 2
     below = (agree - mean) / deviation < -SURE
     # As few as if confidence were worth less than half of what it says.
-    apart = expected - mean > FAR * n and _fewer(agree, half, n) < SURE_ODDS
+    # A model that says the same of nearly all rows has learnt nothing, whatever its confidence.
+    varied = np.bincount(said).max() < MOST_ALIKE * n
+    apart = varied and expected - mean > FAR * n and _fewer(agree, half, n) < SURE_ODDS
     if not below and not apart:
         return
     turned = _matched(said, labels)
@@ -554,7 +559,7 @@ def shared_rows(one: RowTable, other: RowTable) -> int:
     form matters, in three steps of accuracy; what chance explains counts as none. Sure rows, which
     are all alike, aren't compared.
     """
-    if "toplabel" in (one.kind, other.kind) or one.scores.shape[1] != other.scores.shape[1]:
+    if one.scores.shape[1:] != other.scores.shape[1:]:
         return 0
     both = [_comparable(rows) for rows in (one, other)]
     most = 0
@@ -576,6 +581,9 @@ def _comparable(rows: RowTable) -> FloatArray:
     """Return the probabilities of some classes, and the largest, of rows that aren't sure."""
     scores = to_numpy(rows.scores)
     scores = scores.astype(np.float64, copy=False)
+    if rows.top_only:
+        sure = scores >= 0.99 if rows.kind == "toplabel" else np.zeros(rows.n, dtype=bool)
+        return np.stack([scores, to_numpy(rows.predicted)], axis=1)[~sure]
     probs = softmax(scores) if rows.kind == "logits" else scores
     some = np.unique(np.linspace(0, probs.shape[1] - 1, min(probs.shape[1], 16)).astype(int))
     best = probs.max(axis=1)

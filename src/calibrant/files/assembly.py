@@ -28,8 +28,8 @@ from calibrant.files.options import ReadOptions
 from calibrant.files.schema import ONE_SCORE, TOP_ONLY, WEIGHT, ColumnMap
 from calibrant.predictions.binary import labels_of_columns
 from calibrant.predictions.grids import unnamed
-from calibrant.predictions.names import are_words
-from calibrant.predictions.plausibility import decimals_of
+from calibrant.predictions.names import are_words, of_one_hot
+from calibrant.predictions.plausibility import FEW, decimals_of
 from calibrant.predictions.predictions import Predictions
 
 CLUSTER = "cluster"
@@ -103,6 +103,9 @@ class Assembler:
         predicted = self._labels("predicted", get("predicted"), names)
         if map.form in ONE_SCORE or (scores.ndim == 2 and scores.shape[1] == 2):
             self._check_signs(labels)
+        # How many rows there are says the file, not the batch.
+        if labels is not None and labels.ndim == 2 and not map.grid and len(self._first()) >= FEW:
+            labels = of_one_hot(labels, self.where)
         given = None if part else weight
         rows = self._of_form(scores, labels, predicted, names, given, get, network)
         if part and weight is not None:
@@ -225,7 +228,9 @@ class Assembler:
         if not (off > ROW_SUM_TOLERANCE["float64"]).any():
             return scores
         if self._rounded is None:
-            decimals = decimals_of(self._undone(self._first()), least=1)
+            first = self._undone(self._first())
+            # Of few rows a single decimal may be chance.
+            decimals = decimals_of(first, least=1 if len(first) >= FEW else 2)
             self._rounded = decimals is not None
             if decimals is not None:
                 allowed = 1.0001 * scores.shape[1] * 0.5 * 10.0**-decimals

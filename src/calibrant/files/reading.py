@@ -207,8 +207,10 @@ class PredictionFile:
         stem = names[0].removesuffix("0")
         run = tuple(f"{stem}{number}" for number in range(len(names))) == names
         alone = run and all(n in names for n in self.file.names() if n.startswith(stem))
-        scores = f"{stem}*" if alone and len(names) > 1 else names
-        return self.options.but(**{"scores": scores[0] if len(names) == 1 else scores, **fix})
+        scores: str | tuple[str, ...] = f"{stem}*" if alone else names
+        if len(names) == 1:
+            scores = names[0]
+        return self.options.but(scores=scores).but(**fix)
 
     def _judge(self, findings: Sequence[Finding]) -> None:
         """Warn of what rows look like that they weren't said to be.

@@ -118,13 +118,23 @@ def as_class_numbers(labels: Array, rows: int, n_classes: int, source: str) -> A
         return values.astype(np.int64)
     if n_classes == 2 and values.ndim == 1:
         return of_signs(values, source)
-    if kind not in "biuf" or values.shape != (rows, n_classes):
+    if rows < ROWS_TO_SHARE_A_NAME or kind not in "biuf" or values.shape != (rows, n_classes):
         return labels
-    if not np.isin(values, (0, 1)).all() or (values.sum(axis=1) != 1).any():
+    return of_one_hot(values, source)
+
+
+def of_one_hot(labels: NDArray[Any], source: str) -> NDArray[Any]:
+    """Return one-hot rows of three classes or more as the places of their ones, others as is.
+
+    Of two columns, and in a few rows, many labels may just happen to be true one at a time.
+    """
+    if labels.ndim != 2 or labels.shape[1] < 3 or labels.dtype.kind not in "biuf":
+        return labels
+    if not np.isin(labels, (0, 1)).all() or (labels.sum(axis=1) != 1).any():
         return labels
     said = "labels are one-hot rows, which were read as the places of their ones"
     warn_caller(LabelFormWarning(f"{source}: {said}"))
-    return values.argmax(axis=1)
+    return labels.argmax(axis=1)
 
 
 def of_signs(labels: NDArray[Any], source: str) -> NDArray[Any]:

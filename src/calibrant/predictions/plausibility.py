@@ -183,11 +183,10 @@ class _Seen:
                     certain=True,
                 )
             return
-        if self.kind == "logits" and self.n > 1:
-            yield from _units(self.scores)
         if self.n < FEW:
             return
         if self.kind == "logits":
+            yield from _units(self.scores)
             yield from _derived_column(self.scores)
         yield from _padding(self.scores)
 
@@ -585,7 +584,8 @@ def _comparable(rows: RowTable) -> FloatArray:
         sure = scores >= 0.99 if rows.kind == "toplabel" else np.zeros(rows.n, dtype=bool)
         return np.stack([scores, to_numpy(rows.predicted)], axis=1)[~sure]
     probs = softmax(scores) if rows.kind == "logits" else scores
-    some = np.unique(np.linspace(0, probs.shape[1] - 1, min(probs.shape[1], 16)).astype(int))
+    width = int(probs.shape[1])
+    some = np.unique(np.linspace(0, width - 1, min(width, 16)).astype(int)).tolist()
     best = probs.max(axis=1)
     unsure = best < 0.99
     return np.concatenate([probs[unsure][:, some], best[unsure, None]], axis=1)

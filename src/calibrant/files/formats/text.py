@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -279,8 +280,8 @@ class JsonLinesReader(TextReader):
     def lines(self) -> Iterator[tuple[int, str]]:
         """Yield the lines that aren't blank, numbered; of one JSON array its entries."""
         if self._entries is None:
-            start = self.text().read(SHOWN_CHARACTERS).lstrip()
-            self._entries = self._array() if start.startswith("[") else []
+            start = re.match(r"\s*\[\s*\{", self.text().read(SHOWN_CHARACTERS))
+            self._entries = self._array() if start else []
         if self._entries:
             return iter(enumerate(self._entries, start=1))
         return ((i, line) for i, line in enumerate(self.text(), start=1) if line.strip())

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from os import fspath
 from pathlib import Path
 from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.errors import CalibrantError, PredictionsError
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import open_rows
+from calibrant.files.formats.base import RowReader
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
-from calibrant.files.proposing import command
+from calibrant.files.proposing import ROWS, command, is_one_hot, kind_of_rows
 from calibrant.files.reading import PROPOSED, propose, read_predictions
 from calibrant.predictions.predictions import Predictions
 
 # Columns that differ in a number at the end are shown together from so many on.
 TOGETHER = 4
 SHOWN_NAMES = 12
+# Values, and characters of one, that a table shows.
+SHOWN_ROWS, SHOWN_CHARACTERS = 3, 16
+# Whole numbers beyond this are hardly classes.
+MOST_CLASSES = 100_000
 
 
 @dataclass(frozen=True)
@@ -33,11 +43,17 @@ class Entry:
         name: what it is called; of columns that are numbered the first and the last.
         shape: of the array; (columns,) is unknown where a format doesn't say it: None.
         type: of its numbers, "text", or "" where only reading would tell.
+        range: the least and the greatest number of the first rows; None of text.
+        values: of the first three rows, of columns that belong together the first one's.
+        seems: what they look like.
     """
 
     name: str
     shape: tuple[int, ...] | None
     type: str
+    range: tuple[float, float] | None = None
+    values: tuple[Any, ...] = ()
+    seems: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,12 +142,16 @@ class Inspection:
                 entry.name,
                 "" if entry.shape is None else " x ".join(map(str, entry.shape)),
                 entry.type,
+                "" if entry.range is None else " to ".join(f"{end:.4g}" for end in entry.range),
+                ", ".join(_shown(value) for value in entry.values),
+                entry.seems,
             ]
             for entry in self.entries
         ]
         parts = [f"{self.source} ({self.format})", wrap(self.reading())]
         if table:
-            parts.insert(1, format_table(["holds", "shape", "type"], table))
+            titles = ["holds", "shape", "type", "range", "first values", "seems to be"]
+            parts.insert(1, format_table(titles, table))
         if self.predictions is not None and self.predictions.origin is not None:
             parts.append(wrap(str(self.predictions.origin)))
         if self.command is not None:
@@ -159,18 +179,19 @@ def inspect_file(
         folder if os.path.isdir(file) else file.suffix.lower().removeprefix(".") or "no extension"
     )
     options = (options or ReadOptions()).but(**fields)
-    predictions, refusal = None, None
+    predictions, refusal, line = None, None, ""
     try:
         predictions = read_predictions(path, options, labelled=False)
     except CalibrantError as error:
-        refusal = str(error).removeprefix(f"{source}: ").partition(PROPOSED)[0]
+        refusal, _, line = str(error).removeprefix(f"{source}: ").partition(PROPOSED)
     try:
         entries = _entries(source, options)
     except CalibrantError:
         entries = []
     known = predictions is not None and predictions.known_labels is not None
-    line = command(source, options) if known else propose(source, options)
-    return Inspection(source, form, entries, predictions, refusal, line)
+    if predictions is not None:
+        line = command(source, options) if known else propose(source, options)
+    return Inspection(source, form, entries, predictions, refusal, line or None)
 
 
 def _entries(source: str, options: ReadOptions) -> list[Entry]:
@@ -181,21 +202,75 @@ def _entries(source: str, options: ReadOptions) -> list[Entry]:
                 found.append(Entry(name, file.shape(name), file.type_of(name)))
             except PredictionsError:
                 found.append(Entry(name, None, ""))
-    return _together(found)
+        return [_described(each, names, file) for each, names in _together(found)]
 
 
-def _together(entries: list[Entry]) -> list[Entry]:
-    """Return the entries with runs of numbered columns as one."""
+def _described(entry: Entry, names: Sequence[str], file: RowReader) -> Entry:
+    """Return an entry with what its first rows hold."""
+    if not entry.shape or not entry.shape[0]:
+        return entry
+    text, span = entry.type == "text", slice(0, min(entry.shape[0], ROWS))
+    # Whatever can't be read has nothing to show.
+    with suppress(Exception):
+        columns = next(iter(file.read(names, [span], names if text else [])))
+        values = columns[names[0]]
+        if len(names) > 1:
+            values = np.stack([columns[name] for name in names], axis=1)
+        numbers = values.dtype.kind in "fiu" and values.size
+        first = values[:SHOWN_ROWS] if values.ndim == 1 else values[0, :SHOWN_ROWS]
+        return replace(
+            entry,
+            range=(float(values.min()), float(values.max())) if numbers else None,
+            values=tuple(first.tolist()),
+            seems=_seems(values),
+        )
+    return entry
+
+
+def _seems(values: NDArray[Any]) -> str:
+    """Return what values look like."""
+    if values.dtype.kind in "USO":
+        distinct = len(np.unique(values.astype(str)))
+        return f"{distinct} names" if distinct * 2 <= len(values) else "text"
+    if values.ndim == 2:
+        if is_one_hot(values):
+            return "one-hot labels"
+        words = {"probs": "probabilities", "log-probs": "log-probabilities"}
+        are = kind_of_rows(values)
+        return "numbers" if are is None else words.get(are, f"{are} or features")
+    if values.ndim != 1 or not np.isfinite(values).all():
+        return ""
+    low, high = values.min(), values.max()
+    if (values == np.round(values)).all():
+        if len(values) > 2 and (np.diff(values) == 1).all():
+            return "a count of rows"
+        if {low, high} <= {0, 1}:
+            return "an event, or what is right"
+        return "classes" if low in (0, 1) and high < MOST_CLASSES else "whole numbers"
+    if low >= 0:
+        return "probabilities" if high <= 1 else "percent" if high <= 100 else "numbers"
+    return "logits or scores"
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a table, short."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+
+
+def _together(entries: list[Entry]) -> list[tuple[Entry, list[str]]]:
+    """Return the entries with runs of numbered columns as one, and the names of these."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         match = re.fullmatch(r"(.+_)[0-9]+", entry.name)
         groups.setdefault(match[1] if match else f"{entry.name}\0", []).append(entry)
-    found: list[Entry] = []
+    found: list[tuple[Entry, list[str]]] = []
     for group in groups.values():
         first, last = group[0], group[-1]
         if len(group) < TOGETHER:
-            found += group
+            found += [(entry, [entry.name]) for entry in group]
             continue
         shape = None if first.shape is None else (*first.shape, len(group))
-        found.append(Entry(f"{first.name} ... {last.name}", shape, first.type))
+        whole = Entry(f"{first.name} ... {last.name}", shape, first.type)
+        found.append((whole, [entry.name for entry in group]))
     return found

@@ -56,11 +56,13 @@ class Seen:
         names: texts of which there aren't as many as rows.
     """
 
-    wide: list[tuple[str | tuple[str, ...], NDArray[Any]]] = field(default_factory=list)
-    single: dict[str, NDArray[Any]] = field(default_factory=dict)
-    whole: dict[str, NDArray[Any]] = field(default_factory=dict)
-    hot: dict[str, NDArray[Any]] = field(default_factory=dict)
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    wide: list[tuple[str | tuple[str, ...], NDArray[Any]]] = field(
+        default_factory=list[tuple[str | tuple[str, ...], NDArray[Any]]]
+    )
+    single: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    whole: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    hot: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
@@ -81,7 +83,7 @@ def proposals(where: str, options: ReadOptions) -> Iterator[list[ReadOptions]]:
         # Whatever is wrong with the file was said before.
         except Exception:
             continue
-        yield [each.but(**own, labelled=True) for own in more]
+        yield [each.but(labelled=True).but(**own) for own in more]
 
 
 def _formats(where: str, options: ReadOptions) -> list[ReadOptions]:

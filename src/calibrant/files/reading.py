@@ -195,9 +195,7 @@ class PredictionFile:
             warn_caller(cast(CalibrationWarning, warning))
         others = len(self.options.beside)
         source = f"{self.where} and {counted(others, 'other file')}" if others else rows.source
-        return replace(
-            rows, looked_at=True, origin=self.file.origin, source=source
-        )
+        return replace(rows, looked_at=True, origin=self.file.origin, source=source)
 
     def _otherwise(self, fix: Mapping[str, Any]) -> ReadOptions:
         """Return options that read the same fields otherwise."""

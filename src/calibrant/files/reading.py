@@ -382,11 +382,7 @@ def read_predictions(
     """
     options = (options or ReadOptions()).but(**fields)
     where = fspath(path)
-    try:
-        check_place(where, options)
-    except PredictionsError as error:
-        raise with_proposal(error, where, options) from error
-    with opened(where, options) as file, file.proposing():
+    with _to_read_whole(where, options) as file:
         rows = file.whole()
     return rows if name is None else replace(rows, source=name)
 
@@ -402,11 +398,21 @@ def read_with_slice(
         PredictionsError: as `read_predictions`.
     """
     where, options = fspath(path), options or ReadOptions()
-    check_place(where, options)
-    with opened(where, options) as file:
+    with _to_read_whole(where, options) as file:
         some = file.file.slice if isinstance(file.file, LogReader) else None
         rows = None if some is not None and some.graded else file.whole()
     return rows, some
+
+
+@contextmanager
+def _to_read_whole(where: str, options: ReadOptions) -> Generator[PredictionFile]:
+    """Open a file; every refusal ends with the command that reads it, where one does."""
+    try:
+        check_place(where, options)
+    except PredictionsError as error:
+        raise with_proposal(error, where, options) from error
+    with opened(where, options) as file, file.proposing():
+        yield file
 
 
 def opened(where: str, options: ReadOptions) -> PredictionFile:

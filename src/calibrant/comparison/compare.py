@@ -148,8 +148,10 @@ def compare(
             f"{listed(names[1] or ())}; compare sets of the same classes in the same order"
         )
     fit, test = looked_at(fit), looked_at(test.counted)
-    shared = test.n if _same_rows(fit, test) else shared_rows(fit, test)
-    if shared:
+    if _same_rows(fit, test):
+        message = "the rows to fit on and to measure on are the same: the results are too good"
+        warnings.warn(SharedRowsWarning(message), stacklevel=2)
+    elif shared := shared_rows(fit, test):
         message = (
             f"{test.source}: {shared} of the {counted(test.n, 'row')} to measure on "
             f"({shared / test.n:.1%}) are among those to fit on, of {fit.source}: the results are "

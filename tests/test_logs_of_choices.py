@@ -128,6 +128,21 @@ def test_an_accuracy_that_does_not_come_out_is_refused_with_its_line(tmp_path):
         cb.read_predictions(file)
 
 
+def test_log_likelihoods_that_are_all_0_are_refused(tmp_path):
+    questions = [{**q, "logs": [0.0] * 4} for q in choices_of(5)]
+    with pytest.raises(PredictionsError, match="all log-probabilities are 0"):
+        cb.read_predictions(write_lines(tmp_path / SAMPLES, harness_rows(questions)))
+
+
+def test_a_choice_without_likelihood_is_masked_unless_it_is_right(tmp_path):
+    questions = [{**q, "gold": 0} for q in choices_of(3)]
+    questions[1]["logs"][3] = questions[2]["logs"][0] = -np.inf
+    rows = cb.read_predictions(write_lines(tmp_path / SAMPLES, harness_rows(questions)))
+    assert rows.n == 2
+    assert np.isneginf(rows.scores[1, 3])
+    assert "the right choice has a log-likelihood of -inf" in str(rows.origin)
+
+
 def test_a_right_choice_that_is_nowhere_is_refused(tmp_path):
     rows = harness_rows(choices_of(5))
     for row in rows:

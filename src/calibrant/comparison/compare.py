@@ -160,7 +160,8 @@ def compare(
         warnings.warn(SharedRowsWarning(message), stacklevel=2)
     wanted = list(METHODS) if methods == "all" else methods
     positions: dict[str, str] = {}
-    if methods == "all" and fit.origin is not None and fit.origin.positions:
+    every = methods == "all" or [*methods] == [*METHODS]
+    if every and fit.origin is not None and fit.origin.positions:
         positions = {m: POSITIONS for m in METHODS if learns_each_class(METHODS[m])}
         wanted = [m for m in wanted if m not in positions]
     if isinstance(wanted, str):

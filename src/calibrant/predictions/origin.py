@@ -105,7 +105,7 @@ class Origin:
         if self.choices is not None:
             low, high = self.choices
             first += f" of {low} choices" if low == high else f" of {low} to {high} choices"
-        lines = [f"{first}; confidence from {self.signal}."]
+        lines = [f"{first}; confidence from {self.signal}." if self.signal else f"{first}."]
         for reason, some in self.left_out.items():
             share = f" (accuracy {some.correct / some.known:.1%})" if some.known else ""
             lines.append(f"Left out {counted(some.rows, 'row')}{share}: {reason}.")

@@ -34,6 +34,7 @@ from calibrant.files.formats.logs.base import (
 from calibrant.files.formats.logs.signals import (
     LETTERS,
     add_letters,
+    check_not_all_alike,
     chosen_signal,
     label_of,
     note_mass,
@@ -87,6 +88,8 @@ class Letters(LogFormat):
                 add_letters(table, signal, values, letters, letters.index(str(gold)), others)
             except PredictionsError as fault:
                 raise file.error(place, str(fault)) from fault
+        logs = [row["logits"] for row in table.cells if "logits" in row]
+        check_not_all_alike(np.array([x for one in logs for x in one]), file.where)
         if "correct" in file.first or "pred" in file.first:
             table.notes.append("Its own answers come out of the scores on every row.")
         note_mass(table)

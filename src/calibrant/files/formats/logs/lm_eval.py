@@ -24,7 +24,7 @@ from calibrant.files.formats.logs.base import (
     as_object,
     zero_or_one,
 )
-from calibrant.files.formats.logs.signals import Answer, add_answers
+from calibrant.files.formats.logs.signals import Answer, add_answers, check_not_all_alike
 from calibrant.files.opening import beside, is_file, open_binary
 from calibrant.files.options import Normalisation, ReadOptions
 
@@ -111,8 +111,8 @@ def question_of(place: str, row: Row) -> Question | str:
         contexts = [text for text, aside in zip(contexts, half, strict=False) if not aside]
     if len(logs) < 2:
         return "one log-likelihood, so that there is nothing to choose from"
-    if not np.isfinite(logs).all():
-        return "a log-likelihood that isn't finite"
+    if np.isnan(logs).any() or np.isposinf(logs).any() or np.isfinite(logs).sum() < 2:
+        return "log-likelihoods that aren't numbers, or fewer than two of them finite"
     return Question(place, row, logs, without, texts, contexts)
 
 
@@ -297,6 +297,7 @@ class LmEval(LogFormat):
         used: dict[str, int],
     ) -> None:
         golds, delimiter, named = right_choices(questions, file, task)
+        check_not_all_alike(np.concatenate([q.logs for q in questions]), file.where)
         if not named:
             table.notes.append(
                 f"{task or file.name} doesn't name the right choices; of two choices they follow "
@@ -316,6 +317,9 @@ class LmEval(LogFormat):
             if not isinstance(gold, int):
                 top = int(scores.argmax())
                 gold = top if top in gold else gold[0]
+            if np.isneginf(scores[gold]):
+                table.leave_out("the right choice has a log-likelihood of -inf", 0.0)
+                continue
             for name in METRICS:
                 if question.metric(name) is not None:
                     used[name] = used.get(name, 0) + 1

@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -606,14 +608,14 @@ def test_each_averaged_chain_is_a_calibrator_of_its_own(tmp_path):
     rows = load_sample("validation")
     found = AutoCalibrator().fit_predictions(rows)
     assert len(found.averaged_) > 1
-    total = 0.0
+    total, logits = 0.0, np.asarray(rows.logits, dtype=np.float64)  # float32 sums are rounded
     for name, weight in found.averaged_.items():
         path = tmp_path / "chain.safetensors"
         found.chain(name).save(path)
         chain = load(path)
         assert chain.method == name
-        total = total + weight * np.asarray(chain.predict_proba(rows.logits))
-    np.testing.assert_allclose(found.predict_proba(rows.logits), total, atol=1e-12)
+        total = total + weight * np.asarray(chain.predict_proba(logits))
+    np.testing.assert_allclose(found.predict_proba(logits), total, atol=1e-12)
     assert found.chain().method == next(iter(found.averaged_))
     with pytest.raises(InputError, match="'smart' isn't averaged here; there are: "):
         found.chain("smart")
@@ -709,3 +711,41 @@ def test_oversampled_rows_teach_no_more_than_they_hold(method):
         losses.append(negative_log_likelihood(fitted.predict_proba(test.logits), test.labels))
         assert any(note in each for each in fitted.fit_report_.notes) == (times == 5)
     assert losses[1] < losses[0] + 0.005
+
+
+@given(seed=st.integers(0, 2**16), decimals=st.sampled_from([2, 3, 12]))
+def test_folds_know_neither_what_classes_are_called_nor_the_origin_of_a_row(seed, decimals):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(60, 5)).round(decimals)  # few decimals: ties of margins
+    labels, order = rng.integers(5, size=60), rng.permutation(5)
+    rows = summarize(logits, labels)
+    assume(rows.margin.min() > 1e-9)  # which of two equal logits is on top, names do decide
+    fold = fold_numbers(rows, 5, seed)
+    moved = logits + rng.normal(scale=30, size=(60, 1))
+    np.testing.assert_array_equal(fold_numbers(summarize(moved, labels), 5, seed), fold)
+    renamed = summarize(logits[:, order], np.argsort(order)[labels])
+    np.testing.assert_array_equal(fold_numbers(renamed, 5, seed), fold)
+
+
+@pytest.mark.parametrize("method", ["auto", "svs-top-rest"])
+def test_names_of_classes_and_origins_of_rows_move_nothing(method):
+    rows = load_sample("validation").take(slice(600))
+    logits, labels = np.asarray(rows.logits, dtype=np.float64), rows.labels
+    rng = np.random.default_rng(3)
+    order, away = rng.permutation(10), rng.normal(scale=5, size=(600, 1))
+    plain = make_calibrator(method).fit(logits, labels).predict_proba(logits[:50])
+    moved = make_calibrator(method).fit(logits + away, labels)
+    np.testing.assert_allclose(moved.predict_proba(logits[:50] + away[:50]), plain, atol=1e-9)
+    renamed = make_calibrator(method).fit(logits[:, order], np.argsort(order)[labels])
+    named = renamed.predict_proba(logits[:50, order])[:, np.argsort(order)]
+    np.testing.assert_allclose(named, plain, atol=1e-9)
+
+
+def test_a_confused_network_of_many_classes_is_given_a_whole_matrix():
+    rng = np.random.default_rng(0)
+    honest = tempered(1_500, 12, temperature=1.0).predictions
+    confused = honest.logits @ (np.eye(12) + 0.3 * rng.normal(size=(12, 12)))
+    auto = AutoCalibrator().fit(confused, honest.labels)
+    assert sum(weight for name, weight in auto.averaged_.items() if "ridge" in name) > 0.9
+    # The ridge was chosen once, by all rows, and is what the step is fitted with.
+    assert auto.steps_["ridge"].ridge == auto.steps_["ridge"].ridge_ > 0

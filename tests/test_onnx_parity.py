@@ -33,6 +33,7 @@ MOST_BEYOND = 0.2
 QUICK: dict[str, dict[str, Any]] = {"group": {"partitions": 4}, "auto": {"folds": 2, "repeats": 1}}
 MANY = {
     "sms": {"most_classes": 1000, "max_iterations": 2},
+    "ridge": {"most_classes": 1000, "max_iterations": 2, "ridge": 100.0},
     "matrix": {"most_classes": 1000, "max_iterations": 2, "penalty": 1.0},
     "dirichlet": {"most_classes": 1000, "max_iterations": 2, "penalty": 1.0},
 }

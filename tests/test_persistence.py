@@ -36,6 +36,7 @@ ARGUMENTS = {
     "vector": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
     "svs": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3), "inputs": INPUTS}),
     "sms": st.fixed_dictionaries({"ridge": st.floats(1e-3, 1e3)}),
+    "ridge": st.fixed_dictionaries({"ridge": st.sampled_from([0.0, 1.0, 100.0]), "inputs": INPUTS}),
     "matrix": st.fixed_dictionaries({"penalty": st.sampled_from([0.0, 0.1, 10.0])}),
     "dirichlet": st.fixed_dictionaries({"bias_penalty": st.sampled_from([0.0, 0.1, 10.0])}),
     "cts": st.fixed_dictionaries(

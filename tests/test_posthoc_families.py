@@ -41,6 +41,7 @@ CHANGING = [
     "vector",
     "svs",
     "sms",
+    "ridge",
     "svs-top-rest",
     "auto",
     "matrix",
@@ -130,7 +131,7 @@ def test_before_fit(method, tmp_path):
 @every_method
 def test_number_of_parameters(method, overconfident):
     # Those that may fall back to one temperature are made not to.
-    own = {name: {"guard": False} for name in ("vector", "matrix", "dirichlet", "pts")}
+    own = {name: {"guard": False} for name in ("vector", "ridge", "matrix", "dirichlet", "pts")}
     own["cts"] = {"criterion": "ece"}
     calibrator = fitted(method, *overconfident, **own.get(method, {}))
     wanted = {"none": 0, "temperature": 1, "ets": 4, "vector": 10, "histogram": 15, "smart": 49}

@@ -35,6 +35,7 @@ WEIGHS = {
     "vector",
     "svs",
     "sms",
+    "ridge",
     "matrix",
     "dirichlet",
     "platt",
@@ -51,7 +52,12 @@ WEIGHS = {
     "svs-top-rest",
 }
 # Small and quick, and without anything that is only noise on few rows.
-QUICK = {"pts": {"steps": 20}, "matrix": {"penalty": 0.5}, "dirichlet": {"penalty": 0.5}}
+QUICK = {
+    "pts": {"steps": 20},
+    "matrix": {"penalty": 0.5},
+    "dirichlet": {"penalty": 0.5},
+    "ridge": {"ridge": 5.0},
+}
 
 
 def rows_of(seed: int = 0, weights=None, n: int = ROWS) -> Predictions:

@@ -199,6 +199,10 @@ class Calibrator(Estimator):
         """Whether `fit` holds some of the rows out from others."""
         return False
 
+    def settled(self, predictions: Predictions) -> Calibrator:
+        """Return the unfitted method with what it chooses by rows held out chosen by these."""
+        return self
+
     def _fit_shards(self, work: ShardWork, sample: int | None, seed: int) -> Self:
         report = None if work.shards.kind == "score" else self._fit_sums(work)
         if report is None:

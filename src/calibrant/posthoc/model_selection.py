@@ -111,13 +111,15 @@ def trials_of(
     left_out: dict[str, str],
     hopeless: float,
     fallback: str = FALLBACK,
-) -> dict[str, Trial]:
+) -> tuple[dict[str, Trial], dict[str, Calibrator]]:
     """Return the trials of all chains and what they begin with, less those that are left out.
 
     Those are what refuses the rows, and what stands behind a first step that is worse than the
-    fallback by more than `hopeless` standard errors.
+    fallback by more than `hopeless` standard errors. Beside them the first steps: what such a step
+    chooses by rows held out, a ridge, it chooses once and not in every fold.
     """
     trials: dict[str, Trial] = {}
+    first: dict[str, Calibrator] = {}
     every = with_prefixes(chains)
     for name in every:
         before, step = parted(name)
@@ -133,10 +135,13 @@ def trials_of(
         behind = any(parted(other)[0] == name for other in every)
         try:
             given = trials[before] if before else None
-            trials[name] = contest.trial(make_step(step), given, keep_scores=behind)
+            tried = make_step(step)
+            if not before:
+                tried = first[name] = tried.settled(contest.predictions.only_logits())
+            trials[name] = contest.trial(tried, given, keep_scores=behind)
         except NotApplicableError as refusal:
             left_out[name] = str(refusal)
-    return trials
+    return trials, first
 
 
 def too_few(predictions: Predictions) -> str:

@@ -32,6 +32,7 @@ BUILT_IN = {
     "vector": "linear.vector:VectorScaling",
     "svs": "linear.vector:StructuredVectorScaling",
     "sms": "linear.vector:StructuredMatrixScaling",
+    "ridge": "linear.matrix:RidgeMatrixScaling",
     "matrix": "linear.matrix:MatrixScaling",
     "dirichlet": "linear.matrix:DirichletCalibration",
     "platt": "log_odds:PlattScaling",

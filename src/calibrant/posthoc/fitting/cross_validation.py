@@ -32,7 +32,8 @@ def fold_numbers(
 
     Rows are sorted into right and wrong ones and by their margin, and of every `folds` neighbours
     each goes to another fold at random: few errors carry most of what a calibrator learns. The fold
-    depends on what a row holds and not on its place.
+    depends on what a row holds and not on its place, nor on the names of the classes or the origin
+    of the logits.
 
     Blind folds are sorted by margin alone. Folds with equal shares of errors at every margin tell
     of each other what is to be predicted, and held-out losses are then too low, most of all those
@@ -57,12 +58,31 @@ def fold_numbers(
     blind = rows.n_classes == 2 if blind is None else blind
     if clusters is not None:
         return _folds_of_clusters(rows, folds, seed, clusters, blind=blind)
-    order = np.lexsort((rows.mean_gap, rows.label_gap, rows.labels, rows.margin, rows.correct))
+    digest = _digest(rows)
+    order = np.lexsort((*digest, rows.correct))
     rng = np.random.default_rng(seed)
     if blind:  # among equal margins chance decides, not labels
         order = rng.permutation(order)
-        order = order[np.argsort(rows.margin[order], kind="stable")]
+        order = order[np.argsort(digest[-1][order], kind="stable")]
     return _dealt(order, folds, rng)
+
+
+# Gaps of logits are told apart by this share of the largest: more than what rounding errors make
+# of them where a constant is added, less than what rows differ by.
+RESOLUTION = 2.0**-30
+
+
+def _digest(rows: RowSummary) -> tuple[FloatArray, ...]:
+    """Return what tells rows apart whatever their classes are called: gaps, coarser than rounding.
+
+    The last is the margin, by which rows are sorted first.
+    """
+    gaps = rows.mean_gap, rows.label_gap, rows.margin
+    _, octave = np.frexp(max(float(gap.max(initial=0.0)) for gap in gaps))
+    grain = RESOLUTION * 2.0 ** int(octave)
+    # Logits often lie on a grid of decimals, whose middles a grain in thirds doesn't meet.
+    mean, label, margin = (np.floor(gap / grain + 1 / 3) for gap in gaps)
+    return mean, label, margin
 
 
 def _folds_of_clusters(

@@ -143,19 +143,22 @@ class PenalisedMap(LinearMap):
     def _penalties(self, rows: float, classes: int) -> FloatArray:
         """Return the penalty of every parameter: those of C first, in rows, then b's."""
 
+    def _likelihood(self, predictions: Predictions, *, square: bool) -> LinearLikelihood:
+        return LinearLikelihood(
+            to_numpy(predictions.scores),
+            predictions.labels,
+            predictions.temperature.beta,
+            square=square,
+            inputs=self.inputs,
+            weights=predictions.weights,
+        )
+
     def _fit(self, predictions: Predictions) -> FitReport:
         base = predictions.temperature
         notes = base.report(predictions.n).notes
         every = total(predictions.n, predictions.weights)
         penalties = self._penalties(every, self.n_classes_)
-        likelihood = LinearLikelihood(
-            to_numpy(predictions.scores),
-            predictions.labels,
-            base.beta,
-            square=len(penalties) > 2 * self.n_classes_,
-            inputs=self.inputs,
-            weights=predictions.weights,
-        )
+        likelihood = self._likelihood(predictions, square=len(penalties) > 2 * self.n_classes_)
         found = fit_linear(likelihood, penalties, self.max_iterations)
         self.beta_, self.change_, self.bias_ = base.beta, found.change, found.bias
         return found.report(self.method, predictions.n, notes)

@@ -333,8 +333,9 @@ class MatrixBend:
 
         def work(part: slice) -> None:
             inputs, probs = self.inputs[part, :-1], self.probs[part]
-            own = inputs * probs
-            weighted = times(own, None if self.weights is None else self.weights[part])
+            own = weighted = inputs * probs
+            if self.weights is not None:
+                weighted = own * self.weights[part, None]
             found = np.diag((weighted * inputs).sum(axis=0)) - weighted.T @ own
             parts[part.start] = found.astype(np.float64)
 

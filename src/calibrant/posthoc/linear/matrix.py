@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import array_api_compat.numpy as xnp
 import numpy as np
 
 from calibrant.core.arguments import argument
 from calibrant.core.arrays import Array, FloatArray, IntArray, to_numpy
-from calibrant.core.errors import BoundaryWarning
+from calibrant.core.errors import BoundaryWarning, NotApplicableError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.weights import mean as average
 from calibrant.posthoc.applying import Learnt
@@ -33,8 +33,8 @@ from calibrant.posthoc.fitting.cross_validation import (
     clearly_lower,
     fold_numbers,
 )
-from calibrant.posthoc.linear.base import LinearMap, refuse_many_classes
-from calibrant.posthoc.linear.likelihood import LinearLikelihood
+from calibrant.posthoc.linear.base import LinearMap, PenalisedMap, refuse_many_classes
+from calibrant.posthoc.linear.likelihood import INPUTS, Inputs, LinearLikelihood
 from calibrant.posthoc.linear.optimum import LinearFit, fit_linear
 from calibrant.posthoc.state import learnt
 from calibrant.predictions.predictions import Predictions
@@ -47,6 +47,24 @@ PATH_TOLERANCE = 1e-5
 PULLS = tuple(10 ** (half / 2) for half in (12, 8, 7, 6, 5, 4, 3, 2, 1, 0))
 # A choice among pulls needs no more rows held out than these; a fold more costs as long as any.
 ENOUGH_HELD_OUT = 2000
+
+
+class Regularisation(Protocol):
+    """How hard each parameter is pulled to 0."""
+
+    def penalties(self, rows: float, classes: int) -> FloatArray:
+        """Return the (K^2 + K,) penalties of D, in rows, and of b."""
+        ...
+
+
+class Pull(NamedTuple):
+    """One strength for every parameter, in units of one row's likelihood."""
+
+    pull: float
+
+    def penalties(self, rows: float, classes: int) -> FloatArray:
+        """Return the (K^2 + K,) penalties of D, in rows, and of b."""
+        return np.full(classes**2 + classes, self.pull / rows)
 
 
 class Strengths(NamedTuple):
@@ -62,6 +80,9 @@ class Strengths(NamedTuple):
         return np.concatenate([matrix.ravel(), np.full(classes, self.bias / classes)])
 
 
+Chosen = TypeVar("Chosen", bound=Regularisation)
+
+
 class _Path:
     """Fits of several folds to others of their rows, each begun where the one before it ended."""
 
@@ -70,7 +91,7 @@ class _Path:
         self._parts: dict[int, tuple[LinearLikelihood, LinearLikelihood]] = {}
         self.fits: dict[int, LinearFit] = {}
 
-    def losses(self, strengths: Strengths, folds: Sequence[int]) -> FloatArray:
+    def losses(self, strengths: Regularisation, folds: Sequence[int]) -> FloatArray:
         """Return the (N,) losses that rows of `folds` have while held out, elsewhere infinite."""
         found = np.full(len(self._fold), np.inf)
         for part in folds:
@@ -91,8 +112,8 @@ class _Path:
 
 
 def cross_validate(
-    rows: LinearLikelihood, fold: IntArray, path: Sequence[Strengths], max_iterations: int
-) -> tuple[Strengths, LinearFit | None, FloatArray]:
+    rows: LinearLikelihood, fold: IntArray, path: Sequence[Chosen], max_iterations: int
+) -> tuple[Chosen, LinearFit | None, FloatArray]:
     """Return the strengths with the lowest held-out NLL, and a start for their fit to all rows.
 
     The last are the (N,) losses that rows had with these strengths while they were held out,
@@ -145,6 +166,26 @@ def _middle(fits: Sequence[LinearFit]) -> LinearFit:
 
 
 FOLDS = 5
+
+
+def chosen_strengths(
+    rows: LinearLikelihood,
+    predictions: Predictions,
+    path: Sequence[Chosen],
+    max_iterations: int,
+) -> tuple[Chosen, LinearFit | None, bool]:
+    """Return what cross-validation chooses of `path`, and where to begin the fit to all rows.
+
+    The last says whether it saw a clear gain on temperature scaling; see `cross_validate`.
+    """
+    summary, clusters = predictions.summary, predictions.clusters
+    fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0, clusters=clusters)
+    strengths, start, losses = cross_validate(rows, fold, path, max_iterations)
+    classes = int(rows.logits.shape[1])
+    single = rows.losses(np.zeros((classes, classes)), np.zeros(classes))
+    folds = int(fold.max()) + 1
+    worth = Worth(predictions.weights, clusters)
+    return strengths, start, folds > 1 and clearly_lower(losses, single, folds, worth)
 
 
 @dataclass(eq=False)
@@ -219,15 +260,7 @@ class _RegularisedMatrix(LinearMap):
             return self._strengths(self.penalty), None, True
         off_diagonal = self.n_classes_ * (self.n_classes_ - 1) / rows.total
         path = [self._strengths(pull * off_diagonal) for pull in PULLS]
-        summary, clusters = predictions.summary, predictions.clusters
-        fold = fold_numbers(summary, min(FOLDS, summary.n), seed=0, clusters=clusters)
-        strengths, start, losses = cross_validate(rows, fold, path, self.max_iterations)
-        none = np.zeros((self.n_classes_, self.n_classes_)), np.zeros(self.n_classes_)
-        single, folds = rows.losses(*none), int(fold.max()) + 1
-        gains = folds > 1 and clearly_lower(
-            losses, single, folds, Worth(predictions.weights, clusters)
-        )
-        return strengths, start, gains
+        return chosen_strengths(rows, predictions, path, self.max_iterations)
 
     def _strengths(self, off_diagonal: float) -> Strengths:
         # Unless told, an entry of b is pulled as hard as one off the diagonal.
@@ -348,3 +381,109 @@ class DirichletCalibration(_RegularisedMatrix):
         most = largest(xp, known)
         total = sums(xp, xp.exp(known - most))[:, None]
         return values - (most + xp.log(total))
+
+
+@dataclass(eq=False)
+class RidgeMatrixScaling(PenalisedMap):
+    """softmax((I + D) z / T + b) of centred logits z, every entry of D and b pulled to 0 alike.
+
+    T is the temperature of greatest likelihood, so the ridge is on the distance to temperature
+    scaling, diagonal and all:
+
+        mean NLL + ridge / N (|D|^2 + |b|^2),
+
+    strictly convex; K^2 + K + 1 parameters. The predicted class may change. `MatrixScaling` leaves
+    the diagonal free, which costs where rows are few for so many classes, and
+    `StructuredMatrixScaling` pulls harder the more classes there are, beyond a hundred of them so
+    hard that it is `svs`.
+
+    Args:
+        ridge: the pull on each entry, in units of one row's likelihood. 0 chooses it by
+            cross-validated likelihood among 1e6, which is as good as infinite, and 1e4 down to 1 by
+            half decades.
+        max_iterations: bound on Newton steps of each fit.
+        inputs: what z are: ``"centred"`` logits over T, or ``"log-probabilities"``.
+        guard: where the pull is chosen, take temperature scaling unless the map gains on it by more
+            than a standard error of the paired difference, in the same cross-validation.
+        most_classes: refuse to fit a matrix for more classes, where a fit takes minutes.
+
+    Attributes:
+        beta_: 1 / T; change_: (K, K) D; bias_: (K,) b; ridge_: the pull, or 0 where nothing was
+            fitted beyond T.
+
+    References:
+        Ridge regression's form of matrix scaling (Guo et al.: On Calibration of Modern Neural
+        Networks. ICML 2017); the choice of the pull is Calibrant's own.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> import numpy as np
+        >>> honest = cb.synthetic.tempered(5_000, 3, temperature=1.0).predictions
+        >>> confused = honest.logits @ np.asarray([[1.0, 0.5, 0], [0, 1, 0], [0, 0, 1]])
+        >>> fitted = cb.make_calibrator("ridge").fit(confused, honest.labels)
+        >>> fitted.ridge_ < 100, fitted.n_parameters
+        (True, 13)
+    """
+
+    method: ClassVar[str] = "ridge"
+    facts: ClassVar[Facts | None] = Facts(
+        "ridge matrix scaling",
+        LINEAR,
+        "N x K x K numbers a step, several fits to choose the ridge",
+        "few rows for K^2 numbers, where it is temperature scaling; refuses very many classes",
+    )
+
+    ridge: float = argument(0.0, at_least=0)
+    inputs: Inputs = argument("centred", choices=INPUTS)
+    guard: bool = argument(True)
+    most_classes: int = argument(200, at_least=2)
+
+    change_: FloatArray = learnt("K", "K")
+    ridge_: float = learnt(at_least=0)
+
+    @property
+    def cross_validates(self) -> bool:
+        """Whether the pull is chosen by rows held out."""
+        return self.ridge <= 0
+
+    @property
+    def n_parameters(self) -> int:
+        """K^2 + K + 1, or one where temperature scaling was taken."""
+        return self.n_classes_**2 + self.n_classes_ + 1 if self.ridge_ else 1
+
+    def settled(self, predictions: Predictions) -> RidgeMatrixScaling:
+        """Return it with the pull that it chooses by these rows.
+
+        Raises:
+            NotApplicableError: with no pull it clearly gains on temperature scaling.
+        """
+        if self.ridge > 0:
+            return self
+        fitted = replace(self).fit_predictions(predictions)
+        if not fitted.ridge_:
+            raise NotApplicableError(NO_CLEAR_GAIN)
+        return replace(self, ridge=fitted.ridge_)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        classes = self.n_classes_
+        refuse_many_classes(self.method, classes, self.most_classes, often=not self.ridge)
+        self.ridge_, gains = self.ridge, True
+        base = predictions.temperature
+        if isinstance(base.warning, BoundaryWarning):
+            # Rows without an error ask a map for certainty, and the temperature has said how much.
+            gains = False
+        elif not self.ridge:
+            path = [Pull(pull) for pull in PULLS]
+            rows = self._likelihood(predictions, square=True)
+            (self.ridge_,), _, gains = chosen_strengths(
+                rows, predictions, path, self.max_iterations
+            )
+        if gains or not self.guard:
+            return super()._fit(predictions)
+        self.beta_, self.ridge_ = base.beta, 0.0
+        self.change_, self.bias_ = np.zeros((classes, classes)), np.zeros(classes)
+        report = base.report(predictions.n)
+        return replace(report, notes=(*report.notes, NO_CLEAR_GAIN))
+
+    def _penalties(self, rows: float, classes: int) -> FloatArray:
+        return Pull(self.ridge_).penalties(rows, classes)

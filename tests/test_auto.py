@@ -713,7 +713,7 @@ def test_oversampled_rows_teach_no_more_than_they_hold(method):
     assert losses[1] < losses[0] + 0.005
 
 
-@given(seed=st.integers(0, 2**16), decimals=st.sampled_from([2, 3, 12]))
+@given(seed=st.integers(0, 2**16), decimals=st.sampled_from([3, 6, 12]))
 def test_folds_know_neither_what_classes_are_called_nor_the_origin_of_a_row(seed, decimals):
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(60, 5)).round(decimals)  # few decimals: ties of margins

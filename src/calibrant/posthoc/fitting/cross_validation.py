@@ -59,7 +59,8 @@ def fold_numbers(
     if clusters is not None:
         return _folds_of_clusters(rows, folds, seed, clusters, blind=blind)
     digest = _digest(rows)
-    order = np.lexsort((*digest, rows.correct))
+    # Names of classes part only rows that are alike in all else, such as two mirrored ones.
+    order = np.lexsort((rows.labels, *digest, rows.correct))
     rng = np.random.default_rng(seed)
     if blind:  # among equal margins chance decides, not labels
         order = rng.permutation(order)

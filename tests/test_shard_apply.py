@@ -188,9 +188,9 @@ import calibrant as cb
 from calibrant.posthoc import shards as applying
 
 if __name__ == "__main__":
-    def slowly(work, calibrator, real=applying.apply_to):
+    def slowly(work, calibrator, wanted, real=applying.apply_to):
         import time
-        done = real(work, calibrator)
+        done = real(work, calibrator, wanted)
         print(work.about, flush=True)
         time.sleep(60 if work.about.endswith("3.npz") else 0)
         return done

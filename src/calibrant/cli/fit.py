@@ -75,11 +75,26 @@ class SavedOptions(OutputOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AppliedOptions(OutputOptions):
-    """Where the probabilities are written."""
+    """Where the rows are written, and what of each."""
+
+    probs: bool = option(
+        True,
+        "Write the probabilities of all classes in place of the scores, or only the predicted "
+        "class and its confidence.",
+        "--probs/--no-probs",
+        panel=OUTPUT,
+    )
+    interval: float | None = option(
+        None,
+        "Also write low and high, the ends of an interval of this level, a fraction, for each "
+        "confidence; of methods that have one.",
+        metavar="LEVEL",
+        panel=OUTPUT,
+    )
 
     out: Path = option(
         ...,
-        "Where to write the probabilities, in any format; of many files a folder, which a second "
+        "Where to write the rows, in any format; of many files a folder, which a second "
         "call goes on to fill.",
         panel=OUTPUT,
     )
@@ -219,17 +234,32 @@ def apply(
     read: ReadOptions,
     engine: EngineOptions,
 ) -> None:
-    """Apply a saved calibrator to FILE, which needs no labels, and write probabilities."""
+    """Apply a saved calibrator to FILE, which needs no labels, and write its rows back.
+
+    All other columns stay as they are; beside them stand predicted and confidence.
+    """
     from calibrant.posthoc.loading import load
+    from calibrant.posthoc.needs import check_width
+    from calibrant.posthoc.shards import ShardWork, apply_to_shards
+    from calibrant.posthoc.written_rows import Wanted, write_rows
 
     source, out = Source(files, read, engine), output.out
     # A folder of many outputs may be there: a second call goes on to fill it.
     outputs = [output.json] if source.many else [out, output.json]
     check_outputs([calibrator], outputs)
-    fitted = load(calibrator)
+    fitted, wanted = load(calibrator), Wanted(output.probs, output.interval)
     rows = source.rows(outputs, labelled=False)
+    check_width(fitted, rows)
     with source.working(f"applying {fitted.method}") as how:
-        done: Any = fitted.apply_predictions(rows, str(out), **how)
+        done: Any
+        if isinstance(rows, Predictions):
+            where, options = source.one()
+            whole = [(slice(0, rows.n), rows)]
+            options = options.but(labelled=False)
+            done = write_rows(fitted, str(where), options, rows.n, whole, str(out), wanted)
+        else:
+            work = ShardWork.on(rows, how["engine"], how["watch"], how["skip_broken"])
+            done = apply_to_shards(fitted, work, out, wanted)
     document: dict[str, Any] = {
         "calibrator": str(calibrator),
         "method": fitted.method,

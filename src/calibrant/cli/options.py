@@ -15,7 +15,11 @@ other dataclasses.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -25,6 +29,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import typer
 
 from calibrant.cli.completion import complete_method, complete_metrics
+from calibrant.cli.output import shown_as
+from calibrant.core.errors import InputError
+from calibrant.core.temporaries import temporary_beside
+from calibrant.files.formats import FORMATS
+from calibrant.files.options import FormatName, ReadOptions
 
 # Panels of a help text, in their order; the rare ones come last.
 OWN, INTERVALS, OUTPUT = "Options", "Intervals", "Output"
@@ -46,7 +55,8 @@ Files = Annotated[
     typer.Argument(
         metavar="FILE...",
         help="Predictions: npz, npy, csv, tsv, parquet, jsonl, safetensors, pt, h5, arrow. Several "
-        "files, folders, globs, manifests and URLs are one set, read in bounded memory.",
+        "files, folders, globs, manifests and URLs are one set, read in bounded memory; - is "
+        "standard input, with --format.",
     ),
 ]
 
@@ -170,12 +180,45 @@ def flattened(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**values: Any) -> None:
         given = {name: kind(**_taken(kind, values)) for name, kind in groups.items()}
-        command(**values, **given)
+        read = next((each for each in given.values() if isinstance(each, ReadOptions)), None)
+        with _from_stdin(values, read):
+            command(**values, **given)
 
     by_keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__signature__ = inspect.Signature(by_keyword)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+@contextmanager
+def _from_stdin(values: dict[str, Any], read: ReadOptions | None) -> Generator[None]:
+    """Put what standard input holds into a file in place of ``-``, for readers that go back.
+
+    Raises:
+        InputError: nobody said its format, or it is named twice.
+    """
+    places = [str(place) for place in values.get("files") or [values.get("file")]]
+    if read is None or "-" not in places:
+        yield
+        return
+    if read.format is None or places.count("-") > 1:
+        raise InputError(
+            "-: is standard input, which is read once, and whose format has to be said: --format "
+            f"{' or '.join(get_args(FormatName))}"
+        )
+    ending = FORMATS[read.format].extensions[0]
+    with (
+        tempfile.TemporaryDirectory(prefix="calibrant-") as folder,
+        temporary_beside(Path(folder) / f"standard-input{ending}") as path,
+    ):
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        if "files" in values:
+            values["files"] = [str(path) if place == "-" else place for place in places]
+        else:
+            values["file"] = path
+        with shown_as(str(path), "-"):
+            yield
 
 
 def _options(kind: Any) -> Iterator[tuple[Field[Any], Any]]:

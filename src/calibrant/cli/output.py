@@ -12,18 +12,48 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.cli.terminal import finish_output, painted, painted_sentence
-from calibrant.core.errors import CalibrationWarning, InputError, PlugInWarning
+from calibrant.core.errors import CalibrantError, CalibrationWarning, InputError, PlugInWarning
 from calibrant.core.text import on_one_line, strict_json
 from calibrant.files.atomic import replacing, target_of
+
+# What files are called in all that is printed, by their paths.
+_called: dict[str, str] = {}
+
+
+@contextmanager
+def shown_as(path: str, name: str) -> Generator[None]:
+    """Within the body a file goes by another name in all that is printed and raised.
+
+    Raises:
+        CalibrantError: what the body raised, with the name.
+    """
+    _called[path] = name
+    try:
+        yield
+    except CalibrantError as error:
+        said = renamed(str(error))
+        if said == str(error):
+            raise
+        raise type(error)(said) from error
+    finally:
+        del _called[path]
+
+
+def renamed(text: str) -> str:
+    """Return a text in which files go by the names that they are shown by."""
+    for path, name in _called.items():
+        text = text.replace(path, name)
+    return text
 
 
 def emit(text: str, document: dict[str, Any] | list[Any], json_path: str | None) -> None:
     """Print `text`, and write `document` as JSON if asked to; with "-" only JSON goes to stdout."""
     if json_path is not None and json_path != "-":
-        write_text(json_path, as_json(document) + "\n")
+        write_text(json_path, renamed(as_json(document)) + "\n")
     # The last thing that a command does: whoever reads it may have had enough.
     with suppress(BrokenPipeError):
-        print(as_json(document) if json_path == "-" else painted(text, sys.stdout))
+        said = as_json(document) if json_path == "-" else painted(text, sys.stdout)
+        print(renamed(said))
     finish_output()
 
 
@@ -53,7 +83,9 @@ def warnings_to_stderr() -> Generator[None]:
         def show(message: Any, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, ours):
                 with suppress(BrokenPipeError):  # the work goes on when nobody listens
-                    sentence = painted_sentence(on_one_line(f"warning: {message}"), sys.stderr)
+                    sentence = painted_sentence(
+                        on_one_line(f"warning: {renamed(str(message))}"), sys.stderr
+                    )
                     print(sentence, file=sys.stderr)
             else:
                 shown(message, category, *rest, **more)

@@ -65,6 +65,16 @@ def check_regular(
         raise error(f"{source}: is a pipe, a device or the like; only regular files are read")
 
 
+def check_name(where: str) -> None:
+    """Raise `PredictionsError` for a name that no system can have, of a file or in a manifest."""
+    try:
+        held = os.fsencode(where)
+    except UnicodeEncodeError:
+        held = b"\0"
+    if b"\0" in held:
+        raise PredictionsError(f"{where!r}: no file can have this name")
+
+
 def check_room(size: int, what: str, source: str) -> None:
     """Raise `PredictionsError` if an array of `size` bytes is more than the machine's memory."""
     memory = math.inf

@@ -80,7 +80,7 @@ class ParameterFormat:
         version = header.get("format_version", "")
         if not re.fullmatch("[0-9]{1,9}", version) or int(version) > self.version:
             raise CalibratorFileError(
-                f"{source}: has format version '{version[:20]}', this version reads up to "
+                f"{source}: has format version {version[:20]!r}, this version reads up to "
                 f"{self.version}; update Calibrant"
             )
         return header, state

@@ -35,9 +35,9 @@ FileKind = Literal["logits", "probs", "toplabel", "prob", "logit", "score", "bin
 USUAL: dict[ScoresAre, tuple[str, ...]] = {
     "logits": ("logits",),
     "probs": ("probs",),
-    "confidence": ("confidence",),
     "prob": ("prob",),
     "logit": ("logit",),
+    "confidence": ("confidence",),
 }
 OF_ARE: dict[ScoresAre, tuple[str, ...]] = {
     **USUAL,
@@ -289,7 +289,7 @@ class _Choice:
             raise PredictionsError(
                 f"{self.where}: no column goes by the pattern '{pattern}'; {self.listing}"
             )
-        ends = _ends(found)
+        ends = ends_of(found)
         digits = [end.isdigit() for end in ends]
         if any(digits) and not all(digits):
             odd, even = found[digits.index(False)], found[digits.index(True)]
@@ -461,7 +461,7 @@ class _Choice:
         """Return the fields that hold a key, and the classes that they are named after."""
         if not isinstance(key, str):
             wide.add(role)
-            ends = _ends(key)
+            ends = ends_of(key)
             names = None if all(end.isdigit() for end in ends) else ends
             return self._in_order(names, key)
         if key in self.called and key not in self.single:
@@ -523,7 +523,7 @@ class _Choice:
             )
 
 
-def _ends(names: Sequence[str]) -> tuple[str, ...]:
+def ends_of(names: Sequence[str]) -> tuple[str, ...]:
     """Return what follows the stem that names share, such as ``prob_``; the names if none."""
     stem = names[0]
     while stem and not all(name.startswith(stem) for name in names):

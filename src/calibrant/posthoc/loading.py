@@ -155,7 +155,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
     method = PerLabel if called == PerLabel.method else METHODS.get(called)
     if method is None:
         raise CalibratorFileError(
-            f"{source}: holds a calibrator of the unknown method '{header.get('method')}'; this "
+            f"{source}: holds a calibrator of the unknown method {header.get('method')!r}; this "
             f"version knows: {', '.join(METHODS)}"
         )
     try:
@@ -167,10 +167,10 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         if n_classes < 2:
             raise ValueError(f"{n_classes} classes")
         if form not in FORMS or (form != "rows" and n_classes != 2):
-            raise ValueError(f"form '{form}' of {n_classes} classes")
+            raise ValueError(f"form {form!r} of {n_classes} classes")
         kind = header.get("kind", "logits")
         if kind not in get_args(FittedKind) or (kind == "score" and form != "toplabel"):
-            raise ValueError(f"kind '{kind}'")
+            raise ValueError(f"kind {kind!r}")
         kind = cast(FittedKind, kind)
         placing = _placing_in(header) if kind == "score" else None
         names = _names_in(header, n_classes)

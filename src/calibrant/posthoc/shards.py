@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,9 +21,8 @@ import numpy as np
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.progress import Watcher
 from calibrant.core.text import counted
-from calibrant.files.assembly import to_columns
 from calibrant.files.atomic import StrPath
-from calibrant.files.formats import open_writer
+from calibrant.files.formats import open_rows
 from calibrant.files.opening import (
     changed_at,
     entries,
@@ -38,9 +37,9 @@ from calibrant.files.opening import (
     within,
 )
 from calibrant.files.options import ReadOptions
-from calibrant.files.reading import PredictionFile
 from calibrant.files.schema import TOP_ONLY
 from calibrant.files.writing import written_as
+from calibrant.posthoc.written_rows import Wanted, write_rows
 from calibrant.predictions.predictions import Predictions
 from calibrant.scale.engines import Engine
 from calibrant.scale.file_discovery import RECORD
@@ -50,6 +49,9 @@ from calibrant.scale.shards import Shard, Shards
 
 # Of an input so many bytes at the beginning, in the middle and at the end tell it from another.
 COMPARED_BYTES = 1 << 16
+
+# What Python writes of each row.
+USUALLY_WANTED = Wanted()
 
 Sums = TypeVar("Sums")
 
@@ -160,7 +162,9 @@ class AppliedShards:
         return "\n".join([text, *lines])
 
 
-def apply_to_shards(calibrator: Any, work: ShardWork, out: StrPath | None) -> AppliedShards:
+def apply_to_shards(
+    calibrator: Any, work: ShardWork, out: StrPath | None, wanted: Wanted = USUALLY_WANTED
+) -> AppliedShards:
     """Write the calibrated probabilities of each file; see `Calibrator.apply_predictions`."""
     if out is None:
         raise InputError("apply_predictions of many files needs `out`, the folder to write them to")
@@ -171,7 +175,8 @@ def apply_to_shards(calibrator: Any, work: ShardWork, out: StrPath | None) -> Ap
     for target in targets:
         if target in sources:
             raise InputError(f"{target}: is read by this command; write to another folder")
-    same = _begin(out, calibrator, dict(zip(names, shards, strict=True)))
+    wanted.check(calibrator)
+    same = _begin(out, calibrator, wanted, dict(zip(names, shards, strict=True)))
     missing = [
         i
         for i, shard in enumerate(shards)
@@ -184,20 +189,24 @@ def apply_to_shards(calibrator: Any, work: ShardWork, out: StrPath | None) -> Ap
         written[missing[i]] = targets[missing[i]]
 
     if tasks:
-        function = partial(apply_to, calibrator=calibrator)
+        function = partial(apply_to, calibrator=calibrator, wanted=wanted)
         through(work.engine, function, tasks, take, work.watch, work.broken)
     rows = sum(s.rows for i, s in enumerate(shards) if i in written or i not in missing)
     done = tuple(written[i] for i in sorted(written))
     return AppliedShards(out, done, len(shards) - len(missing), rows, work.broken or {})
 
 
-def apply_to(task: Task[str], calibrator: Any) -> int:
+def apply_to(task: Task[str], calibrator: Any, wanted: Wanted) -> int:
     """Write what a calibrator makes of a shard where the task says; return its number of rows."""
     shard = task.shard
-    with open_writer(task.about, shard.rows, _key_of(shard)) as writer:
+
+    def rows() -> Iterator[tuple[slice, Predictions]]:
         for batch in shard.batches(features=True):
-            after = calibrator.apply_predictions(batch.predictions)
-            writer.write(to_columns(after))
+            start = batch.place - shard.first
+            yield slice(start, start + batch.predictions.n), batch.predictions
+
+    where, options = shard.where, shard.options
+    write_rows(calibrator, where, options, shard.rows, rows(), task.about, wanted)
     return shard.rows
 
 
@@ -235,7 +244,7 @@ def _parts(where: str) -> list[str]:
     return parts
 
 
-def _begin(out: str, calibrator: Any, inputs: dict[str, Shard]) -> set[str]:
+def _begin(out: str, calibrator: Any, wanted: Wanted, inputs: dict[str, Shard]) -> set[str]:
     """Note in the folder what calibrates which files; return outputs whose inputs are as noted.
 
     Outputs of inputs that have changed since are removed before the note says so: whatever ends the
@@ -244,6 +253,7 @@ def _begin(out: str, calibrator: Any, inputs: dict[str, Shard]) -> set[str]:
     Args:
         out: the folder.
         calibrator: what is applied.
+        wanted: what is written of each row.
         inputs: by name of the output.
 
     Raises:
@@ -251,14 +261,15 @@ def _begin(out: str, calibrator: Any, inputs: dict[str, Shard]) -> set[str]:
     """
     record = within(out, RECORD)
     found = {name: identity(shard) for name, shard in inputs.items()}
-    own = {"method": calibrator.method, "digest": digest(calibrator)}
+    own = {"method": calibrator.method, "digest": digest(calibrator), "writes": repr(wanted)}
     known: dict[str, Any] = {}
     if is_file(record):
         with open_binary(record) as file, suppress(ValueError, AttributeError):
             known = dict(json.loads(file.read()).items())
         if {key: known.get(key) for key in own} != own:
             raise InputError(
-                f"{out}: was begun with another calibrator; choose another folder, or remove it"
+                f"{out}: was begun with another calibrator, or to write something else; choose "
+                "another folder, or remove it"
             )
     elif is_folder(out):
         there = {name_of(place) for place in entries(out)}
@@ -308,7 +319,7 @@ def _is_whole(target: str, shard: Shard) -> bool:
     if not is_file(target):
         return False
     try:
-        with PredictionFile(target, ReadOptions(labelled=False)) as file:
-            return file.rows == shard.rows
+        with open_rows(target, ReadOptions(labelled=False)) as file:
+            return any(file.shape(name)[:1] == (shard.rows,) for name in file.names())
     except PredictionsError:
         return False

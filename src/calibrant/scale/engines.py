@@ -6,17 +6,23 @@ out is whole numbers, so it doesn't matter which engine, how many workers, or in
 
 from __future__ import annotations
 
+import ast
 import multiprocessing
+import os
+import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 from calibrant.core.errors import CalibrantError, InputError
 from calibrant.core.progress import Watcher
+from calibrant.core.temporaries import remove_live, removed_when_killed
 from calibrant.core.threads import core_count, limit_threads, one_blas_thread
 from calibrant.files.gate import optional
 
@@ -100,6 +106,7 @@ class EngineFields(TypedDict, total=False):
 def _in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], workers: int
 ) -> Iterator[tuple[int, Result]]:
+    refuse_unguarded_script()
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     # Workers are forked from a process that has imported what they need, once for all of them.
@@ -142,11 +149,66 @@ def _taken(running: dict[Future[Any], int], left: dict[int, Any]) -> Iterator[tu
 
 @contextmanager
 def _pool(context: Any, workers: int) -> Generator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(workers, context, initializer=limit_threads, initargs=(1,))
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
     try:
         yield pool
+    except BaseException:
+        # Nobody waits for what is being worked on.
+        running: dict[int, Any] = getattr(pool, "_processes", None) or {}
+        for process in list(running.values()):
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Let this worker use one thread, end with the process that it works for, and leave no file."""
+    limit_threads(1)
+    removed_when_killed().__enter__()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def end_with(parent: Any) -> None:
+            parent.join()  # a pipe that closes, however the other end does
+            remove_live()
+            os._exit(1)
+
+        threading.Thread(target=end_with, args=(parent,), daemon=True).start()
+
+
+def refuse_unguarded_script() -> None:
+    """Raise `InputError` where processes would run the script that starts them once more each.
+
+    They import the script to know what it defines. So what starts processes must stand behind
+    ``if __name__ == "__main__":``.
+    """
+    main = sys.modules.get("__main__")
+    path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if path is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
+        return
+    frame: Any = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        own = frame.f_globals.get("__name__") in ("__main__", "__mp_main__")
+        if own and frame.f_code.co_name == "<module>" and frame.f_code.co_filename == path:
+            break
+        frame = frame.f_back
+    else:
+        return
+    try:
+        statements = ast.parse(Path(path).read_bytes()).body
+    except (OSError, ValueError, SyntaxError):
+        return
+    line: int = frame.f_lineno
+    for statement in statements:
+        here = statement.lineno <= line <= (statement.end_lineno or 0)
+        guard = isinstance(statement, ast.If) and "__name__" in ast.dump(statement.test)
+        if here and not guard:
+            raise InputError(
+                f"{path}: line {line} starts processes, which import this script and would run it "
+                'once more each; put it behind if __name__ == "__main__": or take one process, '
+                "engine=calibrant.Engine(workers=1)"
+            )
 
 
 def _on_dask(

@@ -12,7 +12,7 @@ from calibrant.core.errors import InputError, PredictionsError
 from calibrant.files.formats import EXTENSIONS
 from calibrant.files.formats.logs.reader import is_log
 from calibrant.files.formats.numpy_files import SCORES
-from calibrant.files.gate import load_json
+from calibrant.files.gate import check_name, load_json
 from calibrant.files.opening import (
     entries,
     extension_of,
@@ -26,6 +26,8 @@ from calibrant.files.opening import (
 )
 
 Where = str | PathLike[str]
+# Manifests that name manifests, one within the other.
+MOST_MANIFESTS = 8
 MANIFESTS = (".txt", ".list", ".manifest", ".json")
 # Says, in a folder of calibrated shards, what calibrated them.
 RECORD = "calibrant-apply.json"
@@ -70,7 +72,8 @@ def stands_for_many(wheres: Sequence[Where]) -> bool:
     return extension_of(where) in MANIFESTS and is_file(where) and not is_log(where)
 
 
-def _files_of(where: str) -> Iterator[str]:
+def _files_of(where: str, above: tuple[str, ...] = ()) -> Iterator[str]:
+    check_name(where)
     if _is_pattern(where) and (is_url(where) or not Path(where).exists()):
         found = sorted(matching(where), key=by_number)
         files = [place for place in found if extension_of(place) in EXTENSIONS and is_file(place)]
@@ -82,7 +85,9 @@ def _files_of(where: str) -> Iterator[str]:
     elif is_folder(where):
         yield from [where] if _is_one_set(where) else _of_folder(where)
     elif extension_of(where) in MANIFESTS:
-        yield from _of_manifest(where)
+        if len(above) >= MOST_MANIFESTS or where in above:
+            raise PredictionsError(f"{where}: is a manifest that names itself, or too many others")
+        yield from _of_manifest(where, above)
     else:
         yield where
 
@@ -126,7 +131,7 @@ def _without_companions(files: list[str]) -> list[str]:
     return [f for f in files if extension_of(f) != ".npy" or name_of(f).endswith(scores)]
 
 
-def _of_manifest(where: str) -> Iterator[str]:
+def _of_manifest(where: str, above: tuple[str, ...]) -> Iterator[str]:
     with open_binary(where) as file:
         text = file.read().decode("utf-8", errors="replace")
     if extension_of(where) == ".json":
@@ -147,7 +152,7 @@ def _of_manifest(where: str) -> Iterator[str]:
     folder = where.rpartition("/")[0] if is_url(where) else str(Path(where).parent)
     for name in names:
         here = is_url(name) or (not is_url(folder) and Path(name).is_absolute())
-        yield from _files_of(name if here else within(folder, name))
+        yield from _files_of(name if here else within(folder, name), (*above, where))
 
 
 def by_number(place: str) -> list[tuple[int, int | str]]:

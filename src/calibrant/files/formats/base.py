@@ -7,6 +7,7 @@ a whole file is one span. It knows nothing of classes, labels or kinds of predic
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import tempfile
@@ -101,6 +102,14 @@ class RowReader(ABC):
     @abstractmethod
     def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
         """Return some fields of all rows."""
+
+    def holder(self, name: str) -> str:
+        """Return what holds a field where it stands in the file; mostly itself."""
+        return name
+
+    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Any]:
+        """Yield what holds fields as it stands in the file, whatever it is, to be written again."""
+        return self.read(names, spans, names)
 
     def lists(self) -> Collection[str]:
         """Return the columns of a table that hold a list a row."""
@@ -219,6 +228,22 @@ class ArrayReader(RowReader):
         return found
 
 
+def as_text(value: Any) -> str:
+    """Return a value as a cell of text holds it: what is no text and no number as JSON."""
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=str)
+    return str(value)
+
+
+def objects(values: Iterable[Any]) -> NDArray[Any]:
+    """Return an (n,) array of any objects, lists among them."""
+    every = list(values)
+    found = np.empty(len(every), dtype=object)
+    for place, value in enumerate(every):
+        found[place] = value
+    return found
+
+
 def native(array: Array) -> NDArray[Any]:
     """Return a contiguous NumPy array in native byte order; bfloat16 becomes float32."""
     if str(array.dtype).endswith("bfloat16"):
@@ -235,7 +260,12 @@ class RowWriter(ABC):
         where: path or URL.
         rows: how many there will be.
         scores: key of the scores.
+
+    Attributes:
+        as_named: of a table, whether the arrays are its columns already, by name and in order.
     """
+
+    as_named = False
 
     def __init__(self, where: str, rows: int, scores: str) -> None:
         self.where, self.rows, self.scores = where, rows, scores

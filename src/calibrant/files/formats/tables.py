@@ -21,6 +21,7 @@ from calibrant.files.formats.base import (
     Columns,
     RowReader,
     RowWriter,
+    as_text,
     refuse_text,
 )
 from calibrant.files.gate import check_regular, check_room, load_json, optional, readable
@@ -94,6 +95,28 @@ class ColumnReader(RowReader):
         self, names: Sequence[str], spans: Iterable[slice], words: Collection[str] = ()
     ) -> Iterator[Columns]:
         """Yield the columns span by span."""
+        for at, tables in self._parts(names, spans):
+            parts: list[Columns] = []
+            for table in tables:
+                parts.append({name: self._values(table[name], name, at, words) for name in names})
+                at += len(table)
+            yield self._joined(parts, names)
+
+    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[dict[str, Any]]:
+        """Yield the columns as Arrow has them."""
+        arrow = optional("pyarrow", "pyarrow", "arrow")
+        for _, tables in self._parts(names, spans):
+            rows = [
+                arrow.Table.from_batches([part]) if isinstance(part, arrow.RecordBatch) else part
+                for part in tables
+            ]
+            table = arrow.concat_tables(rows)
+            yield {name: table[name].combine_chunks() for name in names}
+
+    def _parts(
+        self, names: Sequence[str], spans: Iterable[slice]
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """Yield for each span its first row, and the parts of tables that hold its rows."""
         supply: Iterator[Any] | None = None
         held, first, end = list[Any](), 0, 0
         for span in spans:
@@ -105,17 +128,13 @@ class ColumnReader(RowReader):
                 end += len(held[-1])
             while held and first + len(held[0]) <= span.start:
                 first += len(held.pop(0))
-            parts: list[Columns] = []
-            at = first
+            parts, at = list[Any](), first
             for table in held:
                 low, high = max(span.start - at, 0), min(span.stop - at, len(table))
                 if low < high:
-                    part = table.slice(low, high - low)
-                    parts.append(
-                        {name: self._values(part[name], name, at + low, words) for name in names}
-                    )
+                    parts.append(table.slice(low, high - low))
                 at += len(table)
-            yield self._joined(parts, names)
+            yield span.start, parts
 
     def everything(self, names: Sequence[str], words: Collection[str] = ()) -> Columns:
         """Return whole columns."""
@@ -319,13 +338,30 @@ def split(arrays: Columns, where: str) -> Columns:
     return columns
 
 
+def _arrow(column: Any) -> Any:
+    """Return a column as Arrow has it, (n, K) numbers as one of lists."""
+    arrow = optional("pyarrow", "pyarrow", "arrow")
+    if not isinstance(column, np.ndarray):
+        return column
+    values = cast(NDArray[Any], column)
+    if values.ndim == 2:
+        flat = arrow.array(np.ascontiguousarray(values).ravel())
+        return arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    if not values.dtype.hasobject:
+        return arrow.array(values)
+    try:
+        return arrow.array(values.tolist())
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):  # values of several types
+        return arrow.array([None if value is None else as_text(value) for value in values.tolist()])
+
+
 class _TableWriter(RowWriter):
     lists: bool
 
     def begin(self, arrays: Columns) -> None:
         """Write the schema."""
         self.network = {key: arrays[key] for key in OF_THE_NETWORK if key in arrays}
-        scores = arrays[self.scores]
+        scores = arrays.get(self.scores, np.empty(0))
         self.lists = self.always_lists or (scores.ndim > 1 and scores.shape[1] > MOST_COLUMNS)
         self.writer = self.opened_writer(self._table(arrays).schema)
 
@@ -350,6 +386,8 @@ class _TableWriter(RowWriter):
 
     def _table(self, arrays: Columns) -> Any:
         arrow = optional("pyarrow", "pyarrow", "arrow")
+        if self.as_named:
+            return arrow.table({name: _arrow(values) for name, values in arrays.items()})
         if not self.lists:
             return arrow.table(split(arrays, self.where))
         columns: dict[str, Any] = {}

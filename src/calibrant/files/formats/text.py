@@ -23,6 +23,8 @@ from calibrant.files.formats.base import (
     Columns,
     RowReader,
     RowWriter,
+    as_text,
+    objects,
 )
 from calibrant.files.formats.tables import split
 from calibrant.files.gate import MOST_DOCUMENT_BYTES, load_json, readable
@@ -153,6 +155,17 @@ class CsvReader(TextReader):
         cell = self._first[place] if place < len(self._first) else ""
         return "text" if cell.strip() and _number(cell, self._separator) is None else ""
 
+    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
+        """Yield the cells, letter by letter."""
+        places = [self._header.index(name) for name in names]
+        records, at = self._records(), 0
+        next(records)
+        for span in spans:
+            rows = [cells for _, cells in islice(records, span.start - at, span.stop - at)]
+            at = span.stop
+            columns = ([cells[place] for cells in rows] for place in places)
+            yield {name: objects(c) for name, c in zip(names, columns, strict=True)}
+
     def lines(self) -> Iterator[str]:
         """Yield the lines below the header."""
         text = self.text()
@@ -267,6 +280,7 @@ class JsonLinesReader(TextReader):
 
     noun = "the JSON lines"
     _entries: list[str] | None = None
+    _holders: dict[str, str] | None = None
 
     def open(self) -> None:
         """Read the first row."""
@@ -294,6 +308,22 @@ class JsonLinesReader(TextReader):
     def names(self) -> Sequence[str]:
         """Return the keys, those of objects within a row behind their own."""
         return list(self._first)
+
+    def holder(self, name: str) -> str:
+        """Return the key of the object that holds a field."""
+        if self._holders is None:
+            first = cast(dict[str, Any], json.loads(next(self.lines())[1]))
+            self._holders = {field: key for key in first for field in flat_row({key: first[key]})}
+        return self._holders[name]
+
+    def kept(self, names: Sequence[str], spans: Iterable[slice]) -> Iterator[Columns]:
+        """Yield the values, whatever they are."""
+        lines, at = self.lines(), 0
+        for span in spans:
+            some = islice(lines, span.start - at, span.stop - at)
+            rows = [cast(dict[str, Any], json.loads(line)) for _, line in some]
+            at = span.stop
+            yield {name: objects([row[name] for row in rows]) for name in names}
 
     def lists(self) -> Collection[str]:
         """Return the keys that hold lists."""
@@ -380,7 +410,7 @@ class CsvWriter(_TextWriter):
         mark = "\t" if extension_of(self.where) == ".tsv" else ","
         self.rows_of = csv.writer(self.text, delimiter=mark, lineterminator="\n")
         self.names = {key: arrays[key] for key in OF_THE_NETWORK if key in arrays}
-        self.rows_of.writerow(split(arrays, self.where))
+        self.rows_of.writerow(arrays if self.as_named else split(arrays, self.where))
 
     def add(self, arrays: Columns) -> None:
         """Append rows.
@@ -392,10 +422,18 @@ class CsvWriter(_TextWriter):
         if probs is not None and probs.dtype == np.float16 and probs.shape != labels.shape:
             source = f"{self.where}: as float64, which CSV holds"
             check_scores(probs.astype(np.float64), "probs", source)
-        columns = list(split(self.names | arrays, self.where).values())
+        held = arrays if self.as_named else split(self.names | arrays, self.where)
+        columns = list(held.values())
         for start in range(0, len(columns[0]), ROWS_AT_ONCE):
             cells = [column[start : start + ROWS_AT_ONCE].tolist() for column in columns]
+            if self.as_named:
+                cells = [[_cell(value) for value in column] for column in cells]
             self.rows_of.writerows(zip(*cells, strict=True))
+
+
+def _cell(value: Any) -> Any:
+    """Return a value as a cell: what is no text and no number as JSON."""
+    return as_text(value) if isinstance(value, list | dict) else value
 
 
 class JsonLinesWriter(_TextWriter):
@@ -403,6 +441,12 @@ class JsonLinesWriter(_TextWriter):
 
     def add(self, arrays: Columns) -> None:
         """Append rows."""
+        if self.as_named:
+            columns = {name: values.tolist() for name, values in arrays.items()}
+            for row in zip(*columns.values(), strict=True):
+                line = json.dumps(dict(zip(columns, row, strict=True)), default=str)
+                self.text.write(line + "\n")
+            return
         called = arrays.get(CLASS_NAMES)
         names = None if called is None else [str(name) for name in called.tolist()]
         of_rows = {key: array for key, array in arrays.items() if key not in OF_THE_NETWORK}

@@ -1,6 +1,6 @@
 """Damaged files of every format are read rightly or refused in one line: a short run of the fuzzer.
 
-`python tests/fuzz_readers.py` runs it for ten minutes.
+`python -m tests.fuzz` runs it for ten minutes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import os
 import subprocess
 import sys
 
-import fuzz_readers
+import fuzz
 import numpy as np
 import pytest
-from fuzz_readers import Watch, fuzz, said
+from fuzz import Watch, said
 from fuzz_sound import FORMS, WRITERS, arrays_of
 
 from calibrant.core.text import on_one_line
@@ -23,14 +23,14 @@ pytest.importorskip("h5py")
 pytest.importorskip("torch")
 pytest.importorskip("PIL")
 
-CASES = 8 * (len(WRITERS) + 7)
+CASES = 450
 
 
 def test_damaged_files_and_odd_words_end_well(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     (tmp_path / "files").mkdir()
-    watch = fuzz(tmp_path / "files", 5, range(CASES))
+    watch = fuzz.fuzz(tmp_path / "files", 5, range(CASES))
     assert not watch.findings
     assert not list((tmp_path / "temporary").iterdir())
     # Of every format some are refused; some damage can't be seen, or does no harm.
@@ -46,12 +46,12 @@ def test_sound_files_are_read_as_others_read_them(name, form, tmp_path):
     arrays = arrays_of("logits" if name == "npy" else form)
     write(tmp_path / file, arrays)
     ours = read_predictions(tmp_path / file)
-    assert fuzz_readers.differs(ours, tmp_path / file) == ""
+    assert fuzz.differs(ours, tmp_path / file) == ""
     # Beside it, not over it: what was read may be mapped.
     key = "logits" if name == "npy" else next(iter(arrays))
     (tmp_path / "others").mkdir()
     write(tmp_path / "others" / file, arrays | {key: arrays[key][::-1]})
-    assert fuzz_readers.differs(ours, tmp_path / "others" / file).startswith("other ")
+    assert fuzz.differs(ours, tmp_path / "others" / file).startswith("other ")
 
 
 def test_the_fuzzer_sees_what_must_not_happen(tmp_path, monkeypatch):
@@ -63,10 +63,10 @@ def test_the_fuzzer_sees_what_must_not_happen(tmp_path, monkeypatch):
     def litters():
         (tmp_path / "litter").touch()
 
-    for call in (crashes, litters, lambda: np.ones(fuzz_readers.MOST_BYTES // 4)):
+    for call in (crashes, litters, lambda: np.ones(fuzz.MOST_BYTES // 4)):
         watch.see("it", call)
-    monkeypatch.setattr(fuzz_readers, "run", lambda words: 1)
-    fuzz_readers.see_command(watch, ["measure"])
+    monkeypatch.setattr(fuzz, "run", lambda words: 1)
+    fuzz.see_command(watch, ["measure"])
     found = " ".join(watch.findings)
     for what in ("ValueError: a bug", "left behind: ['litter']", "MB", "exit code 1"):
         assert what in found

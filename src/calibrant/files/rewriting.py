@@ -1,0 +1,159 @@
+"""People's rows again, with other scores: every field as it stands, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import Array
+from calibrant.files.assembly import to_columns
+from calibrant.files.formats.base import (
+    CLASS_NAMES,
+    OF_THE_NETWORK,
+    Columns,
+    as_text,
+    native,
+    objects,
+)
+from calibrant.files.formats.tables import split
+from calibrant.files.opening import extension_of
+from calibrant.files.reading import PredictionFile
+from calibrant.files.schema import ends_of
+from calibrant.files.writing import scores_key
+from calibrant.predictions.predictions import Predictions
+
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather")
+TEXT = (".csv", ".tsv")
+# One array a file: what stands beside the scores would be files of their own.
+APART = (".npy", "")
+
+
+class RowsAgain:
+    """The rows of a file as they are written again with other scores.
+
+    From table to table every column stays where it is, cell by cell, and the new scores take the
+    place of those that were read. Where either is a file of arrays, those with an entry a row stay
+    beside what predictions hold.
+
+    Args:
+        file: open; its rows are read once more.
+        out: where they go.
+        probs: whether the probabilities of classes are written.
+
+    Attributes:
+        table: whether columns stay in their order.
+        key: of the scores that are written.
+    """
+
+    def __init__(self, file: PredictionFile, out: str, *, probs: bool = True) -> None:
+        reader, map = file.file, file.map
+        self.file, self.out, self.probs = file, out, probs
+        self.table = reader.tabular and not map.grid and extension_of(out) in TABLES
+        self.scores = [*dict.fromkeys(reader.holder(name) for name in map.fields["scores"])]
+        names = list(dict.fromkeys(reader.holder(name) for name in reader.names()))
+        self.apart = extension_of(out) in APART
+        if self.table:
+            self.names = names
+        elif map.grid or self.apart:
+            self.names = []
+        else:
+            read = {name for role in map.fields for name in map.fields[role]}
+            self.names = [
+                name
+                for name in names
+                if name not in (*read, *OF_THE_NETWORK)
+                and (reader.tabular or _of_rows(reader.shape(name), file.rows))
+            ]
+
+    @property
+    def worded(self) -> bool:
+        """Whether classes are written by their names: if labels are, or there are none."""
+        labels = self.file.map.fields.get("labels")
+        return labels is None or self.file.file.type_of(labels[0]) == "text"
+
+    def kept(self, spans: Iterable[slice]) -> Iterator[Columns]:
+        """Yield the fields that stay, for each of the ascending spans."""
+        if not self.names:
+            return iter(Columns() for _ in spans)
+        return self.file.file.kept(self.names, spans)
+
+    def columns(self, kept: Columns, after: Predictions, more: Columns) -> Columns:
+        """Return what is written of some rows.
+
+        Args:
+            kept: their fields.
+            after: the same rows with the new scores.
+            more: what is written beside them, after everything else. A name that is taken by
+                another field gets ``_calibrated`` behind it.
+        """
+        if self.table:
+            found = self._in_place(kept, after)
+        else:
+            found = to_columns(after, words=extension_of(self.out) != ".safetensors")
+            if not self.probs and after.n_classes is not None and not after.binary:
+                del found[scores_key(after.form)]
+                found.pop(CLASS_NAMES, None)
+            found |= {name: plain(values) for name, values in kept.items() if name not in found}
+        for name, values in ({} if self.apart else more).items():
+            found[f"{name}_calibrated" if name in found else name] = values
+        return found
+
+    def _in_place(self, kept: Columns, after: Predictions) -> Columns:
+        new, found = self._new_scores(after), Columns()
+        numbers = set[str]()
+        if extension_of(self.file.where) in TEXT and extension_of(self.out) not in TEXT:
+            # Cells of text that are read as numbers are numbers where text isn't.
+            numbers |= {*self.file.map.named(("labels", "predicted", "correct", "weight"))}
+        for name, values in kept.items():
+            if name in numbers and self.file.file.type_of(name) != "text":
+                found[name] = as_numbers(values)
+            elif name in self.scores and self.file.map.form != "score":
+                found |= new
+                new = {}
+            else:
+                found[name] = values
+        return found | new
+
+    def _new_scores(self, after: Predictions) -> Columns:
+        """Return the columns of the new scores, named by what the old ones were named by."""
+        if after.n_classes is None:
+            return {"confidence": after.scores}
+        if after.binary:
+            return {after.form: native(after.one_score)}
+        if not self.probs:
+            return {}
+        probs, fields = native(after.scores), self.file.map.fields["scores"]
+        if len(fields) > 1 and len(self.scores) == len(fields):
+            ends = ends_of(fields)
+            return {f"prob_{end}": probs[:, k] for k, end in enumerate(ends)}
+        extension = extension_of(self.out)
+        if len(fields) == 1:
+            return split({"probs": probs}, self.out) if extension in TEXT else {"probs": probs}
+        names = ends_of(fields)
+        if extension not in (".jsonl", ".ndjson"):
+            return {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
+        # An object in each line, by the names of its classes.
+        return {"probs": objects(dict(zip(names, row, strict=True)) for row in probs.tolist())}
+
+
+def _of_rows(shape: tuple[int, ...], rows: int) -> bool:
+    """Return whether an array has an entry, or a row of them, for each row."""
+    return shape[:1] == (rows,) and len(shape) < 3
+
+
+def as_numbers(cells: Array) -> Array:
+    """Return cells of text as numbers, whole ones if all are."""
+    numbers = np.array([float(cell.replace(",", ".")) for cell in cells.tolist()])
+    whole = bool(np.isfinite(numbers).all() and (numbers == np.round(numbers)).all())
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def plain(column: Any) -> Array:
+    """Return a column as an array that a file of arrays holds: numbers or text."""
+    own = isinstance(column, np.ndarray)
+    values: Array = column if own else np.asarray(column.to_numpy(zero_copy_only=False))
+    if values.dtype.kind in "biufSU":
+        return native(values)
+    return np.array(["" if value is None else as_text(value) for value in values.tolist()])

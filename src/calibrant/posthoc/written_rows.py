@@ -1,0 +1,128 @@
+"""What a calibrator writes of a file: people's rows, and beside them what it makes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.arrays import Array
+from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.files.formats import open_writer
+from calibrant.files.formats.base import Columns, RowWriter
+from calibrant.files.options import ReadOptions
+from calibrant.files.reading import PredictionFile
+from calibrant.files.rewriting import RowsAgain
+from calibrant.files.writing import scores_key
+from calibrant.posthoc.applying import apply_map
+from calibrant.posthoc.needs import rows_of_event
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import said_of_top
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is written of each row besides its fields, its predicted class and its confidence.
+
+    Attributes:
+        probs: the probabilities of all classes, in place of the scores.
+        interval: probability of an interval for the confidence, where the method has one; None for
+            no interval.
+    """
+
+    probs: bool = True
+    interval: float | None = None
+
+    def check(self, calibrator: Any) -> None:
+        """Raise `InputError` for an interval that the method can't give."""
+        if self.interval is None:
+            return
+        if not 0 < self.interval < 1:
+            raise InputError(f"the level of the interval must lie in (0, 1), not {self.interval:g}")
+        if not calibrator.interval_arrays(self.interval):
+            raise NotApplicableError(
+                f"method '{calibrator.method}' has no interval for the confidence of a row; leave "
+                "out --interval"
+            )
+
+
+# Parameters: the file, what is read of it, and where it goes; the command line gives them apart.
+def write_rows(
+    calibrator: Any,
+    where: str,
+    options: ReadOptions,
+    rows: int,
+    batches: Iterable[tuple[slice, Predictions]],
+    out: str,
+    wanted: Wanted,
+) -> Predictions:
+    """Write what a calibrator makes of the rows of a file, beside their fields; return the last.
+
+    Args:
+        calibrator: the fitted one.
+        where: the file; options: how it is read; rows: how many there are.
+        batches: its rows, at least one batch, by their ascending spans.
+        out: where they are written.
+        wanted: what is written of each.
+    """
+    wanted.check(calibrator)
+    after: Predictions | None = None
+    with ExitStack() as held:
+        file = held.enter_context(PredictionFile(where, options))
+        again = RowsAgain(file, out, probs=wanted.probs)
+        given = list[slice]()
+        kept, writer = again.kept(_coming(given)), None
+        for span, before in batches:
+            given.append(span)
+            given_back: Predictions = calibrator.apply_predictions(before)
+            more = _more(calibrator, again, before, given_back, wanted)
+            columns = again.columns(next(kept), given_back, more)
+            if writer is None:
+                writer = held.enter_context(_opened(out, rows, columns, again, given_back))
+            writer.write(columns)
+            after = given_back
+    assert after is not None
+    return after
+
+
+def _coming(given: list[slice]) -> Iterable[slice]:
+    """Yield spans as they are put into a list."""
+    while given:
+        yield given.pop(0)
+
+
+def _opened(
+    out: str, rows: int, columns: Columns, again: RowsAgain, after: Predictions
+) -> RowWriter:
+    scores = scores_key(after.form) + ("s" if after.label_names is not None else "")
+    if scores not in columns:  # what is spooled first may be any array
+        scores = "confidence" if "confidence" in columns else next(iter(columns))
+    writer = open_writer(out, rows, scores)
+    writer.as_named = again.table
+    return writer
+
+
+def _more(
+    calibrator: Any, again: RowsAgain, before: Predictions, after: Predictions, wanted: Wanted
+) -> Columns:
+    """Return what is written beside people's fields and the new scores."""
+    if after.grid is not None:
+        return {}
+    confidence, predicted = said_of_top(after)
+    found: Columns = {}
+    if after.n_classes is not None:
+        names = after.class_names if again.worded else None
+        found["predicted"] = predicted if names is None else np.array(names)[predicted]
+        found["confidence"] = confidence
+    if wanted.interval is not None:
+        learnt = calibrator.interval_arrays(wanted.interval)
+
+        def ends(xp: Any, logits: Array, _: Any, known: Any, *, masks: bool) -> Array:
+            return xp.stack(calibrator.interval(xp, logits, known, masks=masks), axis=1)
+
+        both = np.asarray(apply_map(ends, rows_of_event(calibrator, before).logits, None, learnt))
+        found |= {"low": both[:, 0], "high": both[:, 1]}
+    return found

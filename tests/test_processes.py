@@ -1,0 +1,81 @@
+"""Workers end with the process that they work for, and a script without a guard is told so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+WORK = """
+import os, sys, time
+import calibrant as cb
+
+def told(item):
+    with open(os.path.join(sys.argv[1], str(os.getpid())), "w"):
+        time.sleep(120)
+
+def main():
+    list(cb.Engine(workers=2).run(told, [0, 1, 2]))
+
+"""
+GUARDED = WORK + 'if __name__ == "__main__":\n    main()\n'
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def waited_for(done, seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+    return bool(done())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_their_parent_however_that_ends(how, tmp_path: Path):
+    script, here = tmp_path / "script.py", tmp_path / "workers"
+    script.write_text(GUARDED)
+    here.mkdir()
+    running = subprocess.Popen(
+        [sys.executable, str(script), str(here)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        assert waited_for(lambda: len(list(here.iterdir())) == 2)
+        workers = [int(path.name) for path in here.iterdir()]
+        assert all(map(alive, workers))
+        running.send_signal(how)
+        assert waited_for(lambda: not any(map(alive, workers)))
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def test_a_script_without_a_guard_is_told_so_once(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text('print("begun", flush=True)\n' + WORK + "main()\n")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == "begun\n"
+    last = done.stderr.strip().splitlines()[-1]
+    assert 'put it behind if __name__ == "__main__":' in last
+    assert "memory" not in done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -153,7 +153,7 @@ def as_numbers(cells: Array) -> Array:
 def plain(column: Any) -> Array:
     """Return a column as an array that a file of arrays holds: numbers or text."""
     own = isinstance(column, np.ndarray)
-    values: Array = column if own else np.asarray(column.to_numpy(zero_copy_only=False))
+    values = cast(Array, column if own else np.asarray(column.to_numpy(zero_copy_only=False)))
     if values.dtype.kind in "biufSU":
         return native(values)
     return np.array(["" if value is None else as_text(value) for value in values.tolist()])

@@ -244,3 +244,16 @@ def test_the_command_line_takes_scores_of_one_file_and_of_many(extension, tmp_pa
     assert after.kind == "toplabel"
     halves = [cb.read_predictions(out / Path(part).name) for part in parts]
     np.testing.assert_allclose(cb.Predictions.concatenate(halves).scores, after.scores)
+
+
+def test_a_place_beyond_all_numbers_is_one_sentence(tmp_path: Path):
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    path = tmp_path / "c.safetensors"
+    cb.posthoc.PlattScaling().fit_predictions(FIT).save(path)
+    with safe_open(path, "numpy") as file:
+        header = file.metadata()
+    save_file(load_file(path), path, header | {"placing": f"[{10**400}, 1]"})
+    with pytest.raises(cb.CalibrantError, match="damaged"):
+        cb.load(path)

@@ -180,7 +180,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         described = {
             name: {key: str(value) for key, value in part.items()} for name, part in headers.items()
         }
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
     wanted = method.wanted_parts(described)
     if wanted is not None:

@@ -109,7 +109,11 @@ class LogFile:
             return []
         text = self.first_line.decode("utf-8", errors="replace").strip("\r\n")
         mark = "\t" if "\t" in text else ","
-        return [cell.strip() for cell in next(csv.reader([text], delimiter=mark), list[str]())]
+        try:
+            cells = next(csv.reader([text], delimiter=mark), list[str]())
+        except csv.Error:  # what stands there is no table
+            return []
+        return [cell.strip() for cell in cells]
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Yield each JSON object of the file, with what messages call its place.

@@ -30,6 +30,7 @@ ROOMS = (
     "export",
     "posthoc",
     "comparison",
+    "decision",
     "training",
     "report",
     "sklearn",

@@ -20,6 +20,7 @@ from calibrant.core.errors import InputError as InputError
 from calibrant.core.errors import MisreadWarning as MisreadWarning
 from calibrant.core.errors import NotFittedError as NotFittedError
 from calibrant.core.errors import PredictionsError as PredictionsError
+from calibrant.decision.decide import decide as decide
 from calibrant.evaluation.evaluate import evaluate as evaluate
 from calibrant.evaluation.groups import GroupedEvaluation as GroupedEvaluation
 from calibrant.evaluation.groups import evaluate_by as evaluate_by

@@ -25,6 +25,7 @@ COMMANDS = {
         "compare": "compare",
         "inspect": "measure",
     },
+    "Decide": {"decide": "decide"},
     "Deploy and watch": {"export": "export", "monitor": "monitor"},
     "Train": {"train": "train", "head": "head"},
     "Look up and try": {"methods": "catalogue", "metrics": "catalogue", "demo": "compare"},

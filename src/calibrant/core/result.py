@@ -74,7 +74,7 @@ class Result:
 
         Of an evaluation that is the reliability diagram, whose options `reliability_diagram` names;
         of groups and of a comparison the leading metric of each, with interval and floor, or
-        another ``metric=``.
+        another ``metric=``; of rows answered at a risk the risk over coverage, with its bound.
 
         Raises:
             InputError: there is no picture of this result, or the metric wasn't measured.

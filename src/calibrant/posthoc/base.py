@@ -43,6 +43,7 @@ from calibrant.core.weights import check_weights, mean
 from calibrant.files.atomic import StrPath
 from calibrant.files.writing import write_predictions
 from calibrant.posthoc.applying import Learnt, apply_map, refuse_tracing
+from calibrant.posthoc.fitted_rows import sketch_of
 from calibrant.posthoc.needs import (
     check_classes,
     check_width,
@@ -186,6 +187,7 @@ class Calibrator(Estimator):
             rows, copies_found = with_copies_together(rows)
         with one_blas_thread():
             self.fit_report_ = self._fit(rows)
+        self.fitted_to_ = sketch_of(predictions)
         if copies_found:
             self._note(copies_found)
         if self.n_parameters > rows.n:

@@ -139,8 +139,14 @@ def load(path: StrPath) -> Calibrator:
         >>> type(scaling).__name__, round(scaling.temperature_, 1)
         ('TemperatureScaling', 1.6)
     """
-    source = fspath(path)
     header, state = FORMAT.read(path)
+    return calibrator_in(header, state, fspath(path))
+
+
+def calibrator_in(
+    header: dict[str, str], state: dict[str, NDArray[Any]], source: str
+) -> Calibrator:
+    """Return the calibrator that a header and arrays describe, once it is proved to be one."""
     try:
         calibrator = _rebuilt(header, state, source)
     except RecursionError as error:
@@ -174,6 +180,9 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         kind = cast(FittedKind, kind)
         placing = _placing_in(header) if kind == "score" else None
         names = _names_in(header, n_classes)
+        fitted_to = tuple(int(number) for number in json.loads(header.get("fitted_to", "[]")))
+        if not all(0 <= number < 1 << 64 for number in fitted_to):
+            raise ValueError("fitted_to holds no hashes")
         calibrator = method().set_params(**arguments)
         check_arguments(calibrator)
         headers = cast(dict[str, dict[str, str]], json.loads(header.get("parts", "{}")))
@@ -214,7 +223,7 @@ def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str
         parts[name] = _rebuilt(inner, of_part, source)
     try:
         calibrator.form_, calibrator.kind_, calibrator.class_names_ = form, kind, names
-        calibrator.placing_ = placing
+        calibrator.placing_, calibrator.fitted_to_ = placing, fitted_to
         calibrator.called_ = names if header.get("predicts") == "names" else None
         calibrator.restore_parts(parts)
         return calibrator.restore(own, n_classes, fit_report)

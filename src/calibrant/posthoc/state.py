@@ -166,6 +166,7 @@ class Estimator(ABC):
         placing_: where it puts a score: mean m and unit u of those that it was fitted to, of which
             (s - m) / u takes the place of log odds; None of other kinds.
         fit_report_: what the fit did.
+        fitted_to_: hashes by which its rows are found again; none where sums were fitted to.
     """
 
     method: ClassVar[str]
@@ -186,6 +187,7 @@ class Estimator(ABC):
     kind_: FittedKind = field(default="logits", init=False, repr=False)
     placing_: tuple[float, float] | None = field(default=None, init=False, repr=False)
     fit_report_: FitReport = field(init=False, repr=False)
+    fitted_to_: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     @property
     def feature_width(self) -> int | None:
@@ -325,12 +327,12 @@ def save(calibrator: Estimator, path: StrPath) -> None:
     FORMAT.check_extension(path)
     if not hasattr(calibrator, "fit_report_"):
         raise NotFittedError(f"this {type(calibrator).__name__} has not been fitted")
-    FORMAT.write(path, _described(calibrator), _all_state(calibrator))
+    FORMAT.write(path, described(calibrator), all_state(calibrator))
 
 
-def _described(calibrator: Estimator) -> dict[str, str]:
+def described(calibrator: Estimator) -> dict[str, str]:
     """Return the header of a calibrator's file, with those of its steps in it."""
-    described = {
+    header = {
         "method": calibrator.method,
         "n_classes": str(calibrator.n_classes_),
         "form": calibrator.form_,
@@ -340,15 +342,17 @@ def _described(calibrator: Estimator) -> dict[str, str]:
         "fit_report": json.dumps(calibrator.fit_report_.as_dict()),
     }
     if calibrator.placing_ is not None:
-        described["placing"] = json.dumps(calibrator.placing_)
+        header["placing"] = json.dumps(calibrator.placing_)
     if calibrator.class_names_ is not None:
-        described["class_names"] = json.dumps(calibrator.class_names_)
-        described["predicts"] = "numbers" if calibrator.called_ is None else "names"
-    parts = {name: _described(part) for name, part in calibrator.parts().items()}
-    return described | ({"parts": json.dumps(parts)} if parts else {})
+        header["class_names"] = json.dumps(calibrator.class_names_)
+        header["predicts"] = "numbers" if calibrator.called_ is None else "names"
+    parts = {name: described(part) for name, part in calibrator.parts().items()}
+    if calibrator.fitted_to_:
+        header["fitted_to"] = json.dumps(calibrator.fitted_to_)
+    return header | ({"parts": json.dumps(parts)} if parts else {})
 
 
-def _all_state(calibrator: Estimator) -> dict[str, NDArray[Any]]:
+def all_state(calibrator: Estimator) -> dict[str, NDArray[Any]]:
     """Return the arrays of a calibrator by name, those of its parts as ``part/name``."""
     state = {
         # safetensors writes memory as it lies, so it must lie in rows
@@ -356,5 +360,5 @@ def _all_state(calibrator: Estimator) -> dict[str, NDArray[Any]]:
         for name, array in calibrator.state().items()
     }
     for part, inner in calibrator.parts().items():
-        state |= {f"{part}/{name}": array for name, array in _all_state(inner).items()}
+        state |= {f"{part}/{name}": array for name, array in all_state(inner).items()}
     return state

@@ -21,6 +21,7 @@ from calibrant.comparison.comparison import Comparison
 from calibrant.comparison.verdict import ComparedMethod
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
+from calibrant.decision.risk import RiskDecision
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.results import Evaluation, MetricResult
 from calibrant.metrics.bins import DEFAULT_BINS
@@ -316,7 +317,7 @@ ROW_HEIGHT, FEWEST_INCHES = 0.28, 1.6
 
 
 def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw an evaluation, groups or a comparison; see `calibrant.core.result.Result.plot`.
+    """Draw a result; see `calibrant.core.result.Result.plot`.
 
     Raises:
         InputError: another result, or a metric that wasn't measured.
@@ -331,7 +332,25 @@ def plot(result: Any, ax: Axes | None = None, **options: Any) -> Axes:
         name = options.pop("metric", result.rank_by)
         methods = {one.name: one.evaluation.results for one in result.methods}
         return _intervals(methods, name, ax, list(methods), **options)
+    if isinstance(result, RiskDecision):
+        return _risk_with_bound(result, ax, **options)
     raise InputError(f"there is no picture of a {type(result).__name__}")
+
+
+def _risk_with_bound(decision: RiskDecision, ax: Axes | None = None, *, color: str = AFTER) -> Axes:
+    """Draw the error rate among answered rows over coverage, with its upper bound.
+
+    A cross marks the threshold that is taken, and a dotted line the wanted risk.
+    """
+    ax, curve = _axes(ax), decision.curve
+    ax.fill_between(curve["coverage"], curve["error"], curve["bound"], color=color, alpha=0.2)
+    ax.plot(curve["coverage"], curve["error"], color=color)
+    ax.axhline(decision.risk, color=QUIET, linestyle=":")
+    if decision.threshold is not None:
+        ax.plot(decision.coverage.value, decision.error.value, "x", color=color)
+    most = min(1.0, max(4 * decision.risk, 1.2 * float(curve["error"].max())))
+    ax.set(xlim=(0, 1), ylim=(0, most), xlabel="Answered", ylabel="Wrong among the answered")
+    return ax
 
 
 def _intervals(

@@ -1,0 +1,71 @@
+"""The command `decide`: what is done with calibrated rows, and what is promised of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibrant.cli.completion import complete_method
+from calibrant.cli.options import INTERVALS, File, OutputOptions, option
+from calibrant.cli.output import check_outputs, emit
+from calibrant.core.errors import InputError
+from calibrant.files import ReadOptions, read_predictions
+
+if TYPE_CHECKING:
+    from calibrant.posthoc.base import Calibrator
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleOptions:
+    """What is decided by, and how intervals are made."""
+
+    risk: float | None = option(
+        None, "Answer only so many rows that at most this share of the answers is wrong."
+    )
+    sure: float = option(
+        0.95, "How often, over sets of rows to decide on, the promise is to hold; a fraction."
+    )
+    level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
+    seed: int = option(0, "Seed of halves and of the order of bets.", panel=INTERVALS)
+
+
+def decide(
+    calibrator: Annotated[
+        str,
+        typer.Argument(
+            metavar="CALIBRATOR",
+            help="A calibrator that `calibrant fit` saved, or a method, which is then fitted to "
+            "one half of the rows.",
+            autocompletion=complete_method,
+        ),
+    ],
+    file: File,
+    options: RuleOptions,
+    output: OutputOptions,
+    read: ReadOptions,
+) -> None:
+    """Decide which rows are answered, on labelled rows that the calibrator wasn't fitted to."""
+    from calibrant.decision.decide import decide as decided
+
+    saved = Path(calibrator) if calibrator.endswith(".safetensors") else None
+    check_outputs([saved, file], [output.json])
+    if options.risk is None:
+        raise InputError("decide needs a rule: --risk 0.05, the error rate among answered rows")
+    found = decided(
+        _calibrator(calibrator),
+        read_predictions(file, read),
+        risk=options.risk,
+        sure=options.sure,
+        level=options.level,
+        seed=options.seed,
+    )
+    emit(str(found), found.as_dict(), output.json)
+
+
+def _calibrator(given: str) -> Calibrator | str:
+    from calibrant.posthoc.loading import load
+
+    return load(given) if given.endswith(".safetensors") else given

@@ -1,0 +1,1 @@
+"""What is done with honest confidences: answers, costs and sets, with their promises."""

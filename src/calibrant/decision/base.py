@@ -1,0 +1,164 @@
+"""What every decision has: the calibrator it is made behind, the rows, and what it adds to rows."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray, IntArray
+from calibrant.core.errors import InputError
+from calibrant.core.result import Result
+from calibrant.core.text import counted, wrap
+from calibrant.core.weights import codes_of
+from calibrant.evaluation.formatting import percent
+from calibrant.metrics.resampling import cluster_stretch
+from calibrant.posthoc.base import Calibrator
+from calibrant.predictions.predictions import Predictions
+from calibrant.predictions.scoring import score_top
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of rows with its interval; all fractions."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{percent(self.value)} % ({percent(self.low)} to {percent(self.high)})"
+
+    def as_dict(self) -> dict[str, float]:
+        """Return the fields."""
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, eq=False)
+class DecidedRows:
+    """Calibrated rows with labels; all arrays (N,).
+
+    Attributes:
+        calibrated: the rows with calibrated probabilities.
+        confidence: of the predicted class; correct: whether it is the true one.
+        weight: how much each row counts; None where all count alike.
+        unit: number of what each row belongs to, from 0: its cluster, or itself.
+        clusters: number of clusters; None where rows are independent.
+    """
+
+    calibrated: Predictions
+    confidence: FloatArray
+    correct: NDArray[np.bool_]
+    weight: FloatArray | None
+    unit: IntArray
+    clusters: int | None
+
+    @classmethod
+    def of(cls, calibrator: Calibrator, rows: Predictions) -> DecidedRows:
+        """Return what a fitted calibrator makes of rows that count."""
+        after = calibrator.apply_predictions(rows.counted)
+        top = score_top(after)
+        unit, clusters = np.arange(after.n, dtype=np.int64), None
+        if after.clusters is not None:
+            unit, clusters = codes_of(after.clusters)
+        return cls(after, top.confidence, top.correct, after.weights, unit, clusters)
+
+    @property
+    def units(self) -> int:
+        """How many independent units there are: clusters, or rows."""
+        return len(self.confidence) if self.clusters is None else self.clusters
+
+    @property
+    def independent(self) -> bool:
+        """Whether rows count alike and stand alone, so that errors are binomial."""
+        return self.weight is None and self.clusters is None
+
+    def per_unit(self, values: NDArray[Any]) -> FloatArray:
+        """Return the (M,) weighted sums of (N,) values over each unit."""
+        weighted = values if self.weight is None else values * self.weight
+        return np.bincount(self.unit, weighted, self.units).astype(np.float64)
+
+    def share(
+        self, some: NDArray[np.bool_], level: float, among: NDArray[np.bool_] | None = None
+    ) -> Share:
+        """Return the share of rows that something is true of, among all or among some.
+
+        Wilson's interval of as many independent rows as the variance of the ratio stands for
+        (clusters and weights: its linearisation over units).
+        """
+        among = np.ones(len(some), dtype=bool) if among is None else among
+        part, whole = self.per_unit(some & among), self.per_unit(among)
+        total = float(whole.sum())
+        if total == 0:
+            return Share(math.nan, 0.0, 1.0)
+        value, effective = float(part.sum()) / total, total
+        if not self.independent:
+            variance = float(((part - value * whole) ** 2).sum()) / total**2
+            most = total**2 / float((whole**2).sum())
+            effective = min(value * (1 - value) / variance, total) if variance > 0 else most
+        return Share(value, *wilson(value, effective, level, self.clusters))
+
+
+def wilson(
+    value: float, rows: float, level: float, clusters: int | None = None
+) -> tuple[float, float]:
+    """Return the ends of Wilson's interval of a share of so many rows, wider for few clusters."""
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + level) / 2))
+    if clusters is not None:
+        z *= cluster_stretch(clusters, level)
+    middle = (value + z**2 / (2 * rows)) / (1 + z**2 / rows)
+    half = z * math.sqrt(value * (1 - value) / rows + z**2 / (4 * rows**2)) / (1 + z**2 / rows)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Decision(Result):
+    """What is done with the calibrated probabilities of a row, found on rows with labels.
+
+    Attributes:
+        calibrator: the fitted calibrator that it stands behind.
+        source: the rows that it was found on; n: their number.
+        clusters: number of clusters among them; None where rows are independent.
+        notes: what a reader should know besides.
+    """
+
+    calibrator: Calibrator = field(repr=False)
+    source: str
+    n: int
+    clusters: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def promise(self) -> str:
+        """Return what it promises of new rows, and under which conditions."""
+
+    @abstractmethod
+    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+        """Return what it decides of rows with calibrated probabilities, (N,) columns by name."""
+
+    def of_rows(self, rows: Predictions) -> dict[str, NDArray[Any]]:
+        """Return what it decides of rows as the calibrator takes them, labelled or not."""
+        return self.columns(self.calibrator.apply_predictions(rows))
+
+    @property
+    def rows_in_words(self) -> str:
+        """The rows that it was found on."""
+        of = "" if self.clusters is None else f" in {counted(self.clusters, 'cluster')}"
+        return f"{counted(self.n, 'row')}{of} of {self.source}"
+
+    def __str__(self) -> str:
+        table = self.as_table()
+        parts = [self.headline(), self.promise(), *self.notes]
+        return "\n\n".join([wrap(parts[0]), table.to_text(), *map(wrap, parts[1:])])
+
+
+def check_sure(sure: float) -> None:
+    """Raise `InputError` unless a promise can be kept so often."""
+    if not 0.5 <= sure < 1:
+        raise InputError(f"sure, a fraction, must be at least 0.5 and below 1, not {sure:g}")

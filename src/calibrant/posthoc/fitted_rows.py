@@ -1,0 +1,69 @@
+"""Which rows a calibrator was fitted to: enough to find them again, not enough to read them.
+
+A promise about new rows is worth nothing on those of the fit. So a fit keeps the smallest hashes of
+its rows, a bottom-k sketch: of other rows, those among the sketch say which share of the fit is in
+them (Broder, "On the resemblance and containment of documents", 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import FloatArray, to_numpy
+from calibrant.core.exact import mixed
+from calibrant.predictions.predictions import Predictions
+
+# Hashes that are kept, the columns that they are made of, and the fewest that say something.
+KEPT, COLUMNS, FEWEST = 64, 8, 8
+# A row is known by its numbers only if one of them has more decimals than people round to.
+DECIMALS, UNROUNDED = 1e6, 0.1
+# Share of the fit among other rows from which on they count as the same. Rows of one number may
+# agree by chance: near 1 there are few float32 numbers.
+SHARED, SHARED_OF_ONE_NUMBER = 0.1, 0.9
+
+
+def sketch_of(predictions: Predictions) -> tuple[int, ...]:
+    """Return the smallest hashes of the rows that are known by their numbers, ascending."""
+    hashes, unrounded = _hashes(predictions)
+    found, count = np.unique(hashes[unrounded], return_counts=True)
+    return tuple(found[count == 1][:KEPT].tolist())
+
+
+def share_among(sketch: Sequence[int], predictions: Predictions) -> float | None:
+    """Return which share of the rows behind a sketch is among others; None if it can't be told."""
+    if len(sketch) < FEWEST:
+        return None
+    return float(np.isin(np.array(sketch, dtype=np.uint64), _hashes(predictions)[0]).mean())
+
+
+def were_fitted(share: float, predictions: Predictions) -> bool:
+    """Return whether a share of the fit among these rows is more than chance or a few copies."""
+    one_number = predictions.top_only or predictions.binary
+    return share > (SHARED_OF_ONE_NUMBER if one_number else SHARED)
+
+
+def _hashes(predictions: Predictions) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return a hash of each row's scores and label, and whether its numbers are unrounded."""
+    scores = predictions.scores
+    columns: list[FloatArray] = []
+    if scores.ndim == 1:
+        columns.append(to_numpy(scores).astype(np.float64))
+    else:
+        last = scores.shape[1] - 1
+        places = {round(place * last / (COLUMNS - 1)) for place in range(COLUMNS)}
+        columns += [to_numpy(scores[:, place]).astype(np.float64) for place in sorted(places)]
+    found = np.zeros(predictions.n, dtype=np.uint64)
+    unrounded = np.zeros(predictions.n, dtype=bool)
+    for column in columns:
+        # A file may hold the same numbers in another precision.
+        column = np.nan_to_num(column.astype(np.float32)).astype(np.float64) + 0.0
+        found = mixed(column.view(np.uint64) ^ found, seed=0)
+        decimals = column * DECIMALS
+        unrounded |= np.abs(decimals - np.round(decimals)) > UNROUNDED
+    for numbers in (predictions.known_labels, predictions.predicted):
+        if numbers is not None:
+            found = mixed(np.asarray(numbers).astype(np.uint64) ^ found, seed=1)
+    return found, unrounded

@@ -27,14 +27,8 @@ from calibrant.core.arrays import (
     namespace,
     to_numpy,
 )
-from calibrant.core.checks import (
-    check_labels,
-)
-from calibrant.core.errors import (
-    InputError,
-    NotApplicableError,
-    PredictionsError,
-)
+from calibrant.core.checks import check_labels
+from calibrant.core.errors import InputError, NotApplicableError, PredictionsError
 from calibrant.core.fit_report import FitReport
 from calibrant.core.progress import watched
 from calibrant.core.text import counted

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from scripts.documentation.reference import FOLDERS, prose
-from scripts.documentation.running import PageError, pages_that_run, run_page, same
+from scripts.documentation.running import PageError, abridged, pages_that_run, run_page, same
 
 from calibrant.cli.app import MODULES
 from calibrant.metrics.registry import METRICS, POSITIVE_METRICS
@@ -61,6 +61,12 @@ def test_outputs_are_compared_to_the_printed_digit() -> None:
     table = "method   ECE  fit s\n-------------------\nnone    {}   {}\n\nend"
     assert same(table.format("6.12", "0.00"), table.format("6.12", "11.20"))
     assert not same(table.format("6.12", "0.00"), table.format("6.22", "0.00"))
+
+
+def test_a_new_output_leaves_out_what_the_page_left_out() -> None:
+    shown, printed = "$ a\n1\n...\n4\n$ b\n2\n", "$ a\n5\n6\n7\n8\n$ b\n3\n"
+    assert abridged(shown, printed) == "$ a\n5\n...\n8\n$ b\n3\n"
+    assert abridged("1\n...\n", "2\n3\n") == "2\n...\n"
 
 
 def test_the_readme_takes_five_minutes() -> None:

@@ -108,6 +108,7 @@ def run_page(page: Path, folder: Path, made: Path | None = None) -> RanPage:
         if same(shown or "", printed):
             return block[0]
         differences.append(Difference(where, shown or "", printed))
+        printed = abridged(shown or "", printed)
         if block["kind"] == "console":
             return f"```console\n{printed}```"
         return f"```python\n{block['body']}```\n\n```text\n{printed}```"
@@ -203,6 +204,25 @@ def same(shown: str, printed: str) -> bool:
     pattern = re.escape(NUMBER.sub("\0", shown)).replace(re.escape("..."), ".*?")
     found = re.fullmatch(pattern.replace(re.escape("\0"), r"(\d+\.\d+)"), printed, flags=re.DOTALL)
     return found is not None and all(map(_near, NUMBER.findall(shown), found.groups()))
+
+
+def abridged(shown: str, printed: str) -> str:
+    """Return what a run printed, where the page leaves lines out by ``...`` with as many left out.
+
+    Examples:
+        >>> abridged("$ a\\n1\\n...\\n4\\n", "$ a\\n5\\n6\\n7\\n8\\n")
+        '$ a\\n5\\n...\\n8\\n'
+    """
+    parts = [re.split(r"^(?=\$ )", text, flags=re.MULTILINE) for text in (shown, printed)]
+    found = list[str]()
+    for old, new in zip(*parts, strict=False):
+        lines, kept = new.splitlines(), old.splitlines()
+        if kept.count("...") == 1:
+            first = kept.index("...")
+            last = len(kept) - first - 1
+            lines = [*lines[:first], "...", *lines[len(lines) - last :]]
+        found += [f"{line}\n" for line in lines]
+    return "".join(found)
 
 
 def _without_times(text: str) -> str:

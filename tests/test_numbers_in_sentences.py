@@ -33,13 +33,13 @@ def drifted() -> cb.Monitor:
 def test_a_monitor_names_its_own_tolerance_level_and_run_length(drifted: cb.Monitor) -> None:
     quiet = cb.Monitor(tolerance=0.03)
     quiet.update([0.5, 0.5], [True, False])
-    assert quiet.findings().headline.endswith("that confidences are off by more than 3 points.")
+    assert quiet.findings().headline.endswith("lies more than 3 points from its confidence.")
     level, change = (
         drifted.findings().alarm_sentence(drifted.alarms[name]) for name in ("level", "change")
     )
-    assert "they are off by more than 3 points" in level
+    assert "some are off by more than 3 points" in level
     assert "a probability of 2 % at most" in level
-    assert "gone off by more than 3 points" in change
+    assert "some are off by more than 3 points" in change
     assert "comes after 20 000 rows on average" in change
     # -ln .02, and ln 20 000.
     said = drifted.findings().evidence_sentence

@@ -139,13 +139,14 @@ def _with_worth(
     """Return what is saved, and what it is worth, in words; see `--no-gain`."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator
-    from calibrant.posthoc.worth import FOLDS, cross_validated
+    from calibrant.posthoc.worth import cross_validated, folds_for
 
     if options.no_worth:
         return calibrator, ""
     with source.working("sampling") as how:
         engine = how["engine"]
-    with progress(FOLDS, f"its worth: {calibrator.method}", remaining=True) as step:
+    folds = folds_for(calibrator, rows.n if isinstance(rows, Predictions) else rows.rows)
+    with progress(folds, f"its worth: {calibrator.method}", remaining=True) as step:
         try:
             worth = cross_validated(
                 calibrator, rows, seed=options.seed, engine=engine, progress=step

@@ -390,3 +390,9 @@ def test_tensors_that_overlap_or_leave_bytes_between_them_are_refused(tmp_path):
         write([360, 600], numbers + LABELS.tobytes() + b"more")
         with refused(path, "it goes on behind the tensors"):
             read(path)
+
+
+def test_a_label_of_any_size_takes_no_more_memory_than_another(tmp_path):
+    path = tmp_path / "top.csv"
+    path.write_text("confidence,pred_label,true_label\n" + "0.9,3,3\n" * 20 + f"0.9,{2**62},3\n")
+    assert read_predictions(path).n == 21

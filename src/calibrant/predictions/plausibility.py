@@ -334,8 +334,10 @@ def _chance(said: IntArray, labels: IntArray) -> tuple[float, float]:
     same of all rows, or prefers a class, has just as many.
     """
     n = len(said)
-    classes = int(max(said.max(), labels.max())) + 1
-    v, u = (np.bincount(one, minlength=classes) / n for one in (said, labels))
+    # Numbers of labels may be of any size, and only those that occur take room.
+    _, codes = np.unique(np.concatenate([said, labels]), return_inverse=True)
+    classes = int(codes.max()) + 1
+    v, u = (np.bincount(one, minlength=classes) / n for one in (codes[:n], codes[n:]))
     both = float((u * v).sum())
     spread = both - float((v * u * u).sum()) - float((u * v * v).sum()) + both * both
     return n * both, n * math.sqrt(max(spread, 0.0) / max(n - 1, 1))
@@ -387,7 +389,7 @@ def _agreement(said: IntArray, labels: IntArray, confidence: FloatArray) -> Iter
     below = (agree - mean) / deviation < -SURE
     # As few as if confidence were worth less than half of what it says.
     # A model that says the same of nearly all rows has learnt nothing, whatever its confidence.
-    varied = np.bincount(said).max() < MOST_ALIKE * n
+    varied = np.unique(said, return_counts=True)[1].max() < MOST_ALIKE * n
     apart = varied and expected - mean > FAR * n and _fewer(agree, half, n) < SURE_ODDS
     if not below and not apart:
         return

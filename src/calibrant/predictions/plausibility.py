@@ -331,10 +331,9 @@ def _chance(said: IntArray, labels: IntArray) -> tuple[float, float]:
     """Return how many of (n,) labels agree with what was said of other rows: mean and deviation.
 
     That of a random permutation of the labels (Hoeffding, 1951), so that a model which says the
-    same of all rows, or prefers a class, has just as many.
+    same of all rows, or prefers a class, has just as many. Only labels that occur take room.
     """
     n = len(said)
-    # Numbers of labels may be of any size, and only those that occur take room.
     _, codes = np.unique(np.concatenate([said, labels]), return_inverse=True)
     classes = int(codes.max()) + 1
     v, u = (np.bincount(one, minlength=classes) / n for one in (codes[:n], codes[n:]))

@@ -29,6 +29,7 @@ from calibrant.posthoc.registry import METHODS
 FOLDERS = ("methods", "metrics", "commands", "python")
 PACKAGES = (
     *("calibrant", "calibrant.metrics", "calibrant.posthoc", "calibrant.predictions"),
+    "calibrant.decision",
     *("calibrant.scale", "calibrant.training", "calibrant.report", "calibrant.sklearn"),
 )
 # Rows that pictures and tables of values are made of.

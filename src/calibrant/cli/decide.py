@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calibrant.cli.completion import complete_method
-from calibrant.cli.options import INTERVALS, File, OutputOptions, option
+from calibrant.cli.options import INTERVALS, OUTPUT, File, OutputOptions, option
 from calibrant.cli.output import check_outputs, emit
 from calibrant.core.errors import InputError
 from calibrant.files import ReadOptions, read_predictions
@@ -32,6 +32,15 @@ class RuleOptions:
     seed: int = option(0, "Seed of halves and of the order of bets.", panel=INTERVALS)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecidedOptions(OutputOptions):
+    """Where the decision is saved."""
+
+    out: Path | None = option(
+        None, "Where to save the decision (.safetensors), for calibrant apply.", panel=OUTPUT
+    )
+
+
 def decide(
     calibrator: Annotated[
         str,
@@ -44,14 +53,17 @@ def decide(
     ],
     file: File,
     options: RuleOptions,
-    output: OutputOptions,
+    output: DecidedOptions,
     read: ReadOptions,
 ) -> None:
     """Decide which rows are answered, on labelled rows that the calibrator wasn't fitted to."""
     from calibrant.decision.decide import decide as decided
+    from calibrant.decision.decision_file import FORMAT, save_decision
 
     saved = Path(calibrator) if calibrator.endswith(".safetensors") else None
-    check_outputs([saved, file], [output.json])
+    check_outputs([saved, file], [output.json, output.out])
+    if output.out is not None:
+        FORMAT.check_extension(output.out)
     if options.risk is None:
         raise InputError("decide needs a rule: --risk 0.05, the error rate among answered rows")
     found = decided(
@@ -62,6 +74,8 @@ def decide(
         level=options.level,
         seed=options.seed,
     )
+    if output.out is not None:
+        save_decision(found, output.out)
     emit(str(found), found.as_dict(), output.json)
 
 

@@ -229,7 +229,12 @@ def _sentence(note: str) -> str:
 
 
 def apply(
-    calibrator: Annotated[Path, typer.Argument(help="A calibrator that `calibrant fit` saved.")],
+    calibrator: Annotated[
+        Path,
+        typer.Argument(
+            help="A calibrator that `calibrant fit` saved, or a decision of `calibrant decide`."
+        ),
+    ],
     files: Files,
     output: AppliedOptions,
     read: ReadOptions,
@@ -237,8 +242,10 @@ def apply(
 ) -> None:
     """Apply a saved calibrator to FILE, which needs no labels, and write its rows back.
 
-    All other columns stay as they are; beside them stand predicted and confidence.
+    All other columns stay as they are; beside them stand predicted and confidence, and what a
+    decision says of the row.
     """
+    from calibrant.decision.decision_file import is_decision, load_decision
     from calibrant.posthoc.loading import load
     from calibrant.posthoc.needs import check_width
     from calibrant.posthoc.shards import ShardWork, apply_to_shards
@@ -248,7 +255,10 @@ def apply(
     # A folder of many outputs may be there: a second call goes on to fill it.
     outputs = [output.json] if source.many else [out, output.json]
     check_outputs([calibrator], outputs)
-    fitted, wanted = load(calibrator), Wanted(output.probs, output.interval)
+    decision = load_decision(calibrator) if is_decision(calibrator) else None
+    fitted = load(calibrator) if decision is None else decision.calibrator
+    columns = None if decision is None else decision.columns
+    wanted = Wanted(output.probs, output.interval, columns)
     rows = source.rows(outputs, labelled=False)
     check_width(fitted, rows)
     with source.working(f"applying {fitted.method}") as how:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,13 @@ from calibrant.predictions.scoring import score_top
 
 @dataclass(frozen=True)
 class Share:
-    """A share of rows with its interval; all fractions."""
+    """A share of rows with its interval; all fractions.
+
+    Examples:
+        >>> from calibrant.decision import Share
+        >>> str(Share(0.25, 0.2, 0.301))
+        '25.0 % (20.0 to 30.1)'
+    """
 
     value: float
     low: float
@@ -121,11 +127,20 @@ def wilson(
 class Decision(Result):
     """What is done with the calibrated probabilities of a row, found on rows with labels.
 
+    Class attributes:
+        rule: its name in files and on the command line.
+
     Attributes:
         calibrator: the fitted calibrator that it stands behind.
         source: the rows that it was found on; n: their number.
         clusters: number of clusters among them; None where rows are independent.
         notes: what a reader should know besides.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> found = cb.decide("temperature", cb.load_sample("test"), risk=0.05)
+        >>> found.rule, list(found.of_rows(cb.load_sample("validation")))
+        ('risk', ['answer'])
     """
 
     calibrator: Calibrator = field(repr=False)
@@ -133,6 +148,17 @@ class Decision(Result):
     n: int
     clusters: int | None = None
     notes: tuple[str, ...] = ()
+
+    rule: ClassVar[str]
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is anything to decide of new rows."""
+        return True
+
+    def fault(self) -> str | None:
+        """Return why the numbers of a file make no decision, as a clause, or None."""
+        return None
 
     @abstractmethod
     def promise(self) -> str:

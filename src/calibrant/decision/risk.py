@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ BLOCK = 32
 LARGEST_STAKE = 0.75
 # Thresholds that a picture shows, and halvings of their bounds.
 SHOWN, HALVINGS = 24, 12
+CURVE = ("threshold", "coverage", "error", "bound")
 # How many times as many rows are looked ahead to; of units that are bet on no more than so many.
 AHEAD, FURTHER, MOST_UNITS = (2, 4, 10), (2, 3, 5, 8, 12, 20, 50, 100, 1000), 20_000
 
@@ -203,7 +204,7 @@ class RiskDecision(Decision):
         >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
         >>> found = cb.decide(scaling, cb.load_sample("test"), risk=0.05)
         >>> round(found.threshold, 2), round(found.coverage.value, 2)
-        (0.81, 0.7)
+        (0.8, 0.69)
     """
 
     risk: float
@@ -214,6 +215,24 @@ class RiskDecision(Decision):
     more: tuple[tuple[int, float], ...]
     reachable_from: int | None
     curve: dict[str, FloatArray]
+
+    rule: ClassVar[str] = "risk"
+
+    @property
+    def decides(self) -> bool:
+        """Whether any row may be answered."""
+        return self.threshold is not None
+
+    def fault(self) -> str | None:
+        """Return why the numbers of a file make no decision, as a clause, or None."""
+        if self.threshold is None or not 0 <= self.threshold <= 1:
+            return f"a threshold of {self.threshold}"
+        if not (0 < self.risk < 1 and 0.5 <= self.sure < 1):
+            return f"a risk of {self.risk:g}, {self.sure:g} sure"
+        sizes = {column.shape for column in self.curve.values()}
+        if set(self.curve) != {*CURVE} or len(sizes) != 1 or len(sizes.pop()) != 1:
+            return "a curve without thresholds, coverage, error and bound"
+        return None
 
     def headline(self) -> str:
         """Return what is answered, or from how many rows on something could be."""
@@ -260,16 +279,13 @@ class RiskDecision(Decision):
 
     def records(self) -> list[dict[str, Any]]:
         """Return the curve: a row for each threshold."""
-        names = list(self.curve)
-        return [dict(zip(names, row, strict=True)) for row in zip(*self._lists(), strict=True)]
-
-    def _lists(self) -> list[list[float]]:
-        return [column.tolist() for column in self.curve.values()]
+        columns = [self.curve[name].tolist() for name in CURVE]
+        return [dict(zip(CURVE, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it."""
         return {
-            "rule": "risk",
+            "rule": self.rule,
             "risk": self.risk,
             "sure": self.sure,
             "threshold": self.threshold,
@@ -280,7 +296,7 @@ class RiskDecision(Decision):
             "source": self.source,
             "more": [{"n": n, "coverage": coverage} for n, coverage in self.more],
             "reachable_from": self.reachable_from,
-            "curve": dict(zip(self.curve, self._lists(), strict=True)),
+            "curve": self.records(),
             "promise": self.promise(),
             "notes": list(self.notes),
         }

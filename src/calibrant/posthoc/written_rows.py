@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -31,10 +31,12 @@ class Wanted:
         probs: the probabilities of all classes, in place of the scores.
         interval: probability of an interval for the confidence, where the method has one; None for
             no interval.
+        columns: what else is written, of rows with calibrated probabilities.
     """
 
     probs: bool = True
     interval: float | None = None
+    columns: Callable[[Predictions], Columns] | None = None
 
     def check(self, calibrator: Any) -> None:
         """Raise `InputError` for an interval that the method can't give."""
@@ -125,4 +127,6 @@ def _more(
 
         both = np.asarray(apply_map(ends, rows_of_event(calibrator, before).logits, None, learnt))
         found |= {"low": both[:, 0], "high": both[:, 1]}
+    if wanted.columns is not None:
+        found |= wanted.columns(after)
     return found

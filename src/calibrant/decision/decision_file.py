@@ -1,0 +1,167 @@
+"""A decision as a file: calibrator, rule, numbers and promise in one file of safetensors.
+
+The header holds the header of the calibrator, as a file of its own would have it, and the numbers
+of the decision as JSON; arrays of either have its name before theirs. Nothing is unpickled, and a
+file is proved before it is used: the calibrator as `calibrant.load` does, each number by the type
+and the limits of its field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields
+from os import fspath
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.errors import CalibratorFileError, InputError
+from calibrant.decision.base import Decision, Share
+from calibrant.decision.risk import RiskDecision
+from calibrant.files.atomic import StrPath
+from calibrant.files.parameters import ParameterFormat
+from calibrant.posthoc.loading import calibrator_in
+from calibrant.posthoc.state import all_state, described
+
+FORMAT = ParameterFormat("calibrant-decision", 1, "a decision", "numpy")
+RULES: dict[str, type[Decision]] = {"risk": RiskDecision}
+WITHIN = "calibrator/"
+
+
+def save_decision(decision: Decision, path: StrPath) -> None:
+    """Write a decision to `path`, which must end in ``.safetensors``.
+
+    Raises:
+        InputError: another extension, a folder that doesn't exist, or nothing was decided.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> from calibrant.decision import load_decision, save_decision
+        >>> found = cb.decide("temperature", cb.load_sample("test"), risk=0.05)
+        >>> save_decision(found, "decision.safetensors")
+        >>> load_decision("decision.safetensors").threshold == found.threshold
+        True
+    """
+    FORMAT.check_extension(path)
+    if not decision.decides:
+        raise InputError(f"{fspath(path)}: there is no decision to save. {decision.headline()}")
+    arrays = {WITHIN + name: array for name, array in all_state(decision.calibrator).items()}
+    plain: dict[str, Any] = {}
+    for each in fields(decision):
+        value: Any = getattr(decision, each.name)
+        if each.name == "calibrator":
+            continue
+        if isinstance(value, np.ndarray):
+            arrays[each.name] = np.ascontiguousarray(cast(NDArray[Any], value))
+        elif isinstance(value, dict):
+            items = cast(dict[str, NDArray[Any]], value).items()
+            arrays |= {f"{each.name}/{name}": np.ascontiguousarray(a) for name, a in items}
+        else:
+            plain[each.name] = list(vars(value).values()) if isinstance(value, Share) else value
+    header = {
+        "rule": decision.rule,
+        "decision": json.dumps(plain),
+        "calibrator": json.dumps(described(decision.calibrator)),
+        "promise": decision.promise(),
+    }
+    FORMAT.write(path, header, arrays)
+
+
+def is_decision(path: StrPath) -> bool:
+    """Return whether a file of safetensors says that it holds a decision."""
+    from safetensors import safe_open
+
+    try:
+        with cast(Any, safe_open)(path, framework="numpy") as file:
+            header = cast(dict[str, str], file.metadata() or {})
+            return header.get("format") == FORMAT.name
+    except Exception:  # whatever it is, it is no decision; who reads it says what it lacks
+        return False
+
+
+def load_decision(path: StrPath) -> Decision:
+    """Return the decision that `save_decision` wrote.
+
+    Raises:
+        CalibratorFileError: the file is missing, damaged, no decision, of a newer format, or its
+            numbers make no decision of its rule.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> from calibrant.decision import load_decision, save_decision
+        >>> test = cb.load_sample("test")
+        >>> save_decision(cb.decide("temperature", test, risk=0.05), "decision.safetensors")
+        >>> load_decision("decision.safetensors").of_rows(test)["answer"][:3].tolist()
+        [True, True, True]
+    """
+    source = fspath(path)
+    header, state = FORMAT.read(path)
+    kind = RULES.get(header.get("rule", ""))
+    if kind is None:
+        raise CalibratorFileError(
+            f"{source}: decides by the unknown rule '{header.get('rule', '')[:40]}'; this version "
+            f"knows: {', '.join(RULES)}"
+        )
+    try:
+        inner = cast(dict[str, Any], json.loads(header["calibrator"]))
+        plain = cast(dict[str, Any], json.loads(header["decision"]))
+        of_calibrator = {name: str(value) for name, value in inner.items()}
+        values = _values(kind, plain, state)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CalibratorFileError(f"{source}: the header is damaged ({error})") from error
+    arrays = {n.removeprefix(WITHIN): a for n, a in state.items() if n.startswith(WITHIN)}
+    found = kind(calibrator=calibrator_in(of_calibrator, arrays, source), **values)
+    fault = found.fault()
+    if fault is not None:
+        raise CalibratorFileError(
+            f"{source}: its numbers make no decision by {found.rule}: {fault}"
+        )
+    return found
+
+
+def _values(
+    kind: type[Decision], plain: dict[str, Any], state: dict[str, NDArray[Any]]
+) -> dict[str, Any]:
+    """Return the fields of a decision but its calibrator; `ValueError` for what doesn't fit."""
+    hints, found = get_type_hints(kind), dict[str, Any]()
+    for each in fields(kind):
+        hint, name = hints[each.name], each.name
+        if name == "calibrator":
+            continue
+        if get_origin(hint) is dict:
+            inner = {n.removeprefix(f"{name}/"): a for n, a in state.items()}
+            found[name] = {n: _array(a, name) for n, a in inner.items() if f"{name}/{n}" in state}
+        elif get_origin(hint) is np.ndarray:
+            found[name] = _array(state[name], name)
+        else:
+            found[name] = _typed(hint, plain[name], name)
+    return found
+
+
+def _array(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if array.dtype != np.float64 or not np.isfinite(array).all():
+        raise ValueError(f"{name} isn't made of finite float64 numbers")
+    return array
+
+
+def _typed(hint: Any, value: Any, name: str) -> Any:
+    """Return a value of JSON as a field of some type has it."""
+    if get_origin(hint) in (Union, UnionType):
+        if value is None and type(None) in get_args(hint):
+            return None
+        (hint,) = (each for each in get_args(hint) if each is not type(None))
+    if get_origin(hint) is tuple and isinstance(value, list):
+        inner, items = get_args(hint), cast(list[Any], value)
+        each = [inner[0]] * len(items) if inner[-1] is Ellipsis else inner
+        return tuple(_typed(h, v, name) for h, v in zip(each, items, strict=True))
+    if hint is Share and isinstance(value, list):
+        return Share(*(_typed(float, each, name) for each in cast(list[Any], value)))
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if math.isfinite(value):
+            return float(value)
+    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} can't be {str(value)[:40]!r}")

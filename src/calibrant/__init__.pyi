@@ -14,6 +14,7 @@ from calibrant.comparison.models import ModelComparison as ModelComparison
 from calibrant.comparison.models import compare_models as compare_models
 from calibrant.comparison.multi_dataset import ManyComparisons as ManyComparisons
 from calibrant.comparison.multi_dataset import compare_over as compare_over
+from calibrant.core.errors import CalibrantDeprecationWarning as CalibrantDeprecationWarning
 from calibrant.core.errors import CalibrantError as CalibrantError
 from calibrant.core.errors import CalibrationWarning as CalibrationWarning
 from calibrant.core.errors import InputError as InputError

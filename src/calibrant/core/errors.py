@@ -159,6 +159,21 @@ class PlugInWarning(UserWarning):
     """A method of another package could not be taken in; the message names it and says why."""
 
 
+class CalibrantDeprecationWarning(FutureWarning):
+    """A name, argument or option will go; the message says when, and what to write instead.
+
+    It is shown by default, wherever it is raised: what it asks for is done by whoever runs the code.
+
+    Examples:
+        >>> import warnings
+        >>> import calibrant as cb
+        >>> with warnings.catch_warnings():  # as a test suite that wants to know early
+        ...     warnings.simplefilter("error", cb.CalibrantDeprecationWarning)
+        ...     round(cb.metrics.brier_score([[0.7, 0.3]], [0], kind="probs"), 2)
+        0.18
+    """
+
+
 _heard: ContextVar[list[Warning] | None] = ContextVar("heard", default=None)
 
 
@@ -187,8 +202,37 @@ def hear(warning: Warning) -> bool:
 
 def warn_caller(warning: CalibrationWarning) -> None:
     """Issue `warning` for the line that called into this package, however deep it was found."""
-    if hear(warning):
-        return
+    if not hear(warning):
+        _issue(warning)
+
+
+def deprecated(name: str, *, since: str, instead: str) -> None:
+    """Warn the caller that `name` goes: the first line of whatever still serves it.
+
+    Args:
+        name: what is deprecated, as users write it: ``"cb.metrics.old"``, ``"evaluate(old=)"``.
+        since: first version that warns, such as ``"0.3"``; it says when `name` may go.
+        instead: what to write instead.
+    """
+    message = (
+        f"{name} is deprecated since {since} and goes in {removal_of(since)}; write {instead} "
+        "instead"
+    )
+    _issue(CalibrantDeprecationWarning(message))
+
+
+def removal_of(since: str) -> str:
+    """Return the first version that may lack what is deprecated since another one.
+
+    Before 1.0 that is two minor versions later; from then on a name goes only with the next major
+    version.
+    """
+    major, minor = (int(part) for part in since.split(".")[:2])
+    return f"0.{minor + 2}" if major == 0 else f"{major + 1}.0"
+
+
+def _issue(warning: Warning) -> None:
+    """Issue a warning for the first line on the stack that isn't this package's."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and frame.f_globals.get("__name__", "").startswith("calibrant."):
         frame, level = frame.f_back, level + 1

@@ -19,7 +19,7 @@ from calibrant.predictions.predictions import SMALLEST_PROBABILITY
 
 def columns(xp: Any, rows: Array) -> Array:
     """Return the (1, K) indices of the columns of (n, K) `rows`, on their device."""
-    return xp.arange(int(rows.shape[1]), device=rows.device)[None, :]
+    return xp.arange(int(rows.shape[1]), device=getattr(rows, "device", None))[None, :]
 
 
 def top(xp: Any, rows: Array) -> tuple[Array, Array]:

@@ -131,7 +131,7 @@ def distances(xp: Any, queries: Array, bank: Array, count: int, own: Array | Non
     # |q|^2 is the same for all candidates of a row.
     order = xp.sum(wide * wide, axis=1)[None, :] - 2 * (near @ wide.T)
     if own is not None:
-        every = xp.arange(int(bank.shape[0]), device=bank.device)
+        every = xp.arange(int(bank.shape[0]), device=getattr(bank, "device", None))
         order = xp.where(every[None, :] == own[:, None], xp.inf, order)
     found = smallest(xp, order, count)
     nearest = xp.reshape(

@@ -179,7 +179,7 @@ def _betas_of(xp: Any, standardised: Array, weights: Array, betas: Array) -> Arr
     partitions, groups, width = (int(size) for size in weights.shape)
     scores = standardised @ xp.reshape(weights, (-1, width)).T
     group = xp.argmax(xp.reshape(scores, (-1, partitions, groups)), axis=2)
-    place = group + groups * xp.arange(partitions, device=group.device)[None, :]
+    place = group + groups * xp.arange(partitions, device=getattr(group, "device", None))[None, :]
     found = xp.take(xp.reshape(betas, (-1,)), xp.reshape(place, (-1,)), axis=0)
     return xp.reshape(found, (-1, partitions))
 

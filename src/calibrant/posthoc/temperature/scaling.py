@@ -90,7 +90,9 @@ class RowTemperature(Calibrator):
         """Return the (N,) inverse temperatures that `predict_proba` uses."""
 
         def betas(xp: Any, rows: Array, _: None, learnt: Learnt, masks: bool) -> Array:
-            one = xp.ones(int(rows.shape[0]), dtype=xp.float64, device=rows.device)
+            one = xp.ones(
+                int(rows.shape[0]), dtype=xp.float64, device=getattr(rows, "device", None)
+            )
             return one * self.betas(xp, rows, learnt, masks)
 
         return to_numpy(apply_map(betas, self._checked(logits), None, self.map_arrays()))

@@ -1,0 +1,182 @@
+"""Write the files that every later version of 1.x, and of 0.x, must read.
+
+    python -m scripts.release.fixtures [VERSION]
+
+They go to ``tests/formats/VERSION/``: a calibrator of every method and every kind of predictions, a
+monitor's state, a head, and in ``expected.npz`` the rows they are applied to and what they gave.
+Files of a version that CHANGELOG.md gives a date are never written again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import calibrant as cb
+from calibrant.core.errors import CalibrationWarning
+from calibrant.posthoc.registry import AS_PUBLISHED, BUILT_IN
+from calibrant.predictions.last_layer import Head
+
+ROOT = Path(__file__).parents[2]
+FORMATS = ROOT / "tests/formats"
+EXPECTED = "expected.npz"
+STATE, HEAD = "monitor-state.safetensors", "head.safetensors"
+FIT_ROWS, STREAM_ROWS, READ_ROWS = 600, 150, 8
+CLASSES, LABELS = 3, 2
+# What a large fit would add to a file says nothing new of its format.
+SMALL: dict[str, dict[str, Any]] = {
+    "auto": {"candidates": "temperature, svs-top-rest, venn-abers", "folds": 2, "repeats": 1},
+    "group": {"partitions": 2},
+    "procal-bms": {"reference_rows": 20},
+}
+# Of every kind of predictions, methods that keep something of their own of it.
+OF_KIND = {
+    "binary": ("platt", "beta", "isotonic", "venn-abers"),
+    "toplabel": ("platt", "histogram", "auto"),
+    "score": ("platt", "isotonic"),
+    "per-label": ("per-label",),
+    "names": ("svs+top-rest",),
+}
+
+
+def rows_of(arrays: Mapping[str, NDArray[Any]], kind: str) -> cb.Predictions:
+    """Return rows of a kind of predictions, made of logits, labels and features."""
+    logits, labels, features = arrays["logits"], arrays["labels"], arrays["features"]
+    odds, correct = logits[:, 0], labels == 0
+    match kind:
+        case "binary":
+            return cb.Predictions.from_binary(odds, correct, kind="logit")
+        case "toplabel":
+            return cb.Predictions.from_confidence(1 / (1 + np.exp(-odds)), correct=correct)
+        case "score":
+            return cb.Predictions.from_scores(odds, correct)
+        case "per-label":
+            probs = 1 / (1 + np.exp(-logits[:, :LABELS]))
+            truth = np.stack([labels == label for label in range(LABELS)], axis=1)
+            return cb.Predictions.from_many_labels(probs, truth)
+        case "names":
+            names = tuple("abc")
+            return cb.Predictions.from_logits(
+                logits, [names[label] for label in labels], class_names=names
+            )
+        case _:
+            # The logits are those of the head, so that methods which rebuild them agree.
+            head = Head(np.eye(CLASSES), np.zeros(CLASSES))
+            return cb.Predictions.from_logits(logits, labels, features, head=head)
+
+
+def answers(file: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """Return what a file of tests/formats gives for rows: the one way to write and to check it."""
+    if file.name == STATE:
+        monitor = cb.Monitor.load(file)
+        monitor.update(arrays["confidence"], arrays["correct"])
+        alarms = [alarm.row for alarm in monitor.alarms.values()]
+        return np.array([monitor.rows, monitor.log_r, *alarms], dtype=np.float64)
+    if file.name == HEAD:
+        import torch
+
+        from calibrant.training.second_stages.heads import load_head
+
+        with torch.no_grad():
+            return load_head(file)(torch.tensor(arrays["features"])).numpy()
+    kind = file.stem.partition("@")[2]
+    applied = cb.load(file).apply_predictions(rows_of(arrays, kind))
+    probs = applied.scores if applied.top_only else applied.probs
+    return np.asarray(probs, dtype=np.float64)
+
+
+def drawn(rows: int, seed: int) -> dict[str, NDArray[Any]]:
+    """Return logits that are too sure, and surer of some classes than others, with the rest."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(rows, CLASSES))
+    logits -= logits.mean(axis=1, keepdims=True)
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    confidence = rng.uniform(0.5, 1, rows)
+    said = logits * [1.0, 2.0, 4.0] + [1.5, 0.0, -1.5]
+    return {
+        "logits": said,
+        "features": said,
+        "labels": labels,
+        "confidence": confidence,
+        "correct": rng.random(rows) < 0.7 * confidence,
+    }
+
+
+def write(folder: Path) -> None:
+    """Write the files of this version, and what they give."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, calibrator in _fitted(drawn(FIT_ROWS, seed=0)):
+        calibrator.save(folder / f"{name.replace(':', '-')}.safetensors")
+    monitor = cb.Monitor(window=50)
+    said = drawn(STREAM_ROWS, seed=1)
+    monitor.update(said["confidence"], said["correct"])
+    monitor.save(folder / STATE)
+    _write_head(folder / HEAD)
+    rows = drawn(READ_ROWS, seed=2)
+    given = {
+        f"of {file.name}": answers(file, rows) for file in sorted(folder.glob("*.safetensors"))
+    }
+    everything: dict[str, Any] = rows | given
+    np.savez_compressed(folder / EXPECTED, **everything)
+
+
+def _fitted(arrays: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield every calibrator that can be saved, fitted, with the name of its file."""
+    of_kind = {"": (*BUILT_IN, *AS_PUBLISHED), **OF_KIND}
+    for kind, methods in of_kind.items():
+        rows = rows_of(arrays, kind)
+        for method in methods:
+            calibrator = (
+                cb.posthoc.PerLabel("platt")
+                if method == "per-label"
+                else cb.make_calibrator(method, **SMALL.get(method, {}))
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CalibrationWarning)
+                calibrator.fit_predictions(rows)
+            yield f"{method}@{kind}" if kind else method, calibrator
+
+
+def _write_head(path: Path) -> None:
+    import torch
+
+    from calibrant.training.second_stages.heads import write_head
+
+    torch.manual_seed(0)
+    head = torch.nn.Sequential(torch.nn.Linear(CLASSES, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    write_head(path, head.double(), {})
+
+
+def released(version: str) -> bool:
+    """Return whether CHANGELOG.md gives a version a date."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    return re.search(rf"^## {re.escape(version)} - \d{{4}}-", text, re.MULTILINE) is not None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files of a version that isn't released yet."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("version", nargs="?", default=cb.__version__)
+    version: str = parser.parse_args(arguments).version
+    if released(version):
+        print(f"{version} is released; its files stay as they are", file=sys.stderr)
+        return 2
+    write(FORMATS / version)
+    files = list((FORMATS / version).iterdir())
+    size = sum(file.stat().st_size for file in files)
+    print(f"{len(files)} files of {size / 1000:.0f} KB in all in {FORMATS / version}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -167,8 +167,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the files of a version that isn't released yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("version", nargs="?", default=cb.__version__)
-    version: str = parser.parse_args(arguments).version
-    if released(version):
+    parser.add_argument("--just-prepared", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    version: str = options.version
+    if released(version) and not options.just_prepared:
         print(f"{version} is released; its files stay as they are", file=sys.stderr)
         return 2
     write(FORMATS / version)

@@ -162,7 +162,7 @@ class PlugInWarning(UserWarning):
 class CalibrantDeprecationWarning(FutureWarning):
     """A name, argument or option will go; the message says when, and what to write instead.
 
-    It is shown by default, wherever it is raised: what it asks for is done by whoever runs the code.
+    Python shows it by default: whoever runs the code is who has to change it.
 
     Examples:
         >>> import warnings

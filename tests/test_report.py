@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -181,6 +183,46 @@ def test_page_tables_can_be_read_without_scripts(page: Path, comparison: cb.Comp
     for method in comparison.methods:
         assert f"{100 * method.evaluation['ece'].value:.2f}" in text
         assert f"{method.evaluation['nll'].value:.4f}" in text
+
+
+def test_every_chart_is_there_before_a_script_draws_it(
+    page: Path, comparison: cb.Comparison
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    static = text[: text.index('<script id="data"')]
+    drawn = [
+        ElementTree.fromstring(one) for one in re.findall(r"<svg .*?</svg>", static, re.DOTALL)
+    ]
+    named = [str(one.get("aria-label")) for one in drawn if one.get("role") == "img"]
+    assert len(named) == 2 + 4 + 1 + 1
+    shown = comparison.recommended
+    assert sum(label.startswith(f"Reliability diagram of {shown}") for label in named) == 1
+    assert sum(label.startswith("Risk-coverage curve") for label in named) == 1
+    # A strip for each method of the ranking, a bar for each class.
+    assert len(drawn) - len(named) == len(comparison.methods) + 5
+    assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', "".join(map(str, named)))
+    dots = [one for one in drawn[1].iter() if one.get("class") == "dot"]
+    bins = binned_reliability(comparison[shown].evaluation.top)
+    assert len(dots) == len(bins.count)
+
+
+def test_the_first_screen_says_how_much_can_be_accepted_at_which_risk(
+    page: Path, comparison: cb.Comparison
+) -> None:
+    found = Page(page)
+    point, target = (found.document[key] for key in ("risk_point", "risk_target"))
+    top = comparison[comparison.recommended].evaluation.top
+    accepted = top.confidence >= point["threshold"] - 1e-6
+    wrong = 1 - top.correct[accepted]
+    assert point["met"]
+    assert point["coverage"] == pytest.approx(accepted.mean())
+    assert point["error"] == pytest.approx(wrong.mean())
+    assert point["low"] < point["error"] < point["high"]
+    assert point["error"] <= target <= (1 - top.accuracy) / 2
+    words = found.texts["#accept-first"]
+    assert f"{100 * point['coverage']:.1f}" in words
+    assert f"{100 * point['low']:.2f}" in words
+    assert words.strip() == found.texts["#accept-words"].strip()
 
 
 def test_the_same_comparison_makes_the_same_page(

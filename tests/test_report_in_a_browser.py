@@ -11,6 +11,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -216,6 +217,77 @@ seen.strips = byId("groups-table").querySelectorAll(".strip svg").length;
     assert seen["strips"] == len(groups.groups)
 
 
+def parts_of(drawn: str) -> list[tuple[str, dict[str, str], str]]:
+    """Return the elements of an SVG element, in their order; places without their last bits."""
+    tidy = re.compile(r"(?<==\")-?\d+\.\d+(?=\")")
+    found = ElementTree.fromstring(tidy.sub(lambda number: f"{float(number[0]):.7g}", drawn))
+    return [(each.tag, dict(each.attrib), (each.text or "").strip()) for each in found.iter()]
+
+
+def test_the_script_draws_what_the_page_shows_without_it(
+    comparison: Any, page: Path, tmp_path: Path
+) -> None:
+    script = """
+const shown = shownMethods(), reversed = [...shown].reverse();
+const point = { ...doc.risk_point };
+const ends = doc.scales[doc.rank_by], ranked = rankedMethods(doc.rank_by);
+seen.reliability = reversed.map(({ method, role }) =>
+  reliabilityChart(method, "uniform", role, doc.smooth_grid, 440, VIEWS.top));
+seen.margins = [0, 1, 2, 3].map((i) => marginChart(reversed, i, 260));
+seen.temperature = [temperatureChart(temperatureShown(), doc.margin_histogram, 780)];
+seen.accept = [acceptChart(shown, point, doc.worth, 780)];
+const results = ranked.map((m) => m.metrics[doc.rank_by]);
+seen.strips = results.map((r) => strip(r, ...ends, results[0].value));
+seen.words = visibleText(byId("accept-words"));
+seen.ranking = csvOf(byId("ranking-table")).trim().split("\\n").length;
+"""
+    text = page.read_text(encoding="utf-8")
+    static = text[: text.index('<script id="data"')]
+    seen = seen_in(page, tmp_path, script)
+    for name in ("reliability", "margins", "temperature", "accept"):
+        box = static.split(f'id="{name}-chart">')[1].split("</section>")[0]
+        drawn = re.findall(r"<svg .*?</svg>", box, re.DOTALL)
+        for one, other in zip(drawn, seen[name], strict=True):
+            for mine, scripts in zip(parts_of(one), parts_of(other), strict=True):
+                assert mine == scripts, name
+    rows = static.split('id="ranking-table"')[1].split("</table>")[0]
+    drawn = re.findall(r"<svg .*?</svg>", rows, re.DOTALL)
+    assert [parts_of(one) for one in drawn] == [parts_of(one) for one in seen["strips"]]
+    assert seen["ranking"] == 1 + len(drawn)
+    words = re.search(r'id="accept-words".*?<b>(.*?)</b>', static)
+    assert words
+    assert words[1] in seen["words"]
+
+
+def test_what_stands_at_the_top_follows_the_chosen_method(
+    comparison: Any, page: Path, tmp_path: Path
+) -> None:
+    script = """
+const top = () => [document.title, document.querySelector("h1").textContent,
+  document.querySelector(".use").textContent, byId("shown").textContent];
+seen.first = top();
+byId("after").value = "isotonic";
+byId("after").dispatchEvent(new Event("change"));
+seen.chosen = top();
+byId("threshold-first").value = 3;
+byId("threshold-first").dispatchEvent(new Event("input"));
+seen.both = [byId("threshold").value];
+for (const id of ["accept-first", "accept-words"]) seen.both.push(byId(id).textContent);
+byId("after").value = doc.after;
+byId("after").dispatchEvent(new Event("change"));
+seen.back = top();
+"""
+    seen = seen_in(page, tmp_path, script)
+    assert all("isotonic" in text for text in seen["chosen"])
+    assert seen["back"] == seen["first"]
+    assert not any("isotonic" in text for text in seen["first"][:3])
+    ece = comparison[0]["isotonic"].evaluation["ece"].value
+    assert f"{100 * ece:.2f}" in seen["chosen"][3]
+    slider, first, second = seen["both"]
+    assert slider == "3"
+    assert first == second
+
+
 def watched() -> cb.Monitor:
     """Return a monitor whose page has all that such pages have."""
     rng = np.random.default_rng(0)
@@ -227,10 +299,16 @@ def watched() -> cb.Monitor:
     return monitor
 
 
-TELEPHONE = """<body><pre id="check"></pre>
-<iframe width="390" height="800" src="inner.html"></iframe>
-<script>const out = document.getElementById("check");
-addEventListener("message", (e) => { out.textContent = JSON.stringify(e.data); });
+SCREENS = (390, 768, 1440)
+FRAMES = "".join(
+    f'<iframe width="{wide}" height="800" src="inner.html"></iframe>' for wide in SCREENS
+)
+OUTER = f"""<body><pre id="check"></pre>{FRAMES}
+<script>const out = document.getElementById("check"), found = {{}};
+addEventListener("message", (e) => {{
+  found[e.data.width] = e.data.wide;
+  if (Object.keys(found).length === {len(SCREENS)}) out.textContent = JSON.stringify(found);
+}});
 </script></body>"""
 INNER = """<script type="module">
 await new Promise((done) => setTimeout(done, 100));
@@ -239,23 +317,27 @@ parent.postMessage({ wide: root.scrollWidth - root.clientWidth, width: innerWidt
 </script></body>"""
 
 
-@pytest.mark.parametrize("kind", ["comparison", "groups"])
-def test_a_telephone_scrolls_no_page_sideways(
+@pytest.mark.parametrize("kind", ["comparison", "groups", "monitor"])
+def test_no_screen_scrolls_a_page_sideways(
     kind: str, page: Path, labelled_logits: Any, tmp_path: Path
 ) -> None:
     if kind == "groups":
         rows = cb.Predictions.from_logits(*labelled_logits(900, 8))
         page, options = tmp_path / "r.html", {"metrics": ["ece"], "resamples": 30}
-        groups = cb.evaluate_by(rows, "predicted", **options)
+        names = [f"a group of images from the long place {i}" for i in range(3)]
+        groups = cb.evaluate_by(rows, np.array(names)[np.arange(900) % 3], **options)
         cb.evaluate(rows, **options).to_html(page, groups=groups)
+    if kind == "monitor":
+        page = tmp_path / "m.html"
+        watched().to_html(page)
     text = page.read_text(encoding="utf-8").replace("</body>", INNER)
-    (tmp_path / "inner.html").write_text(text, encoding="utf-8")
-    (tmp_path / "outer.html").write_text(TELEPHONE, encoding="utf-8")
+    (tmp_path / "inner.html").write_text(allowing_scripts(text), encoding="utf-8")
+    (tmp_path / "outer.html").write_text(OUTER, encoding="utf-8")
     done = subprocess.run(
         [
             str(BROWSER),
             *SWITCHES.split(),
-            "--window-size=1000,900",
+            "--window-size=1600,900",
             f"--user-data-dir={tmp_path / 'profile'}",
             (tmp_path / "outer.html").as_uri(),
         ],
@@ -266,7 +348,15 @@ def test_a_telephone_scrolls_no_page_sideways(
     )
     found = re.search(r'<pre id="check">(.*?)</pre>', done.stdout, re.DOTALL)
     assert found, done.stderr[-2000:]
-    assert json.loads(html.unescape(found[1])) == {"wide": 0, "width": 390}
+    assert json.loads(html.unescape(found[1])) == {str(wide): 0 for wide in SCREENS}
+
+
+def allowing_scripts(page: str) -> str:
+    """Return a page that may run a test's script: the monitor's has none and says so."""
+    if "script-src" in page:
+        return page
+    policy = "style-src 'unsafe-inline'"
+    return page.replace(policy, f"{policy}; script-src 'unsafe-inline'")
 
 
 AXE = """
@@ -295,10 +385,7 @@ def test_the_page_passes_axe(kind: str, page: Path, labelled_logits: Any, tmp_pa
     axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
     with_axe = tmp_path / "axe.html"
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>{axe}</script></body>")
-    # The monitor's page has no script, and says that it wants none.
-    policy = "style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-    if "script-src" not in text:
-        text = text.replace("style-src 'unsafe-inline'", policy)
+    text = allowing_scripts(text)
     with_axe.write_text(text, encoding="utf-8")
     seen = seen_in(with_axe, tmp_path, AXE)
     assert seen["violations"] == []

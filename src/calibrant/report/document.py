@@ -17,7 +17,7 @@ from calibrant._version import __version__
 from calibrant.comparison.comparison import UNCALIBRATED, Comparison, change, marks
 from calibrant.comparison.verdict import ComparedMethod, DifferenceToBest
 from calibrant.core.arrays import IntArray
-from calibrant.evaluation.formatting import show
+from calibrant.evaluation.formatting import show, with_interval
 from calibrant.evaluation.groups import HEADINGS, GroupedEvaluation, said_and_true
 from calibrant.evaluation.results import (
     Evaluation,
@@ -45,7 +45,9 @@ from calibrant.report.series import (
     risk_coverage,
     rows_in_worth,
     smoothed_reliability,
+    wilson_interval,
 )
+from calibrant.report.svg import in_percent
 
 SMOOTH_POINTS = 101
 MARGIN_BINS = 48
@@ -54,6 +56,8 @@ WORDS = (*WRITTEN, "against_floor")
 NUMBERS = (*WRITTEN, "p_value", "at_floor")
 # What the page of one evaluation calls the rows.
 THESE = "these predictions"
+# So many metrics stand below the headline.
+MOST_NUMBERS = 3
 Document = dict[str, Any]
 
 
@@ -83,7 +87,7 @@ def evaluation_document(
         evaluation: what was measured.
         groups: the same rows measured within groups.
     """
-    return document_of([Shown(THESE, evaluation)]) | {
+    document = document_of([Shown(THESE, evaluation)]) | {
         "verb": "measure",
         "before": None,
         "after": THESE,
@@ -91,6 +95,7 @@ def evaluation_document(
         "fit": None,
         "groups": None if groups is None else groups_document(groups),
     }
+    return document | _first_threshold(document)
 
 
 def document_of(shown: Sequence[Shown]) -> Document:
@@ -123,6 +128,34 @@ def document_of(shown: Sequence[Shown]) -> Document:
         "class_count": count,
         "methods": [_method(one, list(first.results), labels) for one in shown],
     }
+
+
+# Round shares of wrong predictions that one may ask for.
+TARGETS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.001)
+
+
+def _first_threshold(document: Document) -> Document:
+    """Return the error that the page first asks for, and where the shown method meets it.
+
+    It is a round one that most of the rows can meet: half of the error of all of them.
+    """
+    risk = next(m["risk"] for m in document["methods"] if m["name"] == document["after"])
+    accepted, wrong = np.array(risk["accepted"]), np.array(risk["wrong"])
+    error, half = wrong / accepted, wrong[-1] / accepted[-1] / 2
+    target = next((t for t in TARGETS if t <= half), float(half))
+    # The curve isn't monotone: of the points that meet the target the last one counts.
+    met = np.flatnonzero(error <= target + 1e-12)
+    i = int(met[-1]) if len(met) else 0
+    low, high = wilson_interval(wrong[[i]], accepted[[i]], document["level"])
+    point = {
+        "met": bool(len(met)),
+        "threshold": risk["threshold"][i],
+        "coverage": float(accepted[i] / document["worth"]),
+        "error": float(error[i]),
+        "low": float(low[0]),
+        "high": float(high[0]),
+    }
+    return {"risk_target": target, "risk_point": point}
 
 
 def _metric(metric: Metric, result: MetricResult) -> Document:
@@ -264,7 +297,7 @@ def comparison_document(comparison: Comparison) -> Document:
     for entry in document["methods"]:
         if entry["name"] in parts:
             _add_part(entry, parts[entry["name"]], comparison, metrics)
-    return document | {
+    document |= {
         "verb": "compare",
         "before": UNCALIBRATED,
         "after": _first_shown(comparison).name,
@@ -275,6 +308,8 @@ def comparison_document(comparison: Comparison) -> Document:
         "why": typeset(comparison.verdict.reasons),
         "may_be_best": comparison.may_be_best,
         "words_by": {name: _words_by(comparison, name) for name in metrics},
+        "ranked_by": {name: comparison.ranked_by(name) for name in metrics},
+        "scales": {name: _scale_of_ranking(comparison, name) for name in metrics},
         "skipped_methods": comparison.skipped,
         "groups": None,
         "fit": {
@@ -284,6 +319,7 @@ def comparison_document(comparison: Comparison) -> Document:
             "confidence": comparison.network.fit_confidence,
         },
     }
+    return document | _first_threshold(document)
 
 
 def comparison_words(comparison: Comparison, metric: str | None = None) -> tuple[str, str]:
@@ -323,6 +359,38 @@ def _first_shown(comparison: Comparison) -> ComparedMethod:
     return comparison.best_calibrated or comparison.methods[0]
 
 
+# How many methods the scale of a ranking makes room for at least.
+FEWEST_CONTENDERS = 3
+
+
+def _scale_of_ranking(comparison: Comparison, metric: str) -> list[float]:
+    """Return the scale of those that compete: who can't be told from the best, and a few at least.
+
+    The uncalibrated confidences, and whoever is as far off, get an arrow.
+    """
+    ranked, differences = comparison.ranked_by(metric), comparison.differences_by(metric)
+    methods = [name for name in ranked if name != UNCALIBRATED]
+    tied = [
+        name
+        for i, name in enumerate(methods)
+        if i < FEWEST_CONTENDERS or not differences[name].significant
+    ]
+    return scale_of([comparison[name].evaluation[metric] for name in tied or ranked])
+
+
+def scale_of(results: Sequence[MetricResult]) -> list[float]:
+    """Return the ends of a scale that pictures of results share."""
+    found = [result for result in results if np.isfinite(result.value)]
+    if not found:
+        return [0.0, 1.0]
+    lows, highs = [r.low for r in found], sorted(r.high for r in found)
+    floors = [r.floor_95 for r in found if r.floor_95 is not None]
+    low, high = 0.0 if floors else min(lows), max(highs + floors)
+    # A few that are off by far would leave the others no room.
+    usual = highs[len(highs) // 2]
+    return [low, 3 * usual if floors and high > 5 * usual else high]
+
+
 def _words_by(comparison: Comparison, metric: str) -> Document:
     headline, deck = comparison_words(comparison, metric)
     return {"headline": typeset(headline), "deck": typeset(deck)}
@@ -339,6 +407,7 @@ def _add_part(
         words |= _rank_words(part.evaluation[name], found[name], best=best, may_be_best=may_be)
     kind = type(part.calibrator)
     entry |= {
+        "numbers": _numbers(part.evaluation),
         "headlines": {name: typeset(_headline(part, comparison, name)) for name in metrics},
         "stands_for": title_of(kind),
         "method": part.calibrator.method,
@@ -352,6 +421,17 @@ def _add_part(
         "differences": {name: vars(difference) for name, difference in found.items()},
         "may_be_best": [name for name in metrics if part.name in sets.get(name, ())],
     }
+
+
+def _numbers(evaluation: Evaluation) -> str:
+    """Return what stands below the headline while a method is shown: all that was measured."""
+    results = evaluation.results
+    accuracy = in_percent(float(evaluation.top.accuracy))
+    said = [
+        f"{result.metric.title} {typeset(with_interval(result.metric, result.ends))}"
+        for result in results.values()
+    ]
+    return "; ".join([f"right {accuracy}", *said[:MOST_NUMBERS]])
 
 
 def _rank_words(
@@ -381,6 +461,7 @@ def groups_document(groups: GroupedEvaluation) -> dict[str, Any]:
         "percent": metric.percent,
         "lower_is_better": metric.lower_is_better,
         "marked": groups.miscalibrated,
+        "scale": scale_of([groups[name][groups.metric] for name in groups.groups]),
         "rows": [_group(name, groups[name], groups, name in marked) for name in groups.groups],
         "skipped": groups.skipped,
     }

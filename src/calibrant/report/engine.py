@@ -1,7 +1,8 @@
 """What all pages are made of: templates, tables, and one file that loads nothing.
 
 A page is a template that extends ``base.html.jinja``. Templates see `grouped` and
-`table`, and find the macros in ``macros.html.jinja``. Charts are in `calibrant.report.charts`.
+`table`, and find the macros in ``macros.html.jinja``. Charts are in `calibrant.report.charts`, and
+what they are put together from in `calibrant.report.svg`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Cell:
         csv: what a copy of the table as CSV holds instead of the text; several values are several
             columns, none leave it out.
         signs: marks behind the text, each with what it means.
+        marks: words below the text, such as a finding.
+        picture: an SVG element, or other HTML, in the place of the text. kind: class of its column.
     """
 
     text: str = ""
@@ -40,6 +43,9 @@ class Cell:
     bold: bool = False
     csv: Sequence[Any] | None = None
     signs: Sequence[tuple[str, str]] = ()
+    marks: str = ""
+    picture: str = ""
+    kind: str = ""
 
     def html(self, tag: str, attributes: str = "") -> str:
         """Return the element."""
@@ -49,9 +55,10 @@ class Cell:
         text = f"{escape(self.text)}{signs}"
         text = f"<b>{text}</b>" if self.bold else text
         small = "".join(f"<small>{escape(line)}</small>" for line in self.small if line)
+        marks = f' <span class="marks"><b>{escape(self.marks)}</b></span>' if self.marks else ""
         if self.csv is not None:
             attributes += f' data-csv="{escape(json.dumps(list(self.csv)))}"'
-        return f"<{tag}{attributes}>{text}{small}</{tag}>"
+        return f"<{tag}{attributes}>{self.picture}{text}{marks}{small}</{tag}>"
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class PageTable:
         head: the headings.
         rows: as many cells each; the first `labels` of them name the row.
         labels: how many columns name the rows; the next `words` hold words, the others numbers.
-        id: of the element, for scripts. tall: whether it scrolls by itself.
+        id: of the element, for scripts. tall: whether it scrolls by itself. kind: its class.
     """
 
     label: str
@@ -73,6 +80,7 @@ class PageTable:
     words: Sequence[int] = ()
     id: str = ""
     tall: bool = False
+    kind: str = ""
 
     @classmethod
     def of(cls, table: Table, label: str) -> PageTable:
@@ -84,28 +92,36 @@ class PageTable:
         return cls(label, table.head, rows, table.labels)
 
     def html(self) -> str:
-        """Return the element, within one that scrolls where it is too wide."""
+        """Return the element, within one that scrolls where it is too wide.
+
+        That one is a group, not a region: a page may have many tables of one name, and each region
+        is a landmark, whose name has to be its own.
+        """
         name = f' id="{escape(self.id)}"' if self.id else ""
+        name += f' class="{self.kind}"' if self.kind else ""
         head = "".join(
-            _cell(cell).html("th", f' scope="col"{self._class(j)}')
+            _cell(cell).html("th", f' scope="col"{self._class(j, cell)}')
             for j, cell in enumerate(self.head)
         )
         body = "\n".join(f"<tr>{self._row(row)}</tr>" for row in self.rows)
         tall = " tall" if self.tall else ""
         return (
-            f'<div class="scroll{tall}" tabindex="0" role="region" '
+            f'<div class="scroll{tall}" tabindex="0" role="group" '
             f'aria-label="{escape(self.label)}">'
             f"<table{name}>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>"
         )
 
-    def _class(self, column: int) -> str:
-        return "" if column < self.labels or column in self.words else ' class="number"'
+    def _class(self, column: int, cell: Cell | str) -> str:
+        kind = _cell(cell).kind
+        if not kind and (column < self.labels or column in self.words):
+            return ""
+        return f' class="{kind or "number"}"'
 
     def _row(self, row: Sequence[Cell | str]) -> str:
         return "".join(
             _cell(cell).html("th", ' scope="row"')
             if j < self.labels
-            else _cell(cell).html("td", self._class(j))
+            else _cell(cell).html("td", self._class(j, cell))
             for j, cell in enumerate(row)
         )
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from markupsafe import Markup
+
 from calibrant.comparison.comparison import Comparison
 from calibrant.comparison.models import ModelComparison
 from calibrant.core.errors import InputError
@@ -9,6 +13,7 @@ from calibrant.core.result import Result
 from calibrant.evaluation.groups import GroupedEvaluation
 from calibrant.evaluation.results import Evaluation, heading, standing
 from calibrant.posthoc.worth import CrossValidated
+from calibrant.report.charts import charts_of, gap_bar, shown_methods, strip
 from calibrant.report.document import (
     Document,
     comparison_document,
@@ -16,6 +21,7 @@ from calibrant.report.document import (
     evaluation_document,
 )
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
+from calibrant.report.svg import THIN, fixed, in_percent, whole
 
 SCRIPTS = ("charts.js", "tables.js", "saving.js", "view.js", "drawing.js", "page.js")
 
@@ -70,9 +76,144 @@ def render(document: Document, headline: str, deck: str) -> str:
         doc=document,
         headline=typeset(headline),
         deck=typeset(deck),
+        charts={name: Markup(html) for name, html in charts_of(document).items()},
+        accepted=accepted_words(document["risk_point"], document),
+        shown=next(m for m in document["methods"] if m["name"] == document["after"]),
+        ranking_table=_ranking_table(document) if document["verb"] == "compare" else None,
+        groups_table=_groups_table(document["groups"]) if document["groups"] else None,
+        classes_table=_classes_table(document) if document["methods"][0]["classes"] else None,
         metrics_table=_metrics_table(document),
         numbers_table=_numbers_table(document) if document["verb"] == "compare" else None,
         scripts=SCRIPTS,
+    )
+
+
+def accepted_words(point: dict[str, Any], document: Document) -> tuple[str, str, str]:
+    """Return what a threshold accepts: the sentence, its bold end, and what is in small print."""
+    threshold = point["threshold"]
+    cut = fixed(threshold, 6 if threshold > 0.9999 else 4 if threshold > 0.99 else 3)
+    lead = f"With a confidence of at least {cut}, accept"
+    if not point["met"]:
+        lead = (
+            f"No threshold keeps the error within {in_percent(document['risk_target'], 2)}. The "
+            f"strictest one, a confidence of at least {cut}, accepts"
+        )
+    found = (
+        f"{in_percent(point['coverage'])} of inputs at an error of {in_percent(point['error'], 2)}"
+    )
+    ends = f"{in_percent(point['low'], 2)} to {in_percent(point['high'], 2)}"
+    small = (
+        f"{round(100 * document['level'])}{THIN}% interval of that error: {ends} (Wilson; a "
+        "threshold picked on these very rows looks a little better than it is)."
+    )
+    return lead, found, small
+
+
+def _ends_of(low: str, high: str, kind: str = "strip") -> Cell:
+    """Return the heading of a column of pictures: the ends of their scale."""
+    ends = f'<span class="ends"><span>{low}</span><span>{high}</span></span>'
+    return Cell(csv=[], kind=kind, picture=f'<span class="visually-hidden">Picture, </span>{ends}')
+
+
+def _ranking_table(document: Document) -> PageTable:
+    """Return the ranking by the metric that the page opens with."""
+    name = document["rank_by"]
+    metric, (low, high) = document["metrics"][name], document["scales"][name]
+    named = {method["name"]: method for method in document["methods"]}
+    ranked = [named[method] for method in document["ranked_by"][name]]
+    unit, best = f"{THIN}%" * metric["percent"], ranked[0]["metrics"][name]["value"]
+    rows: list[list[Cell]] = []
+    for method in ranked:
+        result, words = method["metrics"][name], method["words"][name]
+        floor = [f"95{THIN}%: {words['floor_95']}"] if words["floor"] else []
+        difference = f"{words['difference_low']} to {words['difference_high']}"
+        marks = ["recommended"] * (method["name"] == document["recommended"]) + words["marks"]
+        first = method is ranked[0]
+        rows.append(
+            [
+                Cell(method["name"], marks=", ".join(marks) or "worse than the best"),
+                Cell(method["stands_for"], kind="title"),
+                Cell(picture=strip(result, (low, high), best), kind="strip"),
+                Cell(words["value"] + unit, [f"{words['low']} to {words['high']}"], bold=True),
+                Cell(words["floor"], floor),
+                Cell("" if first else words["difference"], [] if first else [difference]),
+            ]
+        )
+    ends = [fixed(100 * end, 2) if unit else fixed(end, 4) for end in (low, high)]
+    titles = (metric["title"], "Floor", "To the best")
+    head = ["Method", Cell("In words", kind="title"), _ends_of(ends[0], ends[1] + unit), *titles]
+    label = "Ranking of the methods"
+    return PageTable(label, head, rows, id="ranking-table", kind="ranking")
+
+
+def _groups_table(groups: dict[str, Any]) -> PageTable:
+    """Return the groups, a row each."""
+    metric, (low, high) = groups["metric"], groups["scale"]
+    said, true = ("probability", "share") if groups["of_positive"] else ("confidence", "accuracy")
+    values = [row["value"] for row in groups["rows"]]
+    nearest = min(values)
+    rows: list[list[Cell]] = []
+    for row in groups["rows"]:
+        words, p = row["words"], row["p_adjusted"]
+        interval = [f"{words['low']} to {words['high']}"]
+        rows.append(
+            [
+                Cell(row["name"], csv=[row["name"]], marks="more than noise" * row["marked"]),
+                Cell(whole(row["n"]), csv=[row["n"]]),
+                Cell(in_percent(row["confidence"], 2), csv=[row["confidence"]]),
+                Cell(in_percent(row["accuracy"], 2), csv=[row["accuracy"]]),
+                Cell(picture=strip(row, (low, high), nearest), csv=[], kind="strip"),
+                Cell(
+                    words["value"], interval, True, [row[end] for end in ("value", "low", "high")]
+                ),
+                Cell(words["floor_95"], csv=[row["floor_95"]]),
+                Cell("" if p is None else f"{p:.2g}", csv=[p]),
+            ]
+        )
+    ends = [fixed(100 * end, 1) if groups["percent"] else fixed(end, 3) for end in (low, high)]
+    head = [
+        Cell(groups["by"], csv=["group"]),
+        Cell("Rows", csv=["rows"]),
+        Cell(said.capitalize(), csv=[said]),
+        Cell("Share" if groups["of_positive"] else "Right", csv=[true]),
+        _ends_of(*ends),
+        Cell(groups["title"], csv=[metric, f"{metric}_low", f"{metric}_high"]),
+        Cell(f"Floor, 95{THIN}%", csv=["floor_95"]),
+        Cell("p, all groups", csv=["p_adjusted"]),
+    ]
+    return PageTable("Table of groups", head, rows, id="groups-table", kind="ranking")
+
+
+def _classes_table(document: Document) -> PageTable:
+    """Return the classes as the method has them that the page opens with."""
+    found = shown_methods(document)[0][0]["classes"]
+    columns = [found[key] for key in ("count", "confidence", "accuracy", "low", "high")]
+    ends = [end for end in [*found["low"], *found["high"]] if end is not None]
+    span = [
+        min(max(min(ends, default=0.0), -0.5), -0.005),
+        max(min(max(ends, default=0.0), 0.5), 0.005),
+    ]
+    names = document["class_names"] or [str(label) for label in document["class_labels"]]
+    rows: list[list[Cell | str]] = []
+    for name, count, said, right, low, high in zip(names, *columns, strict=True):
+        if not count:
+            rows.append([name, "0", "", "", "", "", ""])
+            continue
+        cells = [name, whole(count), in_percent(said, 2), in_percent(right, 2)]
+        cells += [
+            fixed(100 * (said - right), 2),
+            f"{fixed(100 * low, 1)} to {fixed(100 * high, 1)}",
+        ]
+        bar = gap_bar(said - right, low, high, None, span)
+        rows.append([*cells, Cell(picture=bar, kind="gapbar")])
+    head = ["Class", "Rows", "Confidence", "Right", "Gap", "Interval"]
+    picture = '<span class="visually-hidden">Picture of the gap</span>'
+    return PageTable(
+        "Table of classes",
+        [*head, Cell(picture=picture, kind="gapbar")],
+        rows,
+        id="classes-table",
+        tall=True,
     )
 
 

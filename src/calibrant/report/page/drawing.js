@@ -146,13 +146,14 @@ function pointForTarget(method, target) {
 
 function drawAccept() {
   const shown = shownMethods(), { method } = shown[0], box = byId("accept-chart");
-  const range = byId("threshold");
-  range.max = method.risk.accepted.length - 1;
   const found = state.target === null ? state.point : pointForTarget(method, state.target);
   state.point = clamp(found ?? 0, 0, method.risk.accepted.length - 1);
-  range.value = state.point;
   const point = riskPoint(method, state.point);
-  range.setAttribute("aria-valuetext", `confidence ${percent(point.threshold)}, ${percent(point.coverage)} accepted`);
+  for (const range of document.querySelectorAll("input.threshold")) {
+    range.max = method.risk.accepted.length - 1;
+    range.value = state.point;
+    range.setAttribute("aria-valuetext", `confidence ${percent(point.threshold)}, ${percent(point.coverage)} accepted`);
+  }
   if (state.target === null) byId("target").value = (100 * point.error).toFixed(2);
   const cut = thresholdText(point.threshold);
   let words = found === null
@@ -167,7 +168,7 @@ function drawAccept() {
       words += ` The same threshold on ${escapeText(rival.name)}: ${percent(theirs.coverage)} accepted, ${percent(theirs.error, 2)} of them wrong.`;
     }
   }
-  byId("accept-words").innerHTML = `${words}</small>`;
+  for (const place of document.querySelectorAll(".words")) place.innerHTML = `${words}</small>`;
   box.innerHTML = legend(shown) + acceptChart(shown, point, doc.worth, widthOf(box));
 }
 
@@ -220,37 +221,7 @@ function drawClasses() {
   buildTable(table, head, rows);
 }
 
-// The number that ranks, lower for better; a value that could not be computed comes last.
-function cost(metric, value) {
-  if (value === null) return Infinity;
-  if (metric.ideal !== null) return Math.abs(value - metric.ideal);
-  return metric.lower_is_better ? value : -value;
-}
-
-// The scale of those that compete: the methods that can't be told from the best, and a few at least.
-// The network's own confidences, and whoever is as far off, get an arrow.
-const FEWEST_CONTENDERS = 3;
-
-function stripScale(metric, name, ranked) {
-  const methods = ranked.filter((m) => m.name !== doc.before);
-  const tied = methods.filter((m, i) => i < FEWEST_CONTENDERS || !m.differences[name].significant);
-  return scaleOf(metric.has_floor, (tied.length ? tied : ranked).map((m) => m.metrics[name]));
-}
-
-function scaleOf(fromZero, results) {
-  const lows = results.map((r) => r.low ?? r.value ?? 0), highs = results.map((r) => r.high ?? r.value ?? 0);
-  const low = fromZero ? 0 : Math.min(...lows);
-  const high = Math.max(...highs, ...results.map((r) => r.floor_95 ?? -Infinity));
-  // A few that are off by far would leave the others no room.
-  const usual = highs.sort((a, b) => a - b)[Math.floor(highs.length / 2)];
-  return [low, fromZero && high > 5 * usual ? 3 * usual : high];
-}
-
-function rankedMethods(name) {
-  const metric = doc.metrics[name];
-  return doc.methods.filter((m) => m.ranked)
-    .sort((a, b) => cost(metric, a.metrics[name].value) - cost(metric, b.metrics[name].value));
-}
+const rankedMethods = (name) => doc.ranked_by[name].map((method) => byName[method]);
 
 // Rows that stand in any case: the first few, and what the page speaks of. Of the others, a run of
 // those that are told apart from the best, or of those that aren't, is folded into one row.
@@ -279,7 +250,7 @@ function markedWords(method, w) {
 
 function drawRanking() {
   const name = state.metric, metric = doc.metrics[name], ranked = rankedMethods(name);
-  const [low, high] = stripScale(metric, name, ranked), best = ranked[0].metrics[name].value;
+  const [low, high] = doc.scales[name], best = ranked[0].metrics[name].value;
   const figure = (v) => (v == null ? "" : metric.percent ? fixed(100 * v, 2) : fixed(v, 4));
   const range = (a, b) => (a === "" ? "" : `${a} to ${b}`);
   const unit = metric.percent ? "\u202f%" : "";
@@ -289,7 +260,7 @@ function drawRanking() {
       { html: `${escapeText(method.name)} <span class="marks">${markedWords(method, w)}</span>`, csv: [method.name, w.marks.join(", ")], order: method.name, row: true },
       { html: escapeText(method.stands_for), csv: [method.stands_for], name: "title" },
       { html: r.value == null ? "" : strip(r, low, high, best), csv: [], name: "strip" },
-      { html: `<b>${w.value}${w.value && unit}</b> <small>${range(w.low, w.high)}</small>`, csv: [r.value, r.low, r.high], order: r.value == null ? null : cost(metric, r.value), number: true },
+      { html: `<b>${w.value}${w.value && unit}</b> <small>${range(w.low, w.high)}</small>`, csv: [r.value, r.low, r.high], order: r.value == null ? null : i, number: true },
       { html: r.floor == null ? "" : `${w.floor} <small>95\u202f%: ${w.floor_95}</small>`, csv: [r.floor, r.floor_95], number: true },
       { html: i === 0 ? "" : `${w.difference} <small>${range(w.difference_low, w.difference_high)}</small>`, csv: [d.value, d.low, d.high, d.p_adjusted], number: true },
     ];
@@ -315,10 +286,24 @@ function drawRanking() {
   for (const cell of table.querySelectorAll(".fold td")) cell.colSpan = 6;
   byId("metric-title").textContent = metric.title;
   byId("metric-definition").textContent = `${metric.title}: ${metric.definition}.`;
-  // The headline is of the recommended method, or of another one that is looked at.
-  const own = state.after === doc.after ? undefined : byName[state.after].headlines;
-  document.querySelector("h1").textContent = (own ?? {})[name] ?? doc.words_by[name].headline;
   byId("deck").textContent = doc.words_by[name].deck;
+}
+
+// What stands at the top is of the method that is shown: title, headline, verdict, numbers.
+function drawHeading() {
+  if (state.metric === null) return;
+  const method = byName[state.after];
+  // The headline is of the recommended method, or of another one that is looked at.
+  const own = state.after === doc.after ? undefined : method.headlines?.[state.metric];
+  document.querySelector("h1").textContent = own ?? doc.words_by[state.metric].headline;
+  document.title = `Calibration of ${doc.source}, ${method.name}`;
+  byId("shown").innerHTML = `<b>${escapeText(method.name)}</b>${method.numbers ? `, ${escapeText(method.numbers)}` : ""}`;
+  const use = document.querySelector(".verdict .use");
+  if (!use || !method.method) return;
+  const recommended = method.name === doc.recommended;
+  use.innerHTML = `${recommended ? "Use" : "You are looking at"} <b>${escapeText(method.name)}</b> <code>--method ${escapeText(method.method)}</code>`;
+  document.querySelector(".verdict .why").textContent = recommended ? doc.why : `Recommended is ${doc.recommended}. ${doc.why}`;
+  document.querySelector(".verdict .stands").innerHTML = `<b>${escapeText(method.stands_for)}</b>: ${escapeText(method.formula)}`;
 }
 
 // The ranking as a figure to save: what the table shows, on one scale.
@@ -326,29 +311,7 @@ function rankingFigure() {
   const name = state.metric, metric = doc.metrics[name], ranked = rankedMethods(name);
   const hidden = state.unfolded ? [] : foldedRuns(ranked, name).flatMap(({ names }) => names);
   const shown = ranked.filter((m) => !hidden.includes(m.name));
-  return rankingChart(shown, name, metric, stripScale(metric, name, ranked));
-}
-
-function drawGroups() {
-  const { rows, title, metric, percent: inPercent, by, of_positive: ofPositive } = doc.groups;
-  const [said, held] = ofPositive ? ["probability", "share"] : ["confidence", "accuracy"];
-  const [low, high] = scaleOf(true, rows.map((r) => ({ ...r, floor_95: r.floor_95 })));
-  const worst = Math.min(...rows.map((r) => r.value));
-  const ends = `<span class="visually-hidden">Picture, </span><span class="ends"><span>${low}</span><span>${inPercent ? fixed(100 * high, 1) : fixed(high, 3)}</span></span>`;
-  buildTable(byId("groups-table"), [
-    { text: by, csv: "group" }, { text: "Rows", csv: "rows", number: true },
-    { text: ofPositive ? "Probability" : "Confidence", csv: said, number: true }, { text: ofPositive ? "Share" : "Right", csv: held, number: true },
-    { html: ends, csv: [], name: "strip" },
-    { text: title, csv: [metric, `${metric}_low`, `${metric}_high`], number: true },
-    { text: "Floor, 95\u202f%", csv: "floor_95", number: true }, { text: "p, all groups", csv: "p_adjusted", number: true },
-  ], rows.map((r) => [
-    { html: `${escapeText(r.name)}${r.marked ? ' <span class="marks"><b>more than noise</b></span>' : ""}`, csv: r.name, row: true },
-    { text: whole(r.n), csv: r.n, number: true }, share(r.confidence), share(r.accuracy),
-    { html: r.value == null ? "" : strip(r, low, high, worst), csv: [], name: "strip" },
-    { html: `<b>${r.words.value}</b> <small>${r.words.low} to ${r.words.high}</small>`, csv: [r.value, r.low, r.high], number: true },
-    { text: r.words.floor_95, csv: r.floor_95, number: true },
-    { text: r.p_adjusted == null ? "" : r.p_adjusted.toPrecision(2), csv: r.p_adjusted, number: true },
-  ]));
+  return rankingChart(shown, name, metric, doc.scales[name]);
 }
 
 const num = (words) => ({ text: words, number: true });
@@ -358,7 +321,7 @@ const gapWords = (gap) => `${fixed(100 * Math.abs(gap), 1)} points ${gap >= 0 ? 
 
 const FIGURES = { ranking: rankingFigure };
 const DRAW = {
-  ranking: drawRanking, groups: drawGroups, reliability: drawReliability, margins: drawMargins, temperature: drawTemperature,
+  heading: drawHeading, ranking: drawRanking, reliability: drawReliability, margins: drawMargins, temperature: drawTemperature,
   accept: drawAccept, classes: drawClasses,
 };
 const NUMBERS = {
@@ -367,7 +330,7 @@ const NUMBERS = {
 
 function draw(names = Object.keys(DRAW)) {
   for (const name of names) {
-    if (!byId(name)) continue;
+    if (name !== "heading" && !byId(name)) continue;
     DRAW[name]();
     const details = document.querySelector(`details[data-chart="${name}"]`);
     if (details?.open) fillNumbers(details);

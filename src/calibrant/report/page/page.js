@@ -26,7 +26,7 @@ function wireControls() {
   });
   byId("metric")?.addEventListener("change", (event) => {
     state.metric = event.target.value;
-    draw(["ranking"]);
+    draw(["heading", "ranking"]);
     keepView();
   });
   byId("ranking-table")?.addEventListener("click", (event) => {
@@ -40,12 +40,14 @@ function wireControls() {
   for (const radio of document.querySelectorAll('input[name="view"]')) {
     radio.addEventListener("change", () => { state.view = radio.value; draw(["reliability"]); keepView(); });
   }
-  byId("threshold").addEventListener("input", (event) => {
-    state.target = null;
-    state.point = Number(event.target.value);
-    draw(["accept"]);
-    keepView();
-  });
+  for (const range of document.querySelectorAll("input.threshold")) {
+    range.addEventListener("input", () => {
+      state.target = null;
+      state.point = Number(range.value);
+      draw(["accept"]);
+      keepView();
+    });
+  }
   byId("target").addEventListener("input", (event) => {
     const value = Number.parseFloat(event.target.value);
     if (!(value >= 0)) return;
@@ -71,15 +73,6 @@ function wireTheme() {
   say();
 }
 
-// A round target that most of the rows can meet: half of the error at full coverage.
-function firstTarget() {
-  const { accepted, wrong } = byName[state.after].risk;
-  const half = (wrong.at(-1) / accepted.at(-1)) / 2;
-  const target = [0.1, 0.05, 0.02, 0.01, 0.005, 0.001].find((t) => t <= half) ?? half;
-  byId("target").value = fixed(100 * target, target < 0.01 ? 1 : 0);
-  return target;
-}
-
 // Links to sections keep the view; the address then says both.
 function wireLinks() {
   for (const link of document.querySelectorAll('a[href^="#"]')) {
@@ -101,7 +94,10 @@ function wireLinks() {
 
 function openView() {
   const at = takeView();
-  if (state.target === null && !viewInAddress().threshold) state.target = firstTarget();
+  if (state.target === null && !viewInAddress().threshold) {
+    state.target = doc.risk_target;
+    byId("target").value = fixed(100 * doc.risk_target, doc.risk_target < 0.01 ? 1 : 0);
+  }
   showView();
   if (at) byId(at).scrollIntoView();
 }
@@ -112,7 +108,7 @@ function wirePaper() {
   if (table) byId("numbers-paper").innerHTML = paperTables(table);
 }
 
-for (const id of ["metrics-table", "numbers-table"]) if (byId(id)) arrangeable(byId(id));
+for (const id of ["metrics-table", "numbers-table", "groups-table"]) if (byId(id)) arrangeable(byId(id));
 wirePaper();
 wireCopies();
 wireFigures();

@@ -192,5 +192,5 @@ def test_the_command_says_what_is_answered(tmp_path, capsys) -> None:
     assert document["threshold"] == cb.decide(SCALING, TEST, risk=0.05).threshold
     app(["decide", "temperature", words[2], "--risk", "0.05"], standalone_mode=False)
     assert capsys.readouterr().out.startswith("Answer rows of confidence")
-    with pytest.raises(cb.InputError, match="--risk"):
+    with pytest.raises(cb.InputError, match="takes one rule"):
         app(words, standalone_mode=False)

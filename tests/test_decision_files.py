@@ -17,8 +17,11 @@ from calibrant.core.errors import CalibratorFileError
 from calibrant.decision import Decision, load_decision, save_decision
 
 VAL, TEST = cb.load_sample("validation"), cb.load_sample("test")
+FITTED = cb.make_calibrator("svs+top-rest").fit_predictions(VAL)
 FOUND: list[Decision] = [
-    cb.decide(cb.make_calibrator("svs+top-rest").fit_predictions(VAL), TEST, risk=0.05)
+    cb.decide(FITTED, TEST, risk=0.05),
+    cb.decide(FITTED, TEST, error_cost=10, hand_over_cost=1),
+    cb.decide(FITTED, TEST, cover=0.9, score="raps"),
 ]
 
 
@@ -43,7 +46,7 @@ def test_apply_writes_what_is_decided_beside_the_rows(
     app(["apply", "d.safetensors", "rows.csv", "--out", "after.csv"], standalone_mode=False)
     with open("after.csv", newline="") as file:
         written = list(csv.DictReader(file))
-    columns = found.of_rows(some)
+    columns = found.of_rows(cb.read_predictions("rows.csv"))
     for name, column in columns.items():
         assert [row[name] for row in written] == [str(value) for value in column.tolist()]
     app(["apply", "d.safetensors", "rows.csv", "--out", "after.npz"], standalone_mode=False)
@@ -82,6 +85,26 @@ def test_numbers_that_make_no_decision_are_refused(field: str, value: object, tm
         plain = json.loads(file.metadata()["decision"])
     damaged(whole, bad, {"decision": json.dumps(plain | {field: value})})
     with pytest.raises(CalibratorFileError, match=r"bad\.safetensors"):
+        load_decision(bad)
+
+
+@pytest.mark.parametrize(
+    ("number", "field", "value"),
+    [(2, "score", "best"), (2, "quantile", -1), (2, "by_class", [[1]]), (1, "expected", "1")],
+)
+def test_numbers_of_other_rules_are_proved_as_well(
+    number: int, field: str, value: object, tmp_path: Path
+) -> None:
+    whole, bad = tmp_path / "d.safetensors", tmp_path / "bad.safetensors"
+    save_decision(FOUND[number], whole)
+    with safe_open(whole, framework="numpy") as file:
+        plain = json.loads(file.metadata()["decision"])
+    damaged(whole, bad, {"decision": json.dumps(plain | {field: value})})
+    with pytest.raises(CalibratorFileError, match=r"bad\.safetensors"):
+        load_decision(bad)
+    save_decision(FOUND[1], whole)
+    damaged(whole, bad, {}, costs=np.zeros((3, 3)))
+    with pytest.raises(CalibratorFileError, match=r"costs of shape \(3, 3\)"):
         load_decision(bad)
 
 

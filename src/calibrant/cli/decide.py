@@ -28,6 +28,17 @@ class RuleOptions:
     sure: float = option(
         0.95, "How often, over sets of rows to decide on, the promise is to hold; a fraction."
     )
+    costs: str = option(
+        "",
+        "Cost of each confusion: a row for each true class, a column for each answer.",
+        metavar="'0,1;5,0'",
+    )
+    error_cost: float | None = option(None, "Cost of any error, in place of --costs.")
+    hand_over_cost: float | None = option(None, "Cost of not answering a row.")
+    cover: float | None = option(
+        None, "Name sets of classes, of which this share holds the true class."
+    )
+    score: str = option("lac", "What makes these sets: lac, aps or raps.", metavar="WORD")
     level: float = option(0.95, "Coverage of the intervals, a fraction.", panel=INTERVALS)
     seed: int = option(0, "Seed of halves and of the order of bets.", panel=INTERVALS)
 
@@ -64,13 +75,16 @@ def decide(
     check_outputs([saved, file], [output.json, output.out])
     if output.out is not None:
         FORMAT.check_extension(output.out)
-    if options.risk is None:
-        raise InputError("decide needs a rule: --risk 0.05, the error rate among answered rows")
     found = decided(
         _calibrator(calibrator),
         read_predictions(file, read),
         risk=options.risk,
         sure=options.sure,
+        costs=_costs(options.costs) if options.costs else None,
+        error_cost=options.error_cost,
+        hand_over_cost=options.hand_over_cost,
+        cover=options.cover,
+        score=options.score,
         level=options.level,
         seed=options.seed,
     )
@@ -83,3 +97,16 @@ def _calibrator(given: str) -> Calibrator | str:
     from calibrant.posthoc.loading import load
 
     return load(given) if given.endswith(".safetensors") else given
+
+
+def _costs(text: str) -> list[list[float]]:
+    try:
+        rows = [[float(cell) for cell in row.split(",")] for row in text.split(";")]
+    except ValueError:
+        rows = []
+    if not rows or any(len(row) != len(rows) for row in rows):
+        raise InputError(
+            f"--costs takes rows of numbers, as many as there are classes, as in '0,1;5,0'; not "
+            f"'{text}'"
+        )
+    return rows

@@ -24,7 +24,7 @@ from calibrant.predictions.scoring import score_top
 
 @dataclass(frozen=True)
 class Share:
-    """A share of rows with its interval; all fractions.
+    """A share of rows, or another mean, with its interval; shares are fractions.
 
     Examples:
         >>> from calibrant.decision import Share
@@ -172,6 +172,16 @@ class Decision(Result):
         """Return what it decides of rows as the calibrator takes them, labelled or not."""
         return self.columns(self.calibrator.apply_predictions(rows))
 
+    def facts(self) -> dict[str, Any]:
+        """Return what JSON has of every decision."""
+        return {
+            "n": self.n,
+            "clusters": self.clusters,
+            "source": self.source,
+            "promise": self.promise(),
+            "notes": list(self.notes),
+        }
+
     @property
     def rows_in_words(self) -> str:
         """The rows that it was found on."""
@@ -180,8 +190,8 @@ class Decision(Result):
 
     def __str__(self) -> str:
         table = self.as_table()
-        parts = [self.headline(), self.promise(), *self.notes]
-        return "\n\n".join([wrap(parts[0]), table.to_text(), *map(wrap, parts[1:])])
+        below = [table.notes, self.promise(), *self.notes]
+        return "\n\n".join([wrap(self.headline()), table.to_text(), *map(wrap, below)])
 
 
 def check_sure(sure: float) -> None:

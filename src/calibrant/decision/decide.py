@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from calibrant.core.arguments import within
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted
 from calibrant.decision.base import DecidedRows, check_sure
+from calibrant.decision.cost import CostDecision, by_cost, cost_matrix
 from calibrant.decision.risk import RiskDecision, by_risk
+from calibrant.decision.sets import SetDecision, by_set
 from calibrant.evaluation.formatting import percent
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL, check_drawing
 from calibrant.posthoc.base import Calibrator
@@ -19,21 +22,28 @@ from calibrant.predictions.predictions import Predictions
 FIT_SHARE = 0.5
 
 
-# Parameters: what stands behind the decision, the rule with its numbers, and the draws.
+# Parameters: what stands behind the decision, one of three rules with its numbers, and the draws.
 def decide(
     calibrator: Calibrator | str,
     rows: Predictions,
     *,
-    risk: float,
+    risk: float | None = None,
     sure: float = 0.95,
+    costs: Array | None = None,
+    error_cost: float | None = None,
+    hand_over_cost: float | None = None,
+    cover: float | None = None,
+    score: str = "lac",
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
-) -> RiskDecision:
-    """Find the rows that may be answered, so that at most `risk` of the answers are wrong.
+) -> RiskDecision | CostDecision | SetDecision:
+    """Find what is done with calibrated rows, by one of three rules, and what is promised of it.
 
-    The lowest threshold on the confidence is found whose risk is at most `risk` with a confidence
-    of `sure`: learn-then-test by fixed sequence over a fixed grid of thresholds, with exact
-    binomial tests; rows with weights or in clusters are tested by bets on the units.
+    - ``risk``: answer the rows above the lowest confidence at which at most so many answers are
+      wrong, with a confidence of `sure` (learn-then-test by fixed sequence over a fixed grid of
+      thresholds: exact binomial tests; bets on the units of rows with weights or in clusters).
+    - costs: make the decision of least expected cost, of classes and perhaps handing over.
+    - ``cover``: name a set of classes that holds the true one so often (split conformal).
 
     The rows must be others than those that the calibrator was fitted to. A calibrator that isn't
     fitted, or the name of a method, is fitted to one half of the rows, and the threshold found on
@@ -43,12 +53,18 @@ def decide(
         calibrator: fitted, or what is to be fitted.
         rows: with labels, of the kind that the calibrator takes.
         risk: error rate among answered rows, a fraction.
-        sure: how often, over sets of rows like these, the promise is to hold; a fraction.
+        sure: how often, over sets of rows like these, the promise of `risk` is to hold; a fraction.
+        costs: (K, K) what it costs to answer with a class (columns) where another is true (rows).
+        error_cost: the same for every error, in place of that; 1 if neither is given.
+        hand_over_cost: what it costs not to answer; None where every row is answered.
+        cover: share of sets that are to hold the true class, a fraction.
+        score: by which sets are made: ``"lac"``, ``"aps"`` or ``"raps"``.
         level: coverage of intervals.
         seed: of the halves, and of the order of bets.
 
     Raises:
-        InputError: a number out of range, or rows that the calibrator was fitted to.
+        InputError: no rule or several, a number out of range, or rows that the calibrator was
+            fitted to.
         PredictionsError: rows that the calibrator doesn't take.
 
     References:
@@ -60,9 +76,20 @@ def decide(
         >>> found.n, found.error.value < 0.05
         (5000, True)
     """
-    within("risk", risk, above=0, below=1)
-    check_sure(sure)
+    by_costs = any(each is not None for each in (costs, error_cost, hand_over_cost))
+    if (risk is not None) + by_costs + (cover is not None) != 1:
+        raise InputError(
+            "decide takes one rule: risk=0.05, the error rate among answered rows (--risk); "
+            "hand_over_cost=1, beside costs or error_cost (--hand-over-cost, --costs, "
+            "--error-cost); or cover=0.9, the share of sets that hold the true class (--cover)"
+        )
     check_drawing(2, level, seed)
+    if risk is not None:
+        within("risk", risk, above=0, below=1)
+        check_sure(sure)
+    if cover is not None:
+        within("cover", cover, above=0, below=1)
+    matrix = cost_matrix(rows, costs, error_cost, hand_over_cost) if by_costs else None
     fitted, on, notes = prepared(calibrator, rows, seed)
     decided = DecidedRows.of(fitted, on)
     common: dict[str, Any] = {
@@ -72,6 +99,11 @@ def decide(
         "clusters": decided.clusters,
         "notes": notes,
     }
+    if matrix is not None:
+        return by_cost(decided, matrix, level=level, common=common)
+    if cover is not None:
+        return by_set(decided, cover, score, level=level, seed=seed, common=common)
+    assert risk is not None
     return by_risk(decided, risk, sure, level=level, seed=seed, common=common)
 
 

@@ -20,14 +20,18 @@ from numpy.typing import NDArray
 
 from calibrant.core.errors import CalibratorFileError, InputError
 from calibrant.decision.base import Decision, Share
+from calibrant.decision.cost import CostDecision
 from calibrant.decision.risk import RiskDecision
+from calibrant.decision.sets import SetDecision
 from calibrant.files.atomic import StrPath
 from calibrant.files.parameters import ParameterFormat
 from calibrant.posthoc.loading import calibrator_in
 from calibrant.posthoc.state import all_state, described
 
 FORMAT = ParameterFormat("calibrant-decision", 1, "a decision", "numpy")
-RULES: dict[str, type[Decision]] = {"risk": RiskDecision}
+RULES: dict[str, type[Decision]] = {
+    each.rule: each for each in (RiskDecision, CostDecision, SetDecision)
+}
 WITHIN = "calibrator/"
 
 

@@ -291,14 +291,10 @@ class RiskDecision(Decision):
             "threshold": self.threshold,
             "coverage": self.coverage.as_dict(),
             "error": self.error.as_dict(),
-            "n": self.n,
-            "clusters": self.clusters,
-            "source": self.source,
             "more": [{"n": n, "coverage": coverage} for n, coverage in self.more],
             "reachable_from": self.reachable_from,
             "curve": self.records(),
-            "promise": self.promise(),
-            "notes": list(self.notes),
+            **self.facts(),
         }
 
 

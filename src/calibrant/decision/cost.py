@@ -1,0 +1,232 @@
+"""The decision that costs least in expectation, by calibrated probabilities.
+
+With C[y, d] the cost of deciding d where y is true, row p gets the d of least sum_y p_y C[y, d]
+(Elkan, "The foundations of cost-sensitive learning", 2001). Handing over is one more decision, of
+the same cost whatever is true. No number is fitted, so what it saves is an average over rows that
+had no say in the rule, with a paired interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import Array, FloatArray, IntArray, as_array, to_numpy
+from calibrant.core.errors import InputError
+from calibrant.core.tables import Table
+from calibrant.decision.base import DecidedRows, Decision, Share
+from calibrant.evaluation.formatting import interval_of, percent
+from calibrant.metrics.resampling import cluster_stretch
+from calibrant.predictions.predictions import Predictions
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CostDecision(Decision):
+    """For each row the decision of least expected cost.
+
+    Attributes:
+        costs: (K, D) cost of each decision where a class is true: K classes to answer with and,
+            where there is one more column, handing over. Of one number a row the classes are
+            "wrong" and "right", and the decisions to answer and to hand over.
+        cost: mean cost a row, with its interval; expected: what the probabilities say that it is.
+        before: mean cost of answering every row with the predicted class.
+        saved: how much less it costs than that, with the interval of the paired difference.
+        answered: share of rows that are answered.
+        level: coverage of the intervals.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+        >>> found = cb.decide(scaling, cb.load_sample("test"), error_cost=10, hand_over_cost=1)
+        >>> round(found.cost.value, 1), found.saved.low > 0
+        (0.6, True)
+    """
+
+    costs: NDArray[np.float64]
+    cost: Share
+    expected: float
+    before: Share
+    saved: Share
+    answered: Share
+    level: float
+
+    rule: ClassVar[str] = "cost"
+
+    def fault(self) -> str | None:
+        """Return why the numbers of a file make no decision, as a clause, or None."""
+        top_only = self.calibrator.form_ == "toplabel"
+        classes = 2 if top_only else self.calibrator.n_classes_
+        widths = (2,) if top_only else (classes, classes + 1)
+        if self.costs.ndim != 2 or self.costs.shape[0] != classes:
+            return f"costs of shape {self.costs.shape}"
+        return None if self.costs.shape[1] in widths else f"costs of shape {self.costs.shape}"
+
+    def headline(self) -> str:
+        """Return what a row costs, and what is saved."""
+        sure = "" if self.saved.low <= 0 <= self.saved.high else ", beyond noise"
+        verb = "saves" if self.saved.value >= 0 else "loses"
+        return (
+            f"Deciding by expected cost answers {percent(self.answered.value)} % of rows and costs "
+            f"{_number(self.cost)} a row; it {verb} {_number(self.saved, sign=1)} against "
+            f"answering all{sure}."
+        )
+
+    def promise(self) -> str:
+        """Return what it promises of new rows, and under which conditions."""
+        return (
+            "The promise: none of a single row. Where the calibrated probabilities are right, no "
+            "rule that sees only them costs less on average. Expected and measured cost differ by "
+            "what they are wrong by. The costs are taken as given."
+        )
+
+    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+        """Return `decision`, the class or "" to hand over; `answer`, whether; `cost`, expected."""
+        expected = _vectors(calibrated) @ self.costs
+        chosen = expected.argmin(axis=1).astype(np.int64)
+        answer = chosen < _answers(self.costs, calibrated)
+        if calibrated.top_only:
+            return {"answer": answer, "cost": expected.min(axis=1)}
+        names = calibrated.class_names or [str(k) for k in range(len(self.costs))]
+        words = np.array([*names, ""])[np.where(answer, chosen, len(names))]
+        return {"decision": words, "answer": answer, "cost": expected.min(axis=1)}
+
+    def as_table(self) -> Table:
+        """Return the costs of both rules and their difference."""
+        lines = [
+            ["answering all", *_cells(self.before)],
+            ["by expected cost", *_cells(self.cost)],
+            ["saved", *_cells(self.saved)],
+        ]
+        notes = (
+            f"Mean cost a row with its {interval_of(self.level)}, that of the difference paired. "
+            f"The probabilities expect {self.expected:.4g}."
+        )
+        return Table(["rule", "cost", "low", "high"], lines, notes=notes)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row for each rule and their difference."""
+        named = {"all": self.before, "by cost": self.cost, "saved": self.saved}
+        return [{"rule": name, **share.as_dict()} for name, share in named.items()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        shares = ("cost", "before", "saved", "answered")
+        return {
+            "rule": self.rule,
+            "costs": self.costs.tolist(),
+            "expected": self.expected,
+            **{name: getattr(self, name).as_dict() for name in shares},
+            **self.facts(),
+        }
+
+
+def cost_matrix(
+    rows: Predictions,
+    costs: Array | None,
+    error_cost: float | None,
+    hand_over_cost: float | None,
+) -> FloatArray:
+    """Return the (K, D) costs that are meant; see `CostDecision`.
+
+    Raises:
+        InputError: a cost that is negative or not finite, another shape, or nothing to decide.
+    """
+    if costs is not None and error_cost is not None:
+        raise InputError("give the costs of all confusions, or error_cost, one for all; not both")
+    for name, value in (("error_cost", error_cost), ("hand_over_cost", hand_over_cost)):
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{name} must be finite and not negative, not {value:g}")
+    if rows.top_only:
+        if costs is not None:
+            raise InputError(
+                "costs of confusions need a probability for every class; rows with the confidence "
+                "of the predicted one take error_cost and hand_over_cost"
+            )
+        matrix = np.array([[1.0 if error_cost is None else error_cost], [0.0]])
+    else:
+        classes = cast(int, rows.n_classes)
+        each = 1.0 if error_cost is None else error_cost
+        matrix = each * (1 - np.eye(classes))
+        if costs is not None:
+            matrix = np.asarray(to_numpy(as_array(costs)), dtype=np.float64)
+            if matrix.shape != (classes, classes):
+                raise InputError(
+                    f"costs must have shape ({classes}, {classes}), a row for each true class and "
+                    f"a column for each answer, not {matrix.shape}"
+                )
+            if not np.isfinite(matrix).all():
+                raise InputError("costs must be finite")
+    if hand_over_cost is not None:
+        return np.column_stack([matrix, np.full(len(matrix), float(hand_over_cost))])
+    if costs is None:
+        raise InputError(
+            "with one cost for every error the predicted class is best; give hand_over_cost as "
+            "well, or the costs of confusions (on the command line --hand-over-cost 1, or --costs "
+            "'0,1;5,0')"
+        )
+    return matrix
+
+
+def by_cost(
+    rows: DecidedRows, costs: FloatArray, *, level: float, common: dict[str, Any]
+) -> CostDecision:
+    """Return the decision by expected cost, and what it is worth on rows with labels."""
+    after = rows.calibrated
+    probs = _vectors(after)
+    expected = probs @ costs
+    chosen = expected.argmin(axis=1)
+    truth: IntArray = rows.correct.astype(np.int64) if after.top_only else after.labels
+    today = np.zeros_like(chosen) if after.top_only else probs.argmax(axis=1)
+    now, before = costs[truth, chosen], costs[truth, today]
+    answered = chosen < _answers(costs, after)
+    weights = rows.weight
+    return CostDecision(
+        costs=costs,
+        cost=mean_of(rows, now, level),
+        expected=float(np.average(expected.min(axis=1), weights=weights)),
+        before=mean_of(rows, before, level),
+        saved=mean_of(rows, before - now, level),
+        answered=rows.share(answered, level),
+        level=level,
+        **common,
+    )
+
+
+def mean_of(rows: DecidedRows, values: FloatArray, level: float) -> Share:
+    """Return a mean over rows with its normal interval, over units where rows aren't alone."""
+    from scipy.special import ndtri
+
+    part, whole = rows.per_unit(values), rows.per_unit(np.ones(len(values)))
+    total = float(whole.sum())
+    mean = float(part.sum()) / total
+    spread = math.sqrt(float(((part - mean * whole) ** 2).sum())) / total
+    half = float(ndtri((1 + level) / 2)) * spread
+    if rows.clusters is not None:
+        half *= cluster_stretch(rows.clusters, level)
+    return Share(mean, mean - half, mean + half)
+
+
+def _vectors(calibrated: Predictions) -> FloatArray:
+    """Return (N, K) probabilities, of one number a row those of being wrong and right."""
+    if calibrated.top_only:
+        confidence = to_numpy(calibrated.scores).astype(np.float64)
+        return np.stack([1 - confidence, confidence], axis=1)
+    return to_numpy(calibrated.probs).astype(np.float64)
+
+
+def _answers(costs: FloatArray, calibrated: Predictions) -> int:
+    """Return how many of the decisions are answers; one beyond these hands over."""
+    return 1 if calibrated.top_only else len(costs)
+
+
+def _number(share: Share, sign: int = 0) -> str:
+    value = abs(share.value) if sign else share.value
+    return f"{value:.4g} ({share.low:.4g} to {share.high:.4g})"
+
+
+def _cells(share: Share) -> list[str]:
+    return [f"{number:.4g}" for number in (share.value, share.low, share.high)]

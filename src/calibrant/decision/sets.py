@@ -1,0 +1,268 @@
+"""Sets of classes that hold the true one as often as promised: split conformal prediction.
+
+A score s(p, y) says how odd class y is for a row with calibrated probabilities p. With q the
+ceil((n + 1)(1 - alpha))-th smallest of the scores of n rows and their true classes, the set of a
+new row, {k : s(p, k) <= q}, holds its class with a probability of at least 1 - alpha (Vovk et al.
+2005). Over sets of n rows the coverage itself varies: without ties it has the distribution
+Beta(n + 1 - l, l), l = floor((n + 1) alpha). Scores, all without randomness, in which the predicted
+class is never odd (s = 0), so that no set is empty:
+
+- ``lac``: 1 - p_k (Sadinle et al. 2019), the smallest sets on average;
+- ``aps``: the sum of all probabilities down to p_k (Romano et al. 2020), more even over rows;
+- ``raps``: the same and 0.01 for each rank beyond five (Angelopoulos et al. 2021).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core.arrays import BoolArray, FloatArray, IntArray, to_numpy
+from calibrant.core.errors import InputError, PredictionsError
+from calibrant.core.tables import Table
+from calibrant.decision.base import DecidedRows, Decision, Share
+from calibrant.decision.cost import mean_of
+from calibrant.evaluation.formatting import interval_of, percent
+from calibrant.predictions.predictions import Predictions
+
+SetScore = Literal["lac", "aps", "raps"]
+PENALTY, FREE_RANKS = 0.01, 5
+# Classes that a table has a line for.
+MOST_CLASSES = 20
+BETWEEN = "|"
+
+
+def odd_scores(probs: FloatArray, score: SetScore) -> FloatArray:
+    """Return the (N, K) scores of all classes; 0 for the predicted one."""
+    order = np.argsort(-probs, axis=1, kind="stable")
+    if score == "lac":
+        found = 1 - probs
+    else:
+        sums = np.cumsum(np.take_along_axis(probs, order, axis=1), axis=1)
+        if score == "raps":
+            ranks = np.arange(1, probs.shape[1] + 1, dtype=np.float64)
+            sums += PENALTY * np.maximum(ranks - FREE_RANKS, 0)
+        found = np.empty_like(probs)
+        np.put_along_axis(found, order, sums, axis=1)
+    np.put_along_axis(found, order[:, :1], 0.0, axis=1)
+    return found
+
+
+def conformal_quantile(scores: FloatArray, cover: float) -> float:
+    """Return the ceil((n + 1) cover)-th smallest score; infinity where there are too few."""
+    # Less a rounding error, so that 0.9 of 9 + 1 rows are nine.
+    place = math.ceil((len(scores) + 1) * cover * (1 - 1e-12))
+    return math.inf if place > len(scores) else float(np.partition(scores, place - 1)[place - 1])
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class SetDecision(Decision):
+    """For each row a set of classes that holds the true one, as often as promised.
+
+    Attributes:
+        cover: how often; score: ``"lac"``, ``"aps"`` or ``"raps"``.
+        quantile: classes of a score up to it are in the set.
+        counted: rows that it comes from; of each cluster one.
+        coverage, size: share of sets that hold the true class and mean number of classes, each half
+            of the rows by the quantile of the other, with intervals.
+        range_low, range_high: ends of the range that the coverage of such a quantile has, over sets
+            of as many rows, if no scores tie.
+        by_class: for each class its number, rows, coverage, its ends, and mean size.
+        level: coverage of the intervals and of that range.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
+        >>> found = cb.decide(scaling, cb.load_sample("test"), cover=0.95)
+        >>> round(found.coverage.value, 2), round(found.size.value, 1)
+        (0.95, 1.5)
+    """
+
+    cover: float
+    score: str
+    quantile: float
+    counted: int
+    coverage: Share
+    size: Share
+    range_low: float
+    range_high: float
+    by_class: tuple[tuple[int, int, float, float, float, float], ...]
+    level: float
+
+    rule: ClassVar[str] = "set"
+
+    def fault(self) -> str | None:
+        """Return why the numbers of a file make no decision, as a clause, or None."""
+        if self.score not in get_args(SetScore):
+            return f"the score '{self.score[:20]}'"
+        if not (0 < self.cover < 1 and self.quantile >= 0):
+            return f"a quantile of {self.quantile:g} for a coverage of {self.cover:g}"
+        return "one number a row" if self.calibrator.form_ == "toplabel" else None
+
+    def headline(self) -> str:
+        """Return coverage and size."""
+        size = f"{self.size.value:.3g} ({self.size.low:.3g} to {self.size.high:.3g})"
+        return (
+            f"Sets by {self.score} hold the true class in {self.coverage} of rows, with {size} "
+            f"classes on average; {percent(self.cover)} % were asked for."
+        )
+
+    def promise(self) -> str:
+        """Return what it promises of new rows, and under which conditions."""
+        return (
+            f"The promise: the set of a new row holds its class with a probability of at least "
+            f"{percent(self.cover)} %, over the {self.counted} rows of the quantile and the new "
+            f"one. Of quantiles from so many rows, {100 * self.level:g} % have a coverage of "
+            f"{percent(self.range_low)} to {percent(self.range_high)} % (more, where the predicted "
+            "class alone is right more often). It is an average over rows: single classes may be "
+            "covered less, as the table says, and nothing is promised once the world has changed."
+        )
+
+    def columns(self, calibrated: Predictions) -> dict[str, NDArray[Any]]:
+        """Return `set`, the classes with a bar between them, and `set_size`."""
+        inside = odd_scores(_vectors(calibrated), _score(self.score)) <= self.quantile
+        names = calibrated.class_names or [str(k) for k in range(inside.shape[1])]
+        words = [BETWEEN.join(names[k] for k in np.flatnonzero(row)) for row in inside]
+        return {"set": np.array(words), "set_size": inside.sum(axis=1).astype(np.int64)}
+
+    def as_table(self) -> Table:
+        """Return coverage and size, of all rows and by class."""
+        names = self.calibrator.class_names_
+
+        def line(name: str, rows: int, numbers: tuple[float, ...]) -> list[str]:
+            return [name, str(rows), *map(percent, numbers[:3]), f"{numbers[3]:.2f}"]
+
+        overall = (self.coverage.value, self.coverage.low, self.coverage.high, self.size.value)
+        lines = [line("all", self.n, overall)]
+        for number, rows, *rest in self.by_class[:MOST_CLASSES]:
+            lines.append(line(str(number) if names is None else names[number], rows, (*rest,)))
+        more = len(self.by_class) - MOST_CLASSES
+        left = f" {more} more classes are left out here." if more > 0 else ""
+        notes = (
+            f"Coverage in percent with its {interval_of(self.level)}, and mean size, by true "
+            f"class; each half of the rows by the quantile of the other.{left}"
+        )
+        return Table(["class", "rows", "coverage", "low", "high", "size"], lines, notes=notes)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a row a class."""
+        names = ("class", "n", "coverage", "low", "high", "size")
+        return [dict(zip(names, row, strict=True)) for row in self.by_class]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON takes it."""
+        names = ("cover", "score", "quantile", "counted", "range_low", "range_high")
+        return {
+            "rule": self.rule,
+            **{name: getattr(self, name) for name in names},
+            "coverage": self.coverage.as_dict(),
+            "size": self.size.as_dict(),
+            "by_class": self.records(),
+            **self.facts(),
+        }
+
+
+# Parameters: what is promised, on which rows, and what is known of them besides.
+def by_set(
+    rows: DecidedRows,
+    cover: float,
+    score: str,
+    *,
+    level: float,
+    seed: int,
+    common: dict[str, Any],
+) -> SetDecision:
+    """Return the sets of a coverage.
+
+    Raises:
+        InputError: rows with weights, too few of them, or no such score.
+        PredictionsError: rows with one number each.
+    """
+    from scipy.special import betaincinv
+
+    kind = _score(score)
+    if rows.weight is not None:
+        raise InputError(
+            "sets need rows that are drawn like those they are for, and weights say that these "
+            "aren't; take rows without weights"
+        )
+    probs, labels = _vectors(rows.calibrated), rows.calibrated.labels
+    every = odd_scores(probs, kind)
+    own = every[np.arange(len(labels)), labels]
+    one = _one_a_unit(rows, seed)
+    quantile, count = conformal_quantile(own[one], cover), len(one)
+    fewest = math.ceil(1 / (1 - cover) * (1 - 1e-12)) - 1
+    if count < 2 * fewest:
+        what = "rows" if rows.clusters is None else "clusters"
+        raise InputError(
+            f"sets of coverage {cover:g} take at least {2 * fewest} {what}: {fewest} for the "
+            f"quantile, and as many to measure it on; there are {count}"
+        )
+    if rows.clusters is not None:
+        note = "The quantile is that of one row of each cluster, drawn at random."
+        common = common | {"notes": (*common["notes"], note)}
+    inside = _crossed(rows, every, own, one, cover, seed)
+    held, sizes = inside[np.arange(len(labels)), labels], inside.sum(axis=1)
+    left = math.floor((count + 1) * (1 - cover) * (1 + 1e-12))
+    low, high = (
+        float(betaincinv(count + 1 - left, left, t)) for t in ((1 - level) / 2, (1 + level) / 2)
+    )
+    by_class: list[tuple[int, int, float, float, float, float]] = []
+    for k in np.unique(labels).tolist():
+        of_class = labels == k
+        share = rows.share(held, level, of_class)
+        mean = float(sizes[of_class].mean())
+        by_class.append((k, int(of_class.sum()), share.value, share.low, share.high, mean))
+    return SetDecision(
+        cover=cover,
+        score=score,
+        quantile=quantile,
+        counted=count,
+        coverage=rows.share(held, level),
+        size=mean_of(rows, sizes.astype(np.float64), level),
+        range_low=low,
+        range_high=high,
+        by_class=tuple(by_class),
+        level=level,
+        **common,
+    )
+
+
+def _crossed(
+    rows: DecidedRows, every: FloatArray, own: FloatArray, one: IntArray, cover: float, seed: int
+) -> BoolArray:
+    """Return (N, K) which classes are in the sets, each half's by the quantile of the other."""
+    order = np.random.default_rng([seed, 1]).permutation(rows.units)
+    first = (order < rows.units // 2)[rows.unit]
+    inside = np.empty(every.shape, dtype=bool)
+    for half in (first, ~first):
+        others = one[~half[one]]
+        inside[half] = every[half] <= conformal_quantile(own[others], cover)
+    return inside
+
+
+def _one_a_unit(rows: DecidedRows, seed: int) -> IntArray:
+    """Return the rows that are exchangeable: of each cluster one at random."""
+    order = np.random.default_rng(seed).permutation(len(rows.unit))
+    _, first = np.unique(rows.unit[order], return_index=True)
+    return order[first].astype(np.int64)
+
+
+def _score(score: str) -> SetScore:
+    for known in get_args(SetScore):
+        if score == known:
+            return known
+    raise InputError(f"there is no score '{score}' for sets; there are lac, aps, raps")
+
+
+def _vectors(calibrated: Predictions) -> FloatArray:
+    if calibrated.top_only:
+        raise PredictionsError(
+            f"{calibrated.source}: sets need a probability for every class, and these rows hold "
+            "only the confidence of the predicted one; take --risk"
+        )
+    return to_numpy(calibrated.probs).astype(np.float64)

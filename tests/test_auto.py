@@ -272,7 +272,7 @@ def test_averages_what_helps_and_says_why():
     assert calibrator.averaged_ == {"svs": 1.0}
     assert calibrator.keeps_prediction is False
     sentence, scores = calibrator.fit_report_.notes[:2]
-    assert sentence.startswith("takes svs 100 %: weights by nll in 1 x 5-fold cross-validation")
+    assert sentence.startswith("takes svs 100 %; 5-fold cross-validation chose the weights by nll: ")
     assert scores.startswith("nll of all, simplest first: temperature")
     # What it gives is that method fitted to all rows.
     alone = make_calibrator("svs").fit(logits, labels)
@@ -370,7 +370,7 @@ def test_one_is_taken_if_one_is_asked_for(rule):
     assert calibrator.averaged_ == {"svs": 1.0}
     sentence, scores = calibrator.fit_report_.notes[:2]
     assert sentence.startswith("chose svs, nll ")
-    assert "1 x 5-fold cross-validation" in sentence
+    assert "by 5-fold cross-validation" in sentence
     assert scores.startswith("nll of all, simplest first: temperature")
 
 
@@ -414,10 +414,10 @@ def test_rounding_errors_move_nothing():
 def test_many_logits_are_tried_in_two_folds(monkeypatch):
     logits, labels = biased(400)
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1599)
-    assert "1 x 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
-    assert "1 x 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
+    assert "; 2-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "; 3-fold" in fitted(logits, labels, repeats=1, folds=3).fit_report_.notes[0]
     monkeypatch.setattr(model_selection, "MANY_LOGITS", 1600)
-    assert "1 x 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
+    assert "; 5-fold" in fitted(logits, labels, repeats=1).fit_report_.notes[0]
     with pytest.raises(InputError, match="folds must be at least 2"):
         fitted(logits, labels, folds=1)
 

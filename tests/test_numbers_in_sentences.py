@@ -132,6 +132,6 @@ def test_weights_are_said_in_percent_and_scores_as_they_are() -> None:
     said = sentence_of_weights(
         {"temperature": 0.38, "svs": 0.62}, trials, "nll", "five", "temperature"
     )
-    assert said.startswith("averages svs 62 %, temperature 38 %: weights by nll in five")
+    assert said.startswith("averages svs 62 %, temperature 38 %; five chose the weights by nll: ")
     # .62 x .4 + .38 x .6
-    assert said.endswith("that has at most 0.4760 together and temperature 0.6000")
+    assert said.endswith("at most 0.4760 together, temperature alone 0.6000")

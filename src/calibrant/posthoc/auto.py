@@ -194,7 +194,8 @@ class AutoCalibrator(Calibrator):
         named = {*chains, *left_out}
         trials, first = model_selection.trials_of(contest, chains, left_out, hopeless, fallback)
         entered = {name: trials[name] for name in chains if name in trials}
-        how = f"{len(contest.assignments)} x {folds}-fold cross-validation"
+        how, times = f"{folds}-fold cross-validation", len(contest.assignments)
+        how = how if times == 1 else f"{times} x {how}"
         averages = self.rule == "average"
         ranking = choose(entered, folds, fallback, "simplest" if averages else self.rule)
         if not averages:

@@ -232,11 +232,11 @@ def sentence_of_weights(
     # The score of an average is never above the average of the scores.
     together = sum(weight * means[name] for name, weight in weights.items())
     verb = "averages" if len(shares) > 1 else "takes"
-    text = f"{verb} {', '.join(shares)}: weights by {score} in {how}, where "
+    text = f"{verb} {', '.join(shares)}; {how} chose the weights by {score}: "
     if shares == [f"{fallback} 100 %"]:
-        return text + f"{fallback} has {together:.4f} and no other is likely to do better"
+        return text + f"{fallback} has {together:.4f}, and no other is likely to do better"
     gap = f"{together:.4f}" if len(shares) == 1 else f"at most {together:.4f} together"
-    return text + f"that has {gap} and {fallback} {means[fallback]:.4f}"
+    return text + f"{gap}, {fallback} alone {means[fallback]:.4f}"
 
 
 class Choice(NamedTuple):

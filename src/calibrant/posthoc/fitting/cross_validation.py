@@ -311,7 +311,7 @@ def difference_of_losses(
 
 
 FOLDS = 5
-NO_CLEAR_GAIN = "took one temperature, on which cross-validation saw no clear gain"
+NO_CLEAR_GAIN = "took one temperature: cross-validation shows no clear gain over it"
 
 
 def gains_on_temperature(unguarded: Calibrator, predictions: Predictions) -> bool:

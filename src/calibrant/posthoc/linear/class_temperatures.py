@@ -384,7 +384,7 @@ class ClassTemperatureScaling(_ClassTemperatures):
         )
         shrinkage = chosen_shrinkage(rows, fold)
         if np.isinf(shrinkage):
-            note = "cross-validation saw no clear gain by temperatures of classes"
+            note = "cross-validation shows no clear gain of temperatures by class"
             return replace(report, notes=(*report.notes, note))
         self.shrinkage_ = shrinkage
         return self._take(fit_logs(rows, shrinkage, MOST_STEPS), report)

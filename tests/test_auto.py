@@ -272,7 +272,7 @@ def test_averages_what_helps_and_says_why():
     assert calibrator.averaged_ == {"svs": 1.0}
     assert calibrator.keeps_prediction is False
     sentence, scores = calibrator.fit_report_.notes[:2]
-    assert sentence.startswith("takes svs 100 %; 5-fold cross-validation chose the weights by nll: ")
+    assert sentence.startswith("takes svs 100 %; 5-fold cross-validation chose the weights by nll")
     assert scores.startswith("nll of all, simplest first: temperature")
     # What it gives is that method fitted to all rows.
     alone = make_calibrator("svs").fit(logits, labels)

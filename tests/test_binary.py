@@ -464,7 +464,8 @@ def test_the_command_line_does_it_all(tmp_path: Path, drawn):
     fitted, after = str(tmp_path / "platt.safetensors"), str(tmp_path / "after.csv")
     assert run("fit", val, "--method", "platt", "--out", fitted)["parameters"] == 2
     run("apply", fitted, test, "--out", after)
-    assert sorted(Path(after).read_text().split()[0].split(",")) == ["label", "prob"]
+    columns = ["confidence", "label", "predicted", "prob"]
+    assert sorted(Path(after).read_text().split()[0].split(",")) == columns
     calibrated = run("measure", after, "--resamples", "50")
     assert calibrated["kind"] == "prob"
     before, now = (f["metrics"]["log_loss"]["value"] for f in (found, calibrated))

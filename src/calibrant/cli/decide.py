@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,6 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.files import ReadOptions, read_predictions
 
 if TYPE_CHECKING:
+    from calibrant.decision.base import Decision
     from calibrant.posthoc.base import Calibrator
 
 
@@ -75,19 +76,11 @@ def decide(
     check_outputs([saved, file], [output.json, output.out])
     if output.out is not None:
         FORMAT.check_extension(output.out)
-    found = decided(
-        _calibrator(calibrator),
-        read_predictions(file, read),
-        risk=options.risk,
-        sure=options.sure,
-        costs=_costs(options.costs) if options.costs else None,
-        error_cost=options.error_cost,
-        hand_over_cost=options.hand_over_cost,
-        cover=options.cover,
-        score=options.score,
-        level=options.level,
-        seed=options.seed,
-    )
+    rule: dict[str, Any] = vars(options) | {
+        "costs": _costs(options.costs) if options.costs else None
+    }
+    rows = read_predictions(file, read)
+    found: Decision = cast(Any, decided)(_calibrator(calibrator), rows, **rule)
     if output.out is not None:
         save_decision(found, output.out)
     emit(str(found), found.as_dict(), output.json)

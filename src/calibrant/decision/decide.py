@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 from calibrant.core.arguments import within
 from calibrant.core.arrays import Array
@@ -20,6 +20,43 @@ from calibrant.posthoc.registry import make_calibrator
 from calibrant.predictions.predictions import Predictions
 
 FIT_SHARE = 0.5
+
+
+@overload
+def decide(
+    calibrator: Calibrator | str,
+    rows: Predictions,
+    *,
+    risk: float,
+    sure: float = 0.95,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> RiskDecision: ...
+
+
+@overload
+def decide(
+    calibrator: Calibrator | str,
+    rows: Predictions,
+    *,
+    cover: float,
+    score: str = "lac",
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> SetDecision: ...
+
+
+@overload
+def decide(
+    calibrator: Calibrator | str,
+    rows: Predictions,
+    *,
+    costs: Array | None = None,
+    error_cost: float | None = None,
+    hand_over_cost: float | None = None,
+    level: float = DEFAULT_LEVEL,
+    seed: int = 0,
+) -> CostDecision: ...
 
 
 # Parameters: what stands behind the decision, one of three rules with its numbers, and the draws.

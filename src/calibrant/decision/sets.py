@@ -79,7 +79,7 @@ class SetDecision(Decision):
         >>> scaling = cb.TemperatureScaling().fit_predictions(cb.load_sample("validation"))
         >>> found = cb.decide(scaling, cb.load_sample("test"), cover=0.95)
         >>> round(found.coverage.value, 2), round(found.size.value, 1)
-        (0.95, 1.5)
+        (0.95, 1.6)
     """
 
     cover: float

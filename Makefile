@@ -10,7 +10,7 @@ MINUTES := 10
 OLDEST_TESTS := tests/test_formats_of_releases.py tests/test_cli_terminal.py tests/test_monitor.py \
 	tests/test_groups.py tests/test_auto.py tests/test_confidence_maps.py tests/test_matrix.py \
 	tests/test_metrics_binned.py tests/test_metrics_smooth.py tests/test_shard_sums.py \
-	tests/test_results.py tests/test_verdict.py
+	tests/test_verdict.py tests/test_release.py tests/test_deprecation.py
 # A second package in this checkout; the demonstration does without it.
 STUDIES := packages/calibrant-studies
 
@@ -85,7 +85,7 @@ $(VENV)/.ready-oldest: pyproject.toml | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/oldest
 	$(BIN)/python -m scripts.release.oldest > $(VENV)/oldest.txt
 	$(VENV)/oldest/$(notdir $(BIN))/python -m pip install --quiet --requirement $(VENV)/oldest.txt \
-		--editable . pytest pytest-xdist hypothesis
+		--editable . pytest pytest-xdist hypothesis pyyaml
 	touch $@
 
 clean:

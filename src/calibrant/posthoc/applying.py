@@ -100,7 +100,7 @@ def _has_masks(xp: Any, chunk: Array, start: int) -> bool:
         return False
     # One look instead of two: a sum of squares is finite only if all that it sums is.
     long = is_numpy(chunk) and chunk.shape[1] >= LONG_ROW
-    if long and math.isfinite(float(np.vecdot(chunk, chunk).sum())):
+    if long and math.isfinite(float(xp.vecdot(chunk, chunk).sum())):
         return False
     highest, masks = float(xp.max(chunk)), float(xp.min(chunk)) == -math.inf
     # NaN is neither below infinity nor is it found among the largest of each row by a fast look.

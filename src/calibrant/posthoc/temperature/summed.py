@@ -28,6 +28,7 @@ from calibrant.core.arrays import (
     CHUNK_ELEMENTS_CPU,
     FloatArray,
     IntArray,
+    namespace,
     row_sums,
     to_numpy,
     working_dtype,
@@ -120,10 +121,11 @@ def _of_chunk(
     total = row_sums(w).astype(np.float64)
     raw = np.empty((ORDER, len(x)))
     np.multiply(x, x, out=y)
-    raw[0], raw[1] = np.vecdot(w, x), np.vecdot(w, y)
+    vecdot = namespace(x).vecdot  # NumPy has it from version 2 on
+    raw[0], raw[1] = vecdot(w, x), vecdot(w, y)
     for j in range(2, ORDER, 2):
         w *= y
-        raw[j], raw[j + 1] = np.vecdot(w, x), np.vecdot(w, y)
+        raw[j], raw[j + 1] = vecdot(w, x), vecdot(w, y)
     raw /= total
     out.kappa[0] = np.log(total)
     out.kappa[1:] = cumulants(raw)

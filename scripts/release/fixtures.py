@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 FORMATS = ROOT / "tests/formats"
 EXPECTED = "expected.npz"
 STATE, HEAD = "monitor-state.safetensors", "head.safetensors"
-FIT_ROWS, STREAM_ROWS, READ_ROWS = 600, 150, 8
+FIT_ROWS, STREAM_ROWS, READ_ROWS = 400, 150, 8
 CLASSES, LABELS = 3, 2
 # What a large fit would add to a file says nothing new of its format.
 SMALL: dict[str, dict[str, Any]] = {

@@ -3,7 +3,8 @@
     python -m scripts.release.fixtures [VERSION]
 
 They go to ``tests/formats/VERSION/``: a calibrator of every method and every kind of predictions, a
-monitor's state, a head, and in ``expected.npz`` the rows they are applied to and what they gave.
+decision by every rule, a monitor's state, a head, and in ``expected.npz`` the rows that they are
+applied to and what they gave.
 Files of a version that CHANGELOG.md gives a date are never written again.
 """
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 import calibrant as cb
 from calibrant.core.errors import CalibrationWarning
+from calibrant.decision import load_decision, save_decision
 from calibrant.posthoc.registry import AS_PUBLISHED, BUILT_IN
 from calibrant.predictions.last_layer import Head
 
@@ -30,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 FORMATS = ROOT / "tests/formats"
 EXPECTED = "expected.npz"
 STATE, HEAD = "monitor-state.safetensors", "head.safetensors"
+DECISION = "decision-"
 FIT_ROWS, STREAM_ROWS, READ_ROWS = 400, 150, 8
 CLASSES, LABELS = 3, 2
 # What a large fit would add to a file says nothing new of its format.
@@ -88,10 +91,20 @@ def answers(file: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float6
 
         with torch.no_grad():
             return load_head(file)(torch.tensor(arrays["features"])).numpy()
+    if file.stem.startswith(DECISION):
+        columns = load_decision(file).of_rows(rows_of(arrays, ""))
+        return np.stack([_numbers(np.asarray(column)) for column in columns.values()])
     kind = file.stem.partition("@")[2]
     applied = cb.load(file).apply_predictions(rows_of(arrays, kind))
     probs = applied.scores if applied.top_only else applied.probs
     return np.asarray(probs, dtype=np.float64)
+
+
+def _numbers(column: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a column of a decision as numbers: of short texts their bytes, read as one number."""
+    if column.dtype.kind in "biuf":
+        return column.astype(np.float64)
+    return np.array([float(int.from_bytes(str(text).encode())) for text in column])
 
 
 def drawn(rows: int, seed: int) -> dict[str, NDArray[Any]]:
@@ -122,6 +135,13 @@ def write(folder: Path) -> None:
     monitor.update(said["confidence"], said["correct"])
     monitor.save(folder / STATE)
     _write_head(folder / HEAD)
+    held_out, calibrator = rows_of(drawn(FIT_ROWS, seed=3), ""), cb.load(folder / "svs.safetensors")
+    for name, found in (
+        ("risk", cb.decide(calibrator, held_out, risk=0.38)),
+        ("cost", cb.decide(calibrator, held_out, error_cost=1.0, hand_over_cost=0.45)),
+        ("cover", cb.decide(calibrator, held_out, cover=0.9)),
+    ):
+        save_decision(found, folder / f"{DECISION}{name}.safetensors")
     rows = drawn(READ_ROWS, seed=2)
     given = {
         f"of {file.name}": answers(file, rows) for file in sorted(folder.glob("*.safetensors"))

@@ -59,6 +59,13 @@ class FitOptions(MethodOptions):
         "or none, which changes nothing.",
     )
 
+    prior: str = option(
+        "",
+        "Share of each class where it is put to use, if not as in these rows: Bayes' rule behind "
+        "what is fitted.",
+        metavar="'0=0.99,1=0.01'",
+    )
+
     def __post_init__(self) -> None:
         if self.no_gain not in get_args(NoGain):
             raise InputError(f"--no-gain is keep, temperature or none, not '{self.no_gain}'")
@@ -127,6 +134,9 @@ def fit(
         else:
             calibrator.fit_predictions(rows, sample=options.sample, seed=options.seed, **how)
     calibrator, worth = _with_worth(calibrator, rows, options, source)
+    if options.prior:
+        worth = f"{worth} Behind {calibrator.method} stand other shares of the classes.".strip()
+        calibrator = _with_prior(calibrator, options.prior, rows)
     calibrator.save(out)
     words, facts = _rows_of(rows)
     text, document = _fitted(calibrator, calibrator.method, words, out)
@@ -170,6 +180,24 @@ def _with_worth(
             saved.fit_predictions(rows, **how)
     saved.fit_report_ = replace(saved.fit_report_, worth=worth.as_dict())
     return saved, " ".join(each for each in said if each)
+
+
+def _with_prior(calibrator: Calibrator, text: str, rows: Predictions | Shards) -> Calibrator:
+    """Return a calibrator for other shares of the classes, which a text names."""
+    from calibrant.posthoc.prior_shift import with_prior
+
+    if not isinstance(rows, Predictions):
+        raise InputError("--prior needs the shares of the classes in one file; give one file")
+    prior: dict[str | int, float] = {}
+    for part in text.split(","):
+        name, equals, share = part.rpartition("=")
+        try:
+            prior[name.strip()] = float(share)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InputError(f"--prior takes name=share for each class, not '{part}'")
+    return with_prior(calibrator, prior, rows)
 
 
 def _rows_of(rows: Predictions | Shards) -> tuple[str, dict[str, Any]]:

@@ -42,6 +42,8 @@ from calibrant.posthoc.named_chains import ProbitTopRestScaling as ProbitTopRest
 from calibrant.posthoc.noise import ConsistencyCalibration as ConsistencyCalibration
 from calibrant.posthoc.noise import ProbitScaling as ProbitScaling
 from calibrant.posthoc.per_label import PerLabel as PerLabel
+from calibrant.posthoc.prior_shift import PriorShift as PriorShift
+from calibrant.posthoc.prior_shift import with_prior as with_prior
 from calibrant.posthoc.registry import make_calibrator as make_calibrator
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping as LogitClipping
 from calibrant.posthoc.temperature.mixtures import (

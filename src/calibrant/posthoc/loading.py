@@ -25,6 +25,7 @@ from calibrant.posthoc.applying import apply_map
 from calibrant.posthoc.base import Calibrator
 from calibrant.posthoc.needs import FORMS, checked_features
 from calibrant.posthoc.per_label import PerLabel
+from calibrant.posthoc.prior_shift import PriorShift
 from calibrant.posthoc.registry import METHODS
 from calibrant.posthoc.state import FORMAT, LARGEST, FittedKind, misfit
 
@@ -158,7 +159,8 @@ def calibrator_in(
 def _rebuilt(header: dict[str, str], state: dict[str, NDArray[Any]], source: str) -> Calibrator:
     """Return the calibrator that a header describes, with its parts, once all of it fits."""
     called = header.get("method", "")
-    method = PerLabel if called == PerLabel.method else METHODS.get(called)
+    method = {kind.method: kind for kind in (PerLabel, PriorShift)}.get(called)
+    method = METHODS.get(called) if method is None else method
     if method is None:
         raise CalibratorFileError(
             f"{source}: holds a calibrator of the unknown method {header.get('method')!r}; this "

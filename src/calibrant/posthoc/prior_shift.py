@@ -1,0 +1,152 @@
+"""A calibrator for a world in which the classes are more or less frequent than in its own rows.
+
+Where nothing but the frequencies of the classes differs, Bayes' rule says exactly what becomes of
+a probability: p'_k is in proportion to p_k w_k, w_k = new / old share of class k (Elkan 2001). With
+negatives of which only a share w was kept that is logit p' = logit p + log w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.core.fit_report import FitReport
+from calibrant.posthoc.applying import Learnt
+from calibrant.posthoc.base import Calibrator
+from calibrant.posthoc.chain import learnt_by
+from calibrant.posthoc.state import learnt
+from calibrant.predictions.predictions import Predictions
+
+SUM_TOLERANCE = 1e-6
+
+
+@dataclass(eq=False)
+class PriorShift(Calibrator):
+    """A fitted calibrator, and behind it other shares of the classes; `with_prior` makes it.
+
+    Attributes:
+        log_ratio_: (K,) log of the new share of each class over the old one.
+        base_: the calibrator.
+
+    Examples:
+        >>> import calibrant as cb
+        >>> val = cb.load_sample("validation")
+        >>> scaling = cb.TemperatureScaling().fit_predictions(val)
+        >>> cb.posthoc.with_prior(scaling, [0.55] + [0.05] * 9, val).method
+        'prior'
+    """
+
+    method = "prior"
+    keeps_prediction = False
+    part_names: ClassVar[tuple[str, ...]] = ("base_",)
+
+    log_ratio_: FloatArray = learnt("K", at_least=-100.0, at_most=100.0)
+    base_: Calibrator = field(init=False, repr=False)
+
+    @property
+    def n_parameters(self) -> int:
+        """Those of the calibrator: shares are given."""
+        return self.base_.n_parameters
+
+    def widest(self) -> int:
+        """Return what the calibrator takes."""
+        return self.base_.widest()
+
+    def transform(
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
+    ) -> Array:
+        """Return the probabilities of the calibrator by Bayes' rule for the other shares."""
+        own = learnt_by("base_", learnt)
+        probs = self.base_.transform(xp, logits, features, own, masks=masks)
+        ratio = learnt["log_ratio_"]
+        odds = probs * xp.astype(xp.exp(ratio - xp.max(ratio)), probs.dtype)[None, :]
+        return odds / xp.sum(odds, axis=1, keepdims=True)
+
+    def _fit(self, predictions: Predictions) -> FitReport:
+        raise NotApplicableError(
+            "shares of classes aren't fitted: calibrant.posthoc.with_prior(calibrator, prior, "
+            "before) puts them behind a fitted calibrator"
+        )
+
+
+def with_prior(
+    calibrator: Calibrator,
+    prior: Mapping[str | int, float] | Sequence[float],
+    before: Predictions | Sequence[float],
+) -> PriorShift:
+    """Return a fitted calibrator for rows in which the classes have other, known shares.
+
+    It is exact if nothing else differs: rows of one class look alike in both worlds. Rows of the
+    new world that look different (covariate shift) break it, and so does a class that is missing
+    from the rows before.
+
+    Args:
+        calibrator: fitted, with a probability for each class.
+        prior: the share of each class in the new world; of all, by name or number, or in order.
+        before: rows with labels as the calibrator was fitted to, or the shares in these.
+
+    Raises:
+        InputError: shares that aren't above 0, don't sum to 1 or aren't of all classes.
+        NotApplicableError: the calibrator takes features, or has the confidence of one class only.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> logits, labels = np.array([[0.0, 0.0], [2.0, 0.0]] * 20), np.array([0, 1] * 20)
+        >>> none = cb.make_calibrator("none").fit(logits, labels)
+        >>> rare = cb.posthoc.with_prior(none, {0: 0.99, 1: 0.01}, [0.5, 0.5])
+        >>> rare.predict_proba(np.zeros((1, 2))).round(2)  # as likely as not, and rare
+        array([[0.99, 0.01]])
+    """
+    calibrator.check_fitted()
+    if calibrator.form_ == "toplabel" or "features" in calibrator.needs:
+        raise NotApplicableError(
+            f"'{calibrator.method}' gives no probability for every class of the logits alone, "
+            "which other shares of the classes need"
+        )
+    names = calibrator.class_names_ or tuple(map(str, range(calibrator.n_classes_)))
+    if isinstance(before, Predictions):
+        weights = before.weights
+        old: Sequence[float] = np.bincount(before.labels, weights, len(names)).tolist()
+        old = [count / sum(old) for count in old]
+    else:
+        old = before
+    if isinstance(prior, Mapping):
+        by_name = {str(name): float(share) for name, share in prior.items()}
+        if set(by_name) != set(names):
+            raise InputError(
+                f"prior needs a share of each class, {', '.join(names)}; it has "
+                f"{', '.join(by_name)}"
+            )
+        prior = [by_name[name] for name in names]
+    made = PriorShift()
+    made.log_ratio_ = np.log(_shares(prior, len(names), "prior")) - np.log(
+        _shares(old, len(names), "before")
+    )
+    made.base_ = calibrator
+    made.n_classes_, made.form_, made.kind_ = (
+        calibrator.n_classes_,
+        calibrator.form_,
+        calibrator.kind_,
+    )
+    made.class_names_, made.called_ = calibrator.class_names_, calibrator.called_
+    made.placing_, made.fitted_to_ = calibrator.placing_, calibrator.fitted_to_
+    made.fit_report_ = calibrator.fit_report_
+    return made
+
+
+def _shares(shares: Sequence[float], classes: int, name: str) -> FloatArray:
+    """Return shares of all classes, above 0, that sum to 1; `InputError` for others."""
+    found = np.asarray(shares, dtype=np.float64)
+    if found.shape != (classes,) or not (found > 0).all() or not np.isfinite(found).all():
+        raise InputError(
+            f"{name} must hold a share above 0 for each of {classes} classes, not {list(shares)}"
+        )
+    if abs(found.sum() - 1) > SUM_TOLERANCE:
+        raise InputError(f"the shares of {name} must sum to 1, not {found.sum():g}")
+    return found

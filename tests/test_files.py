@@ -367,7 +367,7 @@ def test_top_label_keys(tmp_path: Path, extension: str, true: str, said: str):
 BAD_CONTENT = [
     (
         {"a": LABELS, "b": LABELS},
-        "there is no 'logits' or 'probs' or 'confidence' or 'prob' or 'logit'; .*'a', 'b'",
+        "there is no 'logits' or 'probs' or 'prob' or 'logit' or 'confidence'; .*'a', 'b'",
     ),
     ({"logits": LOGITS, "truth": LABELS}, "there is no 'labels' or .*'true_label'; .*'truth'"),
     ({"confidence": PROBS[0, :2], "labels": LABELS}, "there is no 'pred_label' or 'predicted'"),

@@ -134,10 +134,10 @@ class MisreadWarning(CalibrationWarning):
         >>> import warnings
         >>> import numpy as np
         >>> import calibrant as cb
-        >>> probs = np.repeat([[0.9, 0.1], [0.1, 0.9]], 50, axis=0)
+        >>> probs = np.repeat([[0.9, 0.1], [0.1, 0.9]], 100, axis=0)
         >>> with warnings.catch_warnings(record=True) as found:
         ...     warnings.simplefilter("always", cb.MisreadWarning)
-        ...     _ = cb.evaluate(probs, [1, 0] * 50, metrics=["accuracy"])
+        ...     _ = cb.evaluate(probs, [1, 0] * 100, metrics=["accuracy"])
         >>> found[0].category.__name__
         'MisreadWarning'
     """

@@ -158,8 +158,7 @@ class _Seen:
         self.scores: FloatArray = np.concatenate([part.scores for part in parts])
         labels = [part.known_labels for part in parts if part.known_labels is not None]
         self.labels = np.concatenate(labels) if labels else None
-        self.n = len(self.scores)
-        self.top_only = first.top_only
+        self.n, self.top_only = len(self.scores), first.top_only
         if self.top_only:
             self.confidence = self.scores
             self.said: IntArray = np.concatenate([to_numpy(part.predicted) for part in parts])
@@ -199,7 +198,11 @@ class _Seen:
         elif self.kind == "score" or (self.top_only and np.ptp(self.said) == 0):
             yield from _turned_round(self.confidence, self.said == self.labels)
         elif not self.top_only and (self.scores[:, 1:] <= self.scores[:, :-1]).all():
-            yield from _sorted(self.confidence, self.said == self.labels, self.kind)
+            # Two classes descend in every row where one is always said.
+            right = self.said == self.labels
+            yield from (
+                _sorted(self.confidence, right, self.kind) if self.scores.shape[1] > 2 else ()
+            )
         else:
             yield from _agreement(self.said, self.labels, self.confidence)
 
@@ -470,9 +473,8 @@ def _sorted(confidence: FloatArray, right: NDArray[np.bool_], kind: str) -> Iter
     if confidence.mean() - agree / n > FAR and _fewer(agree, confidence.sum(), n) < SURE_ODDS:
         yield Finding(
             "sorted",
-            f"the scores of every row descend, and the first class is true of {agree / n:.1%}: "
-            "they are sorted, and their columns are no classes; write them in the order of the "
-            "classes",
+            f"the scores of every row descend, but the first class is true of {agree / n:.1%}: "
+            "they are sorted, so columns are no classes; write them in the order of the classes",
             {},
             {"are": kind},
             certain=True,
@@ -579,16 +581,14 @@ def shared_rows(one: RowTable, other: RowTable) -> int:
 
 def _comparable(rows: RowTable) -> FloatArray:
     """Return the probabilities of some classes, and the largest, of rows that aren't sure."""
-    scores = to_numpy(rows.scores)
-    scores = scores.astype(np.float64, copy=False)
+    scores = to_numpy(rows.scores).astype(np.float64, copy=False)
     if rows.top_only:
         sure = scores >= 0.99 if rows.kind == "toplabel" else np.zeros(rows.n, dtype=bool)
         return np.stack([scores, to_numpy(rows.predicted)], axis=1)[~sure]
     probs = softmax(scores) if rows.kind == "logits" else scores
     width = int(probs.shape[1])
     some = np.unique(np.linspace(0, width - 1, min(width, 16)).astype(int)).tolist()
-    best = probs.max(axis=1)
-    unsure = best < 0.99
+    unsure = (best := probs.max(axis=1)) < 0.99
     return np.concatenate([probs[unsure][:, some], best[unsure, None]], axis=1)
 
 

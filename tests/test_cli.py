@@ -22,7 +22,7 @@ from calibrant.files import read_predictions, write_predictions
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import METHODS
 from calibrant.predictions.predictions import Predictions
-from calibrant.sample import load_sample
+from calibrant.sample import CLASS_NAMES, load_sample
 
 SMART = ["fit", "val.npz", "--method", "smart"]
 FEW = ["--resamples", "20"]
@@ -334,7 +334,11 @@ def test_demo(run, tmp_path):
     ece = {m["method"]: m["metrics"]["ece"]["value"] for m in document["methods"]}
     assert ece["smart"] < ece["temperature"] < ece["none"]
     assert load(out / "smart.safetensors").n_classes_ == 10
-    assert "</html>" in (out / "report.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "</html>" in page
+    classes = page.split('id="classes-table"')[1].split("</table>")[0]
+    assert re.findall('<th scope="row">(.*?)</th>', classes) == list(CLASS_NAMES)
+    assert len(page.encode()) < 1_000_000
 
 
 # --- refusals

@@ -8,11 +8,17 @@ from typing import Literal
 from calibrant.files import read_predictions
 from calibrant.predictions.predictions import Predictions
 
+# CIFAR-10's classes, in the order of their numbers.
+CLASS_NAMES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+
 
 def load_sample(part: Literal["validation", "test"]) -> Predictions:
     """Return logits, features, last layer and labels of 5 000 validation or 10 000 test rows.
 
-    `sample_data/README.md` says how they were made.
+    Classes are numbers; `CLASS_NAMES` has their names. `sample_data/README.md` says how the rows
+    were made.
 
     Examples:
         >>> import calibrant as cb

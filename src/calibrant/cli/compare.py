@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -431,9 +431,11 @@ def demo(options: DemoOptions, output: OutputOptions) -> None:
     """Show the whole job on sample data that ships with the package; needs no network."""
     from calibrant.comparison.compare import compare as compare_methods
     from calibrant.posthoc.registry import METHODS
-    from calibrant.sample import load_sample
+    from calibrant.sample import CLASS_NAMES, load_sample
 
-    fit_set, test_set, out = load_sample("validation"), load_sample("test"), options.out
+    parts = (load_sample(part) for part in ("validation", "test"))
+    fit_set, test_set = (replace(rows, class_names=CLASS_NAMES) for rows in parts)
+    out = options.out
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -165,6 +165,7 @@ def test_samples_of_other_things_dont_merge(whole: cb.Predictions, tmp_path: Pat
         cb.evaluate(files(whole, tmp_path), clusters=np.arange(N), engine=ONE)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.SharedRowsWarning")
 def test_rows_and_files_take_the_same_arguments(whole: cb.Predictions, tmp_path: Path) -> None:
     scaling = cb.TemperatureScaling().fit_predictions(whole)
     steps: dict[str, list[tuple[int, int]]] = {}
@@ -205,6 +206,7 @@ def test_files_are_measured_by_the_clusters_they_are_read_with(
         cb.TemperatureScaling().fit_predictions(whole, sample=9)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.SharedRowsWarning")
 def test_a_comparison_of_files_is_that_of_their_rows(
     whole: cb.Predictions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

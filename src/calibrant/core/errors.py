@@ -169,7 +169,7 @@ class CalibrantDeprecationWarning(FutureWarning):
         >>> import calibrant as cb
         >>> with warnings.catch_warnings():  # as a test suite that wants to know early
         ...     warnings.simplefilter("error", cb.CalibrantDeprecationWarning)
-        ...     round(cb.metrics.brier_score([[0.7, 0.3]], [0], kind="probs"), 2)
+        ...     round(cb.metrics.brier_score([[0.7, 0.3]], [0]), 2)
         0.18
     """
 

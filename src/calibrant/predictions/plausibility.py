@@ -258,7 +258,7 @@ def _units(logits: FloatArray) -> Iterator[Finding]:
 def _derived_column(logits: FloatArray) -> Iterator[Finding]:
     """Yield a column that is no class: the largest, the sum or the place of the others, a count."""
     n, width = logits.shape
-    if width < 3 or not np.isfinite(logits).all():
+    if width < 3 or not np.isfinite(logits).all() or np.unique(logits.max(axis=1)).size < FEW:
         return
     ranked = np.partition(logits, width - 2, axis=1)
     best = ranked[:, -1:]

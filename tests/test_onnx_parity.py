@@ -35,7 +35,7 @@ MANY = {
     "sms": {"most_classes": 1000, "max_iterations": 2},
     "ridge": {"most_classes": 1000, "max_iterations": 2, "ridge": 100.0},
     "matrix": {"most_classes": 1000, "max_iterations": 2, "penalty": 1.0},
-    "dirichlet": {"most_classes": 1000, "max_iterations": 1, "penalty": 1.0},
+    "dirichlet": {"most_classes": 1000, "max_iterations": 1, "penalty": 1000.0},
 }
 ONE_VS_REST = {
     f"{name} one-vs-rest": name for name in ("histogram", "bbq", "isotonic", "venn-abers")

@@ -19,7 +19,7 @@ import numpy as np
 
 import calibrant as cb
 from calibrant.monitor.rows import Reading
-from calibrant.monitor.sequential_tests import TwoTests
+from calibrant.monitor.sequential_tests import TwoTests, bets_of_rows, payments
 from calibrant.monitor.streams import feed
 from calibrant.monitor.windows import Windows
 
@@ -64,7 +64,8 @@ def main() -> None:
     def tests(tolerance: float) -> None:
         held, number = TwoTests(tolerance, 0.05, 1e6), np.arange(ROWS)
         for part in parts:
-            held.add(said[part], right[part], number[part], None)
+            paid = payments(said[part], right[part], tolerance)
+            held.add(bets_of_rows(paid, number[part], None))
 
     repeats = arguments.repeats
     show("windows", ROWS, windows, repeats)

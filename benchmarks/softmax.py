@@ -13,7 +13,7 @@ import argparse
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def with_torch(logits: Rows, beta: float, fitted: cb.TemperatureScaling) -> dict
     torch.set_num_threads(1)
     tensor = torch.from_numpy(logits)
     return {
-        "ours, a tensor of torch": lambda: fitted.predict_proba(tensor).numpy(),
+        "ours, a tensor of torch": lambda: cast(Any, fitted.predict_proba(tensor)).numpy(),
         "torch.softmax": lambda: torch.softmax(tensor * beta, -1).numpy(),
     }
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,7 +223,8 @@ class Calibrated(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return make_calibrator(self.method, **{"candidates": CANDIDATES} if many else {})
 
     def _calibrated(self, scores: Scores) -> FloatArray:
-        return self.calibrator_.predict_proba(scores.logits(self._floor), kind="logits")
+        probs = self.calibrator_.predict_proba(scores.logits(self._floor), kind="logits")
+        return cast(FloatArray, probs)  # of float64 logits
 
     def _probabilities(self, classifier: Any, X: Any) -> FloatArray:
         return self._calibrated(scores_of(classifier, X, self._response, self.classes_))

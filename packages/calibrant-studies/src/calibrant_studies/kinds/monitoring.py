@@ -321,7 +321,7 @@ def documents(
     odds = rng.normal(2.2, 1.6, (count, rows))
     shared, own = rng.normal(size=(count, 1)), rng.normal(size=(count, rows))
     mixed = correlation**0.5 * shared + (1 - correlation) ** 0.5 * own
-    right = ndtr(mixed) < 1 / (1 + np.exp(-slope * odds))
+    right: BoolArray = np.asarray(ndtr(mixed) < 1 / (1 + np.exp(-slope * odds)), dtype=np.bool_)
     return 1 / (1 + np.exp(-odds.ravel())), right.ravel()
 
 

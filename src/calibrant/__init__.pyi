@@ -10,9 +10,7 @@ from calibrant import training as training
 from calibrant._version import __version__ as __version__
 from calibrant.comparison.compare import compare as compare
 from calibrant.comparison.comparison import Comparison as Comparison
-from calibrant.comparison.models import ModelComparison as ModelComparison
 from calibrant.comparison.models import compare_models as compare_models
-from calibrant.comparison.multi_dataset import ManyComparisons as ManyComparisons
 from calibrant.comparison.multi_dataset import compare_over as compare_over
 from calibrant.core.errors import CalibrantDeprecationWarning as CalibrantDeprecationWarning
 from calibrant.core.errors import CalibrantError as CalibrantError

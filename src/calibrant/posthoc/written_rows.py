@@ -102,7 +102,8 @@ def _opened(
     scores = scores_key(after.form) + ("s" if after.label_names is not None else "")
     if scores not in columns:  # what is spooled first may be any array
         scores = "confidence" if "confidence" in columns else next(iter(columns))
-    writer = open_writer(out, rows, scores)
+    # Labels and pixels of an input are rows of the map, and one entry of the file.
+    writer = open_writer(out, rows * len(columns[scores]) // after.n, scores)
     writer.as_named = again.table
     return writer
 

@@ -12,12 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import FloatArray, to_numpy
+from calibrant.core.arrays import to_numpy
 from calibrant.core.exact import mixed
 from calibrant.predictions.predictions import Predictions
 
 # Hashes that are kept, the columns that they are made of, and the fewest that say something.
 KEPT, COLUMNS, FEWEST = 64, 8, 8
+# Rows that are hashed together, so that a million take little memory.
+PART = 1 << 16
+# Smallest hashes of which those of copies are dropped before 64 are kept.
+AMPLE = 1 << 16
 # A row is known by its numbers only if one of them has more decimals than people round to.
 DECIMALS, UNROUNDED = 1e6, 0.1
 # Share of the fit among other rows from which on they count as the same. Rows of one number may
@@ -28,7 +32,11 @@ SHARED, SHARED_OF_ONE_NUMBER = 0.1, 0.9
 def sketch_of(predictions: Predictions) -> tuple[int, ...]:
     """Return the smallest hashes of the rows that are known by their numbers, ascending."""
     hashes, unrounded = _hashes(predictions)
-    found, count = np.unique(hashes[unrounded], return_counts=True)
+    hashes = hashes[unrounded]
+    if len(hashes) > AMPLE:  # sorting all would take their memory several times over
+        hashes.partition(AMPLE)
+        hashes = hashes[:AMPLE]
+    found, count = np.unique(hashes, return_counts=True)
     return tuple(found[count == 1][:KEPT].tolist())
 
 
@@ -47,23 +55,33 @@ def were_fitted(share: float, predictions: Predictions) -> bool:
 
 def _hashes(predictions: Predictions) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """Return a hash of each row's scores and label, and whether its numbers are unrounded."""
-    scores = predictions.scores
-    columns: list[FloatArray] = []
-    if scores.ndim == 1:
-        columns.append(to_numpy(scores).astype(np.float64))
-    else:
-        last = scores.shape[1] - 1
-        places = {round(place * last / (COLUMNS - 1)) for place in range(COLUMNS)}
-        columns += [to_numpy(scores[:, place]).astype(np.float64) for place in sorted(places)]
     found = np.zeros(predictions.n, dtype=np.uint64)
     unrounded = np.zeros(predictions.n, dtype=bool)
+    known = [n for n in (predictions.known_labels, predictions.predicted) if n is not None]
+    for start in range(0, predictions.n, PART):
+        part = slice(start, start + PART)
+        numbers = [to_numpy(each[part]) for each in known]
+        found[part], unrounded[part] = _hashes_of(to_numpy(predictions.scores[part]), numbers)
+    return found, unrounded
+
+
+def _hashes_of(
+    scores: NDArray[np.floating], known: Sequence[NDArray[np.integer]]
+) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+    """Return what `_hashes` does, of (n,) or (n, K) scores and (n,) numbers of classes."""
+    columns = [scores]
+    if scores.ndim > 1:
+        last = scores.shape[1] - 1
+        places = {round(place * last / (COLUMNS - 1)) for place in range(COLUMNS)}
+        columns = [scores[:, place] for place in sorted(places)]
+    found = np.zeros(len(scores), dtype=np.uint64)
+    unrounded = np.zeros(len(scores), dtype=bool)
     for column in columns:
         # A file may hold the same numbers in another precision.
-        column = np.nan_to_num(column.astype(np.float32)).astype(np.float64) + 0.0
-        found = mixed(column.view(np.uint64) ^ found, seed=0)
-        decimals = column * DECIMALS
+        numbers = np.nan_to_num(column.astype(np.float32)).astype(np.float64) + 0.0
+        found = mixed(numbers.view(np.uint64) ^ found, seed=0)
+        decimals = numbers * DECIMALS
         unrounded |= np.abs(decimals - np.round(decimals)) > UNROUNDED
-    for numbers in (predictions.known_labels, predictions.predicted):
-        if numbers is not None:
-            found = mixed(np.asarray(numbers).astype(np.uint64) ^ found, seed=1)
+    for numbers in known:
+        found = mixed(numbers.astype(np.uint64) ^ found, seed=1)
     return found, unrounded

@@ -99,6 +99,7 @@ def test_learnt_attributes_end_in_an_underscore(method, overconfident):
         "form_",
         "kind_",
         "placing_",
+        "fitted_to_",
     }
     assert all(name.endswith("_") and not name.startswith("_") for name in learnt)
     assert all(not name.endswith("_") for name in calibrator.get_params())

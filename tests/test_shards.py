@@ -294,7 +294,8 @@ def test_rows_of_named_classes_stay_so_in_json_lines(tmp_path: Path) -> None:
     shards = cb.Shards(tmp_path / "in.jsonl")
     plain = cb.make_calibrator("none").fit_predictions(next(shards.batches()))
     done = plain.apply_predictions(shards, str(tmp_path / "out"), engine=cb.Engine(workers=1))
-    assert json.loads(Path(done.written[0]).read_text()) == row
+    added = {"predicted": "cat", "confidence": 0.5}
+    assert json.loads(Path(done.written[0]).read_text()) == row | added
 
 
 # --- binary predictions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,15 +78,57 @@ def plain(text: str) -> bool:
 
 
 def assert_refused(outcome: Outcome, *words: str) -> None:
-    """Exit code 2, nothing on stdout, one line on stderr that holds the words."""
+    """Exit code 2, nothing on stdout, one line on stderr that holds the words.
+
+    Below it stands the line to paste, if there is one.
+    """
     assert outcome.code == 2, outcome
     assert outcome.out == ""
     assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1, outcome.err
+    _, *pasted = outcome.err.splitlines()
+    assert all(line.startswith("to read it so: calibrant ") for line in pasted), outcome.err
+    assert len(pasted) <= 1
     assert outcome.err.endswith("\n")
     assert plain(outcome.err)
     for word in words:
         assert word in outcome.err
+
+
+def test_the_line_to_paste_is_the_command_that_was_given(run, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = read_predictions(folder / "probs.csv")
+    path = tmp_path / "my rows.csv"
+    head = ",".join([*(f"p{i}" for i in range(rows.n_classes)), "truth"])
+    table = np.column_stack([rows.probs, rows.labels])
+    np.savetxt(
+        path,
+        table,
+        fmt=["%.12f"] * rows.n_classes + ["%d"],
+        header=head,
+        delimiter=",",
+        comments="",
+    )
+    given = [
+        "fit",
+        str(path),
+        "--labels=nowhere",
+        "--method",
+        "temperature",
+        "--out",
+        "t.safetensors",
+    ]
+    outcome = run(*given)
+    assert outcome.code == 2
+    said, line = outcome.err.splitlines()
+    assert said.startswith("error: ")
+    offered, _, command = line.partition(": ")
+    assert offered == "to read it so"
+    _, *words = shlex.split(command)
+    # What was said rightly stays, and what was said wrongly goes.
+    assert words[:6] == [*given[:2], *given[3:]]
+    assert "--labels=nowhere" not in words
+    assert run(*words).code == 0
+    assert (tmp_path / "t.safetensors").exists()
 
 
 # --- the verbs

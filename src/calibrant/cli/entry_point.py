@@ -5,13 +5,14 @@ Little is imported here, so that an interrupt while the rest is being imported e
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from calibrant.cli.terminal import finish_output, painted_sentence, take_any_text
-from calibrant.core.errors import CalibrantError
+from calibrant.core.errors import PROPOSED, CalibrantError
 from calibrant.core.temporaries import removed_when_killed
 from calibrant.core.text import on_one_line
 
@@ -45,11 +46,36 @@ def run(words: Sequence[str]) -> int:
             # and would die of it in the end; the next `exec` makes it forget.
             exec("")
         except CalibrantError as error:
-            code = _said(f"error: {error}", BAD_INPUT)
+            said, _, line = str(error).partition(PROPOSED)
+            code = _said(f"error: {said}", BAD_INPUT)
+            if line:
+                _said(f"to read it so: {_proposed(words, line)}", BAD_INPUT)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             code = _said(f"error: {where}{error.strerror or error}", BAD_INPUT)
     return code
+
+
+def _proposed(words: Sequence[str], line: str) -> str:
+    """Return the command that was given, with the options of a proposed one in place of its own.
+
+    Args:
+        words: of the command line.
+        line: ``calibrant measure FILE`` and the options that read the file, which hold those that
+            were given.
+    """
+    _, verb, file, *options = shlex.split(line)
+    names = set(options[::2])
+    if len(words) < 2 or file not in words or words[1] == verb:
+        return line
+    given: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in names:
+            next(rest, None)
+        elif word.partition("=")[0] not in names:
+            given.append(word)
+    return shlex.join(["calibrant", *given, *options])
 
 
 def _interrupted(words: Sequence[str]) -> str:

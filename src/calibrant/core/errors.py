@@ -8,6 +8,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+# What stands before a command that reads a file which was refused.
+PROPOSED = "; to read it so: "
+
 
 class CalibrantError(Exception):
     """Root of everything that Calibrant raises on purpose.

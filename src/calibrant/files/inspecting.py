@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.errors import CalibrantError, PredictionsError
+from calibrant.core.errors import PROPOSED, CalibrantError, PredictionsError
 from calibrant.core.text import counted, format_table, wrap
 from calibrant.files.atomic import StrPath
 from calibrant.files.formats import open_rows
@@ -23,7 +23,7 @@ from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.options import ReadFields, ReadOptions
 from calibrant.files.proposing import ROWS, command, is_one_hot, kind_of_rows
-from calibrant.files.reading import PROPOSED, propose, read_predictions
+from calibrant.files.reading import propose, read_predictions
 from calibrant.predictions.predictions import Predictions
 
 # Columns that differ in a number at the end are shown together from so many on.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from calibrant.core.checks import check_shape, rows_from
 from calibrant.core.errors import (
+    PROPOSED,
     CalibrationWarning,
     LooksLikeProbabilitiesWarning,
     MisreadWarning,
@@ -48,8 +49,6 @@ LOOKS = (LooksLikeProbabilitiesWarning, NoCommonNamesWarning)
 SAME_PROBABILITY = 0.02
 # Rows that are looked at before all others, and that a proposed command is tried on.
 FIRST_ROWS, ROWS_TRIED = 4096, 100_000
-# What stands before a proposed command.
-PROPOSED = "; to read it so: "
 # Roles that hold an entry for each row, of those that make predictions.
 OF_ROWS = ("scores", "labels", "predicted", "correct", "features", "weight")
 OF_THE_NETWORK = (*HEAD, REFERENCE, "names")

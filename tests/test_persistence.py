@@ -56,7 +56,9 @@ ARGUMENTS = {
     "scaling-binning": st.fixed_dictionaries(
         {"n_bins": st.integers(1, 20), "split": st.sampled_from(["none", "thirds"])}
     ),
+    "isotonic": st.fixed_dictionaries({"centred": st.booleans()}),
     "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
+    "natural-spline": st.fixed_dictionaries({"knots": st.integers(2, 20)}),
     "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),
     "top-rest": st.fixed_dictionaries(
         {"knots": st.integers(1, 12), "penalty": st.sampled_from([0.0, 1.0, 1e3])}

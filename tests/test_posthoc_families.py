@@ -51,7 +51,7 @@ CHANGING = [
     "logit-clipping",
     "feature-clipping",
     # With two classes; with more they keep it.
-    *("platt", "affine", "quadratic", "beta"),
+    *("platt", "affine", "quadratic", "beta", "natural-spline"),
 ]
 CONFIDENCE_MAPS = [name for name, kind in METHODS.items() if issubclass(kind, ConfidenceMap)]
 every_method = pytest.mark.parametrize("method", METHODS)

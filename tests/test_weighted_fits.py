@@ -42,6 +42,7 @@ WEIGHS = {
     "affine",
     "quadratic",
     "beta",
+    "natural-spline",
     "isotonic",
     "histogram",
     "scaling-binning",

@@ -39,6 +39,7 @@ from calibrant.posthoc.log_odds import BetaCalibration as BetaCalibration
 from calibrant.posthoc.log_odds import PlattScaling as PlattScaling
 from calibrant.posthoc.log_odds import QuadraticScaling as QuadraticScaling
 from calibrant.posthoc.named_chains import ProbitTopRestScaling as ProbitTopRestScaling
+from calibrant.posthoc.natural_spline import NaturalSpline as NaturalSpline
 from calibrant.posthoc.noise import ConsistencyCalibration as ConsistencyCalibration
 from calibrant.posthoc.noise import ProbitScaling as ProbitScaling
 from calibrant.posthoc.per_label import PerLabel as PerLabel

@@ -42,18 +42,42 @@ class _KeepsBeyondTwoClasses:
 
 
 @dataclass(eq=False)
-class LogOddsMap(Calibrator):
-    """Family: p' = sigmoid(w . b(x)), x the log odds of p, b a few functions of them.
-
-    Attributes:
-        weights_: (p,) coefficients w.
-    """
+class EventMap(Calibrator):
+    """Family: p' = sigmoid(g(x)), x the log odds of p."""
 
     keeps_prediction: ClassVar[bool] = cast(bool, _KeepsBeyondTwoClasses())
     fits_masked: ClassVar[bool] = True
     fits_top_label: ClassVar[bool] = True
     fits_scores: ClassVar[bool] = True
     weighs: ClassVar[bool] = True
+
+    @abstractmethod
+    def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Learnt) -> Array:
+        """Return the (n,) log odds of p' of (n,) log odds of p, in float64; see `transform`."""
+
+    def transform(
+        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
+    ) -> Array:
+        """Return [1 - p', p'] of two classes, or rows rebuilt around the top label's p'."""
+        log_odds = _event_log_odds(xp, logits, None, learnt, masks=masks)
+        after = self.mapped_log_odds(xp, log_odds, learnt)
+        if int(logits.shape[1]) > 2:
+            return rebuilt(xp, logits, parted(xp, logits), sigmoid(xp, after), masks)
+        probs = xp.stack([sigmoid(xp, -after), sigmoid(xp, after)], axis=1)
+        if masks:
+            free = xp.astype(logits > -xp.inf, xp.float64)
+            alone = xp.sum(free, axis=1, keepdims=True) < 2
+            probs = xp.where(alone, free, probs)
+        return as_type(xp, probs, logits)
+
+
+@dataclass(eq=False)
+class LogOddsMap(EventMap):
+    """Family: p' = sigmoid(w . b(x)), x the log odds of p, b a few functions of them.
+
+    Attributes:
+        weights_: (p,) coefficients w.
+    """
 
     weights_: FloatArray = learnt("p")
 
@@ -82,27 +106,12 @@ class LogOddsMap(Calibrator):
         return report_of(found, len(outcome), notes)
 
     def mapped_log_odds(self, xp: Any, log_odds: Array, learnt: Learnt) -> Array:
-        """Return the (n,) log odds of p' of (n,) log odds of p; see `transform`."""
+        """Return w . b(x)."""
         weights = learnt["weights_"]
         total = xp.zeros_like(log_odds)
         for place, column in enumerate(self.basis(xp, log_odds)):
             total = total + weights[place] * column
         return total
-
-    def transform(
-        self, xp: Any, logits: Array, features: Array | None, learnt: Learnt, *, masks: bool = True
-    ) -> Array:
-        """Return [1 - p', p'] of two classes, or rows rebuilt around the top label's p'."""
-        log_odds = _event_log_odds(xp, logits, None, learnt, masks=masks)
-        after = self.mapped_log_odds(xp, log_odds, learnt)
-        if int(logits.shape[1]) > 2:
-            return rebuilt(xp, logits, parted(xp, logits), sigmoid(xp, after), masks)
-        probs = xp.stack([sigmoid(xp, -after), sigmoid(xp, after)], axis=1)
-        if masks:
-            free = xp.astype(logits > -xp.inf, xp.float64)
-            alone = xp.sum(free, axis=1, keepdims=True) < 2
-            probs = xp.where(alone, free, probs)
-        return as_type(xp, probs, logits)
 
 
 def event_log_odds(logits: Array) -> FloatArray:

@@ -39,6 +39,7 @@ BUILT_IN = {
     "affine": "log_odds:AffineScaling",
     "quadratic": "log_odds:QuadraticScaling",
     "beta": "log_odds:BetaCalibration",
+    "natural-spline": "natural_spline:NaturalSpline",
     "isotonic": "confidence.isotonic:IsotonicRegression",
     "histogram": "confidence.binning:HistogramBinning",
     "bbq": "confidence.binning:BayesianBinning",

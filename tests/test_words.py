@@ -14,6 +14,7 @@ import pytest
 import calibrant as cb
 from calibrant.cli import main
 from calibrant.core.errors import InputError
+from calibrant.core.text import wrap
 from calibrant.evaluation.formatting import in_percent
 from calibrant.evaluation.groups import evaluate_by
 from calibrant.evaluation.power import SampleSize, rows_needed
@@ -262,3 +263,11 @@ def test_no_option_goes_by_another_word():
     assert {"n_classes", "validation"} <= options
     # Of files, `--classes` gives the names of the classes and not how many there are.
     assert other_words(options) == {"classes"}
+
+
+def test_a_line_never_breaks_between_a_number_and_its_per_cent_sign():
+    for before in range(60, 81):
+        text = f"{'x' * before} 33.1 % of rows, {'y' * 70} 5 %"
+        lines = wrap(text).splitlines()
+        assert " ".join(lines) == text
+        assert not any(line.startswith("%") for line in lines)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 TERMINAL_WIDTH = 80
+# The space that no line breaks at.
+NO_BREAK = "\u00a0"
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int = 1) -> str:
@@ -28,8 +30,10 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], labels: int
 
 
 def wrap(text: str) -> str:
-    """Return a paragraph broken at 80 columns."""
-    return textwrap.fill(text, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    """Return a paragraph broken at 80 columns, never between a number and its per cent sign."""
+    joined = text.replace(" %", f"{NO_BREAK}%")
+    lines = textwrap.fill(joined, TERMINAL_WIDTH, break_long_words=False, break_on_hyphens=False)
+    return lines.replace(f"{NO_BREAK}%", " %")
 
 
 def on_one_line(text: str) -> str:

@@ -99,5 +99,5 @@ def test_fit_puts_it_behind_what_is_fitted(tmp_path, capsys) -> None:
     assert "Behind temperature stand other shares of the classes." in capsys.readouterr().out
     expected = cb.posthoc.with_prior(SCALING, RARE.tolist(), VAL)
     np.testing.assert_allclose(cb.load(out).log_ratio_, expected.log_ratio_)
-    with pytest.raises(cb.InputError, match="name=share"):
+    with pytest.raises(cb.InputError, match="name=share for each class"):
         app([*words, "--out", out, "--prior", "0:0.5"], standalone_mode=False)

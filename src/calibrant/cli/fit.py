@@ -20,11 +20,11 @@ from calibrant.cli.options import (
     option,
 )
 from calibrant.cli.output import check_outputs, emit, progress
-from calibrant.cli.sources import Source
+from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
 from calibrant.evaluation.formatting import sentence
-from calibrant.files import ReadOptions
+from calibrant.files import ReadOptions, read_predictions
 from calibrant.metrics.registry import METRICS
 from calibrant.predictions.predictions import Predictions
 
@@ -34,6 +34,33 @@ if TYPE_CHECKING:
 
 
 NoGain = Literal["keep", "temperature", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriorOptions:
+    """Other shares of the classes than in the rows of the fit, behind the calibrator."""
+
+    prior: str = option(
+        "",
+        "Shares of the classes where it is put to use, by Bayes' rule: each class's, or a file of "
+        "rows without labels from which they are estimated; of apply that may be FILE itself.",
+        metavar="'0=0.99,1=0.01'|FILE",
+    )
+    kept_negatives: float | None = option(
+        None,
+        "Share of the negative rows that were kept for the fit, of two classes: the probabilities "
+        "are made those of all rows.",
+        metavar="SHARE",
+    )
+
+    def __post_init__(self) -> None:
+        if self.prior and self.kept_negatives is not None:
+            raise InputError("--prior and --kept-negatives say the same in two ways; drop one")
+
+    @property
+    def unlabelled(self) -> Path | None:
+        """The file whose shares are estimated."""
+        return Path(self.prior) if self.prior and Path(self.prior).exists() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +84,6 @@ class FitOptions(MethodOptions):
         "keep",
         "What to save where held-out rows show no gain: keep what was asked for, one temperature, "
         "or none, which changes nothing.",
-    )
-
-    prior: str = option(
-        "",
-        "Share of each class where it is put to use, if not as in these rows: Bayes' rule behind "
-        "what is fitted.",
-        metavar="'0=0.99,1=0.01'",
     )
 
     def __post_init__(self) -> None:
@@ -98,6 +118,9 @@ class AppliedOptions(OutputOptions):
         metavar="LEVEL",
         panel=OUTPUT,
     )
+    before: Path | None = option(
+        None, "Of --prior: the rows that CALIBRATOR was fitted to, with labels."
+    )
 
     out: Path = option(
         ...,
@@ -111,6 +134,7 @@ class AppliedOptions(OutputOptions):
 def fit(
     files: Files,
     options: FitOptions,
+    prior: PriorOptions,
     output: SavedOptions,
     read: ReadOptions,
     engine: EngineOptions,
@@ -134,13 +158,12 @@ def fit(
         else:
             calibrator.fit_predictions(rows, sample=options.sample, seed=options.seed, **how)
     calibrator, worth = _with_worth(calibrator, rows, options, source)
-    if options.prior:
-        worth = f"{worth} Behind {calibrator.method} stand other shares of the classes.".strip()
-        calibrator = _with_prior(calibrator, options.prior, rows)
+    calibrator, said, found = _with_prior(calibrator, prior, rows, read)
     calibrator.save(out)
     words, facts = _rows_of(rows)
     text, document = _fitted(calibrator, calibrator.method, words, out)
-    emit(f"{text}\n\n{wrap(worth)}" if worth else text, document | facts, output.json)
+    text = "\n\n".join(each for each in (text, wrap(worth) if worth else "", said) if each)
+    emit(text, document | facts | found, output.json)
 
 
 def _with_worth(
@@ -182,22 +205,51 @@ def _with_worth(
     return saved, " ".join(each for each in said if each)
 
 
-def _with_prior(calibrator: Calibrator, text: str, rows: Predictions | Shards) -> Calibrator:
-    """Return a calibrator for other shares of the classes, which a text names."""
-    from calibrant.posthoc.prior_shift import with_prior
+def _with_prior(
+    calibrator: Calibrator,
+    options: PriorOptions,
+    before: Predictions | Shards | None,
+    read: ReadOptions,
+) -> tuple[Calibrator, str, dict[str, Any]]:
+    """Return a calibrator for other shares of the classes; and what was found, as text and JSON.
 
-    if not isinstance(rows, Predictions):
-        raise InputError("--prior needs the shares of the classes in one file; give one file")
+    Args:
+        calibrator: fitted; options: which shares there are.
+        before: rows with labels, as it was fitted to.
+        read: how a file of rows without labels is read.
+    """
+    from calibrant.posthoc.prior_estimate import estimate_prior
+    from calibrant.posthoc.prior_shift import with_kept_negatives, with_prior
+
+    behind = f"Behind {calibrator.method} stand other shares of the classes."
+    if options.kept_negatives is not None:
+        kept = options.kept_negatives
+        return with_kept_negatives(calibrator, kept), behind, {"kept_negatives": kept}
+    if not options.prior:
+        return calibrator, "", {}
+    if not isinstance(before, Predictions):
+        raise InputError(
+            "--prior needs the shares of the classes in the rows of the fit, in one file; give "
+            + ("it as --before" if before is None else "one file")
+        )
+    if options.unlabelled is not None:
+        new = read_predictions(options.unlabelled, read.but(labels=None), labelled=False)
+        with watching("estimating shares", remaining=True) as watch:
+            found = estimate_prior(calibrator, new, before, watch=watch)
+        return found.calibrator, f"{wrap(behind)}\n\n{found}", {"prior": found.as_dict()}
     prior: dict[str | int, float] = {}
-    for part in text.split(","):
+    for part in options.prior.split(","):
         name, equals, share = part.rpartition("=")
         try:
             prior[name.strip()] = float(share)
         except ValueError:
             equals = ""
         if not equals:
-            raise InputError(f"--prior takes name=share for each class, not '{part}'")
-    return with_prior(calibrator, prior, rows)
+            raise InputError(
+                f"--prior takes name=share for each class, or a file of rows; there is no file "
+                f"'{options.prior}', and '{part}' is no share"
+            )
+    return with_prior(calibrator, prior, before), behind, {"prior": prior}
 
 
 def _rows_of(rows: Predictions | Shards) -> tuple[str, dict[str, Any]]:
@@ -264,6 +316,7 @@ def apply(
         ),
     ],
     files: Files,
+    prior: PriorOptions,
     output: AppliedOptions,
     read: ReadOptions,
     engine: EngineOptions,
@@ -282,9 +335,17 @@ def apply(
     source, out = Source(files, read, engine), output.out
     # A folder of many outputs may be there: a second call goes on to fill it.
     outputs = [output.json] if source.many else [out, output.json]
-    check_outputs([calibrator], outputs)
+    check_outputs([calibrator, output.before, prior.unlabelled], outputs)
     decision = load_decision(calibrator) if is_decision(calibrator) else None
     fitted = load(calibrator) if decision is None else decision.calibrator
+    if decision is not None and prior != PriorOptions():
+        raise InputError(
+            f"{calibrator}: what a decision promises is of rows like those that it was found on, "
+            "with their shares of the classes; fit with --prior, and decide on rows of the new "
+            "kind"
+        )
+    before = None if output.before is None else read_predictions(output.before, read)
+    fitted, said, found = _with_prior(fitted, prior, before, read)
     columns = None if decision is None else decision.columns
     wanted = Wanted(output.probs, output.interval, columns)
     rows = source.rows(outputs, labelled=False)
@@ -312,4 +373,5 @@ def apply(
         text = f"applied to {counted(done.n, 'row')} of {rows.source}, written to {out}"
     else:
         document, text = document | done.as_dict(), f"applied: {done}"
-    emit(f"{fitted.method} {text}", document, output.json)
+    text = f"{fitted.method} {text}"
+    emit(f"{text}\n\n{said}" if said else text, document | found, output.json)

@@ -43,7 +43,10 @@ from calibrant.posthoc.natural_spline import NaturalSpline as NaturalSpline
 from calibrant.posthoc.noise import ConsistencyCalibration as ConsistencyCalibration
 from calibrant.posthoc.noise import ProbitScaling as ProbitScaling
 from calibrant.posthoc.per_label import PerLabel as PerLabel
+from calibrant.posthoc.prior_estimate import PriorEstimate as PriorEstimate
+from calibrant.posthoc.prior_estimate import estimate_prior as estimate_prior
 from calibrant.posthoc.prior_shift import PriorShift as PriorShift
+from calibrant.posthoc.prior_shift import with_kept_negatives as with_kept_negatives
 from calibrant.posthoc.prior_shift import with_prior as with_prior
 from calibrant.posthoc.registry import make_calibrator as make_calibrator
 from calibrant.posthoc.temperature.logit_clipping import LogitClipping as LogitClipping

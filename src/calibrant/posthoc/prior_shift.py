@@ -103,13 +103,7 @@ def with_prior(
         >>> rare.predict_proba(np.zeros((1, 2))).round(2)  # as likely as not, and rare
         array([[0.99, 0.01]])
     """
-    calibrator.check_fitted()
-    if calibrator.form_ == "toplabel" or "features" in calibrator.needs:
-        raise NotApplicableError(
-            f"'{calibrator.method}' gives no probability for every class of the logits alone, "
-            "which other shares of the classes need"
-        )
-    names = calibrator.class_names_ or tuple(map(str, range(calibrator.n_classes_)))
+    names = class_names_of(calibrator)
     if isinstance(before, Predictions):
         weights = before.weights
         old: Sequence[float] = np.bincount(before.labels, weights, len(names)).tolist()
@@ -124,10 +118,61 @@ def with_prior(
                 f"{', '.join(by_name)}"
             )
         prior = [by_name[name] for name in names]
+    log_ratio = np.log(_shares(prior, len(names), "prior"))
+    return shifted(calibrator, log_ratio - np.log(_shares(old, len(names), "before")))
+
+
+def with_kept_negatives(calibrator: Calibrator, kept: float) -> PriorShift:
+    """Return a calibrator for all rows, fitted to all positive ones and a share of the negative.
+
+    Exact if the negatives were kept at random: logit p' = logit p + log(kept) (He et al.,
+    "Practical lessons from predicting clicks on ads at Facebook", 2014).
+
+    Args:
+        calibrator: fitted, of two classes, of which the second is the positive one.
+        kept: share of the negative rows that were kept, a fraction.
+
+    Raises:
+        InputError: a share outside (0, 1].
+        NotApplicableError: there aren't two classes, or it takes features.
+
+    Examples:
+        >>> import numpy as np
+        >>> import calibrant as cb
+        >>> none = cb.make_calibrator("none").fit(np.zeros((4, 2)), [0, 1, 0, 1])
+        >>> cb.posthoc.with_kept_negatives(none, 0.1).predict_proba(np.zeros((1, 2))).round(3)
+        array([[0.909, 0.091]])
+    """
+    if len(class_names_of(calibrator)) != 2:
+        raise NotApplicableError(
+            "kept negatives are about two classes, a negative and a positive one; of more classes "
+            "give the shares of all (prior)"
+        )
+    if not 0 < kept <= 1:
+        raise InputError(f"kept must be above 0 and at most 1, not {kept:g}")
+    return shifted(calibrator, np.array([-np.log(kept), 0.0]))
+
+
+def class_names_of(calibrator: Calibrator) -> tuple[str, ...]:
+    """Return the classes whose shares may change, by name or number.
+
+    Raises:
+        NotFittedError: `fit` has not been called.
+        NotApplicableError: it takes features, or has the confidence of one class only.
+    """
+    calibrator.check_fitted()
+    if calibrator.form_ == "toplabel" or "features" in calibrator.needs:
+        raise NotApplicableError(
+            f"'{calibrator.method}' gives no probability for every class of the logits alone, "
+            "which other shares of the classes need"
+        )
+    return calibrator.class_names_ or tuple(map(str, range(calibrator.n_classes_)))
+
+
+def shifted(calibrator: Calibrator, log_ratio: FloatArray) -> PriorShift:
+    """Return (K,) logs of new over old shares behind a fitted calibrator."""
     made = PriorShift()
-    made.log_ratio_ = np.log(_shares(prior, len(names), "prior")) - np.log(
-        _shares(old, len(names), "before")
-    )
+    made.log_ratio_ = log_ratio
     made.base_ = calibrator
     made.n_classes_, made.form_, made.kind_ = (
         calibrator.n_classes_,

@@ -22,7 +22,12 @@ class TrainOptions:
     """The network, its loss and how long it is trained."""
 
     data: Path = option(..., "Folder or archive of images; see docs/appendix/training.md.")
-    net: str = option("resnet8", "The network.", metavar="NAME")
+    net: str = option(
+        "resnet8",
+        "The network: a name, or module:function, which makes one of your own (pretrained, say) "
+        "of the number of classes.",
+        metavar="NAME",
+    )
     loss: str = option("cross-entropy", "The loss.", metavar="NAME", complete=complete_loss)
     loss_arguments: list[str] = option(
         [], "Argument of the loss; may be repeated.", "--set", metavar="KEY=VALUE"
@@ -36,14 +41,18 @@ class TrainOptions:
     )
     protocol: str = option(
         "quick",
-        "mukhoti, mukhoti-tiny, acls, acls-tiny, plp or quick; with +plp behind it, layers are "
-        "frozen from the top.",
+        "mukhoti, mukhoti-tiny, acls, acls-tiny, plp, quick or adamw (with cosine and warm-up). "
+        "Behind it: +ema or +swa, averages of the weights; +plp, layers are frozen from the top.",
         metavar="NAME",
+    )
+    members: int = option(
+        1, "Networks to train, by as many seeds, whose probabilities are averaged: an ensemble."
     )
     seed: int = option(0, "Seed of all random draws.")
     epochs: int | None = option(None, "Passes over the images.", panel=PROTOCOL)
     batch_size: int | None = option(None, "Images a step, over all devices.", panel=PROTOCOL)
     rate: float | None = option(None, "Peak learning rate.", panel=PROTOCOL)
+    weight_decay: float | None = option(None, "Weight decay.", panel=PROTOCOL)
     plain_share: float | None = option(
         None,
         "Share of the epochs, at the end, without augmentation; the network grows overconfident in "
@@ -69,6 +78,11 @@ class RunOptions(OutputOptions):
     """Where the run lies, and on which devices it is computed."""
 
     out: Path = option(..., "Folder of the run.", panel=OUTPUT)
+    layer: str | None = option(
+        None,
+        "Last layer of a network of your own, by its name there. Default: its last linear one.",
+        metavar="NAME",
+    )
     resume: bool = option(False, "Go on with the run in the folder.", panel=OUTPUT)
     checkpoint_every: int | None = option(
         None, "Steps between checkpoints within an epoch.", panel=OUTPUT
@@ -107,6 +121,7 @@ def train(options: TrainOptions, output: RunOptions) -> None:
             devices=output.devices,
             accelerator=output.accelerator,
             checkpoint_every=output.checkpoint_every,
+            layer=output.layer,
             cache=out.resolve().parent / "image-cache" if cache is None else cache,
             observers=(run.Announcer(chosen.total_epochs, say),),
         )

@@ -15,9 +15,13 @@ Examples:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import sqrt
+from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal, cast, overload
 
 import torch
@@ -250,6 +254,75 @@ class ResNet:
         return network
 
 
+class Patches(nn.Module):
+    """Squares of an image as a map of vectors, with their places added: sines and cosines."""
+
+    def __init__(self, side: int, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, width, side, stride=side)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (B, width, H / side, W / side) of (B, 3, H, W) images."""
+        patches = self.embed(images)
+        width, rows, columns = patches.shape[1:]
+        speeds = 100.0 ** -torch.linspace(0, 1, width // 4, device=images.device)
+        places = [torch.arange(cells, device=images.device) for cells in (rows, columns)]
+        down, right = torch.meshgrid(*places, indexing="ij")
+        angles = [speeds[:, None, None] * place for place in (down, right)]
+        waves = torch.cat([wave(angle) for angle in angles for wave in (torch.sin, torch.cos)])
+        return patches + waves.to(patches.dtype)
+
+
+class Attention(nn.Module):
+    """A layer of a transformer, norm first, on a map of vectors; or its last norm alone."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """Return (B, width, H, W) of as much."""
+        return self.layer(patches.flatten(2).mT).mT.unflatten(2, patches.shape[2:])
+
+
+@dataclass(frozen=True)
+class VisionTransformer:
+    """How a vision transformer is put together, and what there is to say of it.
+
+    Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021, with the mean of the patches in
+    place of a class token and places as sines, as in Beyer, Zhai & Kolesnikov, Better plain ViT
+    baselines for ImageNet-1k, 2022.
+
+    Attributes:
+        depth: layers.
+        width: of the vectors, a multiple of 4.
+        heads: of each layer's attention.
+        side: of a patch, in pixels.
+        note: what it is for, in words.
+    """
+
+    depth: int
+    width: int
+    heads: int
+    side: int
+    note: str
+
+    def __call__(self, n_classes: int) -> ImageClassifier:
+        """Return the network for K classes."""
+        stages: list[nn.Module] = [Patches(self.side, self.width)]
+        for _ in range(self.depth):
+            layer = nn.TransformerEncoderLayer(
+                *(self.width, self.heads, 4 * self.width),
+                dropout=0.0,
+                activation="gelu",
+                batch_first=True,
+                norm_first=True,
+            )
+            stages.append(Attention(layer))
+        stages[-1] = nn.Sequential(stages[-1], Attention(nn.LayerNorm(self.width)))
+        return ImageClassifier(stages, self.width, n_classes)
+
+
 __all__ = ["NETS", "ImageClassifier", "TappedNetwork", "make_network"]
 
 _TINY = "for 64x64 images; pooling leaves 2x2 cells"
@@ -289,6 +362,7 @@ _BUILT_IN: dict[str, Callable[[int], ImageClassifier]] = {
         by_outputs=True,
     ),
     "densenet121": DenseNet((6, 12, 24, 16), "for 32x32 images"),
+    "small-vit": VisionTransformer(4, 64, 2, 4, "a vision transformer for studies on a CPU"),
     "resnet50-tiny": ResNet((3, 4, 6, 3), _TINY, cells=2, by_outputs=True),
     "resnet101-tiny": ResNet((3, 4, 23, 3), _TINY, cells=2, by_outputs=True),
 }
@@ -322,3 +396,33 @@ def make_network(name: str, n_classes: int) -> ImageClassifier:
     if n_classes < 2:
         raise InputError(f"a network needs at least 2 classes, not {n_classes}")
     return make(n_classes)
+
+
+def own_network(name: str, n_classes: int) -> nn.Module:
+    """Return what a function of one's own makes, such as a pretrained network with a new head.
+
+    Args:
+        name: "module:function"; the module is one that can be imported, also from the folder that
+            one is in. The function is called with the number of classes.
+        n_classes: K.
+
+    Raises:
+        InputError: there is no such function, it fails, or makes something else.
+    """
+    place, _, function = name.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        network = attrgetter(function)(import_module(place))(n_classes)
+    # Whatever a module of one's own raises.
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise InputError(
+            f"{name}: can't make a network by this function ({type(error).__name__}: {reason}); "
+            "give it as module:function, which takes the number of classes"
+        ) from error
+    finally:
+        sys.path.remove(here)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{name}: must return a torch.nn.Module, not {type(network).__name__}")
+    return network

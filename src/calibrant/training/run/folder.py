@@ -23,7 +23,9 @@ from calibrant.training.data.images import Normalisation
 from calibrant.training.run.settings import RunSettings
 
 FORMAT = 1
-LAST, BEST = "last.ckpt", "best.ckpt"
+LAST, BEST, AVERAGE = "last.ckpt", "best.ckpt", "average.ckpt"
+# Where the weights are that a protocol counts.
+SELECTED = {"last": LAST, "best": BEST, "ema": AVERAGE, "swa": AVERAGE}
 _PARTS = ("progress", "objective", "optimizer", "precision", "normalisation", "data")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
@@ -14,9 +14,11 @@ from torch import Tensor
 from calibrant.core.errors import InputError
 from calibrant.training.data.images import Images
 from calibrant.training.features import moved
+from calibrant.training.run.averaging import WeightAverage, renew_statistics
 from calibrant.training.run.folder import (
     BEST,
     LAST,
+    SELECTED,
     Observer,
     Progress,
     loading,
@@ -28,7 +30,7 @@ from calibrant.training.run.folder import (
 from calibrant.training.run.objective import Objective
 from calibrant.training.run.outputs import Outputs, predict_on_all_devices
 from calibrant.training.run.rows import Examples, TrainingBatches, seed_everything
-from calibrant.training.run.settings import MOMENTUM, RunSettings, rate_at
+from calibrant.training.run.settings import MOMENTUM, RunSettings, averaged_from, rate_at
 from calibrant.training.second_stages.progressive_freezing import (
     PAPER_CUTS,
     ProgressiveFreezing,
@@ -63,19 +65,28 @@ class Loop:
     def __post_init__(self) -> None:
         recipe = self.settings.recipe
         self.progress = Progress()
-        # The loss's own parameters, such as a gate, learn along with the network.
-        optimizer = torch.optim.SGD(
-            self.objective.parameters(),
-            lr=self.settings.peak_rate,
-            momentum=MOMENTUM,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.nesterov,
-        )
+        if recipe.averages:
+            self.objective.average = WeightAverage(self.objective.network, recipe.select)
+        optimizer = self._make_optimizer()
         self._freezing = self._peeling() if recipe.peels else None
         self.objective.network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self._step: Any
         self._optimizer: Any
         self._step, self._optimizer = self.fabric.setup(self.objective, optimizer)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        recipe, rate, decay = self.settings.recipe, self.settings.peak_rate, self.settings.decay
+        # The loss's own parameters, such as a gate, learn along with the network.
+        parameters = list(self.objective.parameters())
+        if not recipe.adamw:
+            return torch.optim.SGD(
+                parameters, rate, MOMENTUM, weight_decay=decay, nesterov=recipe.nesterov
+            )
+        groups = [
+            {"params": [each for each in parameters if each.ndim > 1], "weight_decay": decay},
+            {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW([group for group in groups if group["params"]], rate)
 
     def _peeling(self) -> ProgressiveFreezing:
         cuts = PAPER_CUTS.get(self.settings.net.removesuffix("-tiny"))
@@ -97,8 +108,10 @@ class Loop:
             self.objective.load_state_dict(content["objective"])
             self._optimizer.load_state_dict(content["optimizer"])
             for parameter, state in self._optimizer.state.items():
-                momentum = state.get("momentum_buffer")
-                if momentum is not None and momentum.shape != parameter.shape:
+                moments = [
+                    each for each in state.values() if isinstance(each, Tensor) and each.ndim
+                ]
+                if any(moment.shape != parameter.shape for moment in moments):
                     raise ValueError("the momentum of a weight has another shape than the weight")
             self.fabric.strategy.precision.load_state_dict(content["precision"])
         self.progress = content["progress"]
@@ -119,10 +132,22 @@ class Loop:
 
     def load_selected(self) -> None:
         """Give the network the weights that the protocol counts: the last, or the best."""
-        if self.settings.recipe.select == "best":
+        select, average = self.settings.recipe.select, self.objective.average
+        if select == "best":
             content = read_checkpoint(self.folder / BEST)
             with loading(self.folder / BEST):
                 self.objective.load_state_dict(content["objective"])
+        if average is not None:
+            average.give_to(self.objective.network)
+            if select == "swa":
+                renew_statistics(self.objective.network, self._plain_batches)
+            self._save(SELECTED[select])
+
+    def _plain_batches(self) -> Iterator[Any]:
+        plain, device = replace(self.batches, plain_from=0), self.fabric.device
+        order = plain.order(0)
+        for step in range(len(plain)):
+            yield moved(plain.get(order, 0, step).images, device)
 
     def _finish_epoch(self) -> None:
         progress = self.progress
@@ -142,6 +167,9 @@ class Loop:
                 self._save(LAST)
             self._tell(lambda observer: observer.on_step(progress))
         sums.settle()
+        average = self.objective.average
+        if average is not None and progress.epoch >= averaged_from(self.settings.total_epochs):
+            average.after_epoch(self.objective.network)
         self.objective.loss.end_epoch()
         self._record(self.validate())
         progress.epoch, progress.step = progress.epoch + 1, 0
@@ -186,6 +214,8 @@ class Loop:
         network = self.objective.network.parameters()
         torch.nn.utils.clip_grad_norm_(network, self.settings.recipe.clip)
         self._optimizer.step()
+        if self.objective.average is not None:
+            self.objective.average.after_step(self.objective.network)
         return loss.detach(), right, len(target)
 
     def validate(self) -> Outputs:

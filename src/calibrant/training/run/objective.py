@@ -12,6 +12,7 @@ from calibrant.training.features import PenultimateFeatures
 from calibrant.training.losses import CalibrationLoss
 from calibrant.training.mixing import MIT, MIXING, Mixup, RegMixup, refuse_mixing
 from calibrant.training.nets import ImageClassifier, TappedNetwork
+from calibrant.training.run.averaging import WeightAverage
 
 
 class Objective(nn.Module):
@@ -28,6 +29,7 @@ class Objective(nn.Module):
     Attributes:
         recorder: of what the loss does to each image, if it has any; None with mixtures, of which
             each belongs to several images.
+        average: of the network's weights, if it is that which counts.
 
     Raises:
         InputError: the loss can't be used with this mixing, or the arguments aren't its own.
@@ -45,6 +47,7 @@ class Objective(nn.Module):
         super().__init__()
         self.network, self.loss = network, loss
         self.mixing, self.mixing_arguments = mixing, dict(mixing_arguments or {})
+        self.average: WeightAverage | None = None
         self._tap: PenultimateFeatures | None = None
         self.recorder = loss.make_recorder(samples) if mixing == "none" else None
         if mixing != "none":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,15 @@ from calibrant.core.errors import (
     TrainingWarning,
     warn_caller,
 )
+from calibrant.files import write_predictions
 from calibrant.files.atomic import StrPath
 from calibrant.predictions.predictions import Predictions
 from calibrant.training.data import CIFAR10_STATISTICS, IMAGENET_STATISTICS
 from calibrant.training.data.dataset import DataSet, read_data_set
 from calibrant.training.data.images import AS_IT_IS, Images, Normalisation
 from calibrant.training.losses import LOSSES, CalibrationLoss, make_loss
-from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network
+from calibrant.training.nets import ImageClassifier, TappedNetwork, make_network, own_network
+from calibrant.training.run.ensemble import Ensemble, ensemble_of
 from calibrant.training.run.folder import (
     CONFIG,
     LAST,
@@ -101,6 +103,28 @@ def train(
         data = read_data_set(
             settings.data, n_classes=settings.n_classes, size=settings.stretched, cache=cache
         )
+    if settings.members > 1:
+        if network is not None or devices > 1:
+            raise InputError(
+                "members of an ensemble are made by the name of their network, on one device; give "
+                "net='module:function' and devices=1, or train each by itself"
+            )
+        made = open_folder(folder, settings, resume=resume)
+        with _nothing_left(folder, made=made):
+            return _ensemble(
+                settings,
+                folder,
+                lambda alone, place: train(
+                    alone,
+                    place,
+                    resume=resume,
+                    accelerator=accelerator,
+                    checkpoint_every=checkpoint_every,
+                    data=data,
+                    layer=layer,
+                    observers=observers,
+                ),
+            )
     data.warn_of_empty_classes()
     training, validation = held_out(data, settings)
     batches = _batches(settings, training, devices)
@@ -125,6 +149,25 @@ def train(
             fabric.barrier()
             loop.load_selected()
             return _finish(fabric, loop, data, folder, progress)
+
+
+def _ensemble(
+    settings: RunSettings, folder: Path, train_one: Callable[[RunSettings, Path], Trained | None]
+) -> Trained:
+    """Train the members, each in a folder of its own, and write what they say together."""
+    members: list[Trained] = []
+    for number, alone in enumerate(settings.of_members()):
+        one = train_one(alone, folder / f"member-{number}")
+        assert one is not None  # on one device
+        members.append(one)
+    said: dict[str, Predictions] = {}
+    for name in ("validation", "test"):
+        file = folder / {"validation": "val.npz", "test": "test.npz"}[name]
+        said[name] = ensemble_of([getattr(each, name) for each in members], str(file))
+        write_predictions(said[name], file)
+    network = Ensemble([each.network for each in members])
+    normalise = members[0].normalise
+    return Trained(folder, [], network, normalise, said["validation"], said["test"])
 
 
 @contextmanager
@@ -168,6 +211,8 @@ def _objective(
     """Yield what is trained, and leave nothing on a network of one's own that listens to it."""
     seed_everything(settings.seed)
     with ExitStack() as closing:
+        if own is None and ":" in settings.net:
+            own = own_network(settings.net, n_classes)
         if own is None:
             network = make_network(settings.net, n_classes)
         else:

@@ -21,7 +21,8 @@ from calibrant.predictions.temperature import warn_of
 from calibrant.training.data.images import Normalisation
 from calibrant.training.features import check_module
 from calibrant.training.nets import ImageClassifier, make_network
-from calibrant.training.run.folder import BEST, CONFIG, LAST, loading, read_checkpoint
+from calibrant.training.run.ensemble import Ensemble
+from calibrant.training.run.folder import CONFIG, SELECTED, loading, read_checkpoint
 from calibrant.training.run.settings import RunSettings
 
 # A network of one's own is within what listens to it, and both are called that.
@@ -50,7 +51,7 @@ class Trained:
 
 
 @overload
-def load_network(folder: StrPath) -> tuple[ImageClassifier, Normalisation]: ...
+def load_network(folder: StrPath) -> tuple[ImageClassifier | Ensemble, Normalisation]: ...
 @overload
 def load_network(folder: StrPath, network: nn.Module) -> tuple[nn.Module, Normalisation]: ...
 def load_network(
@@ -74,7 +75,12 @@ def load_network(
     if not (place / CONFIG).is_file():
         raise InputError(f"{fspath(folder)}: holds no run")
     settings = RunSettings.read(place / CONFIG)
-    name = BEST if settings.recipe.select == "best" else LAST
+    if settings.members > 1:
+        if network is not None:
+            raise InputError(f"{fspath(folder)}: holds an ensemble; load its members one by one")
+        loaded = [load_network(place / f"member-{number}") for number in range(settings.members)]
+        return Ensemble([member for member, _ in loaded]).eval(), loaded[0][1]
+    name = SELECTED[settings.recipe.select]
     if not (place / name).is_file():
         raise InputError(f"{place / name}: there is no such checkpoint; the run isn't finished")
     content = read_checkpoint(place / name)
@@ -132,8 +138,11 @@ class RunOutcome:
 
     def __str__(self) -> str:
         settings, ece, nll = self.settings, self.rescaled["ece"], self.rescaled["nll"]
+        who = settings.net
+        if settings.members > 1:
+            who = f"{settings.members} networks ({settings.net}), whose probabilities are averaged,"
         return (
-            f"{settings.net} trained with {settings.loss} for {settings.total_epochs} epochs, in "
+            f"{who} trained with {settings.loss} for {settings.total_epochs} epochs, in "
             f"{self.folder}\n\n{self.test}\n\n"
             + wrap(
                 f"With the temperature that fits the validation rows best, {self.temperature:.3f}, "

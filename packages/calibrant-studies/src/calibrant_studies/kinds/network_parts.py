@@ -19,7 +19,7 @@ from calibrant_studies.cells import Cell
 from calibrant_studies.inputs import Inputs
 from calibrant_studies.kinds.base import RESAMPLED, Measure, quietly
 from calibrant_studies.kinds.networks import PROGRESS, NetworkKind, at_progress
-from calibrant_studies.networks.plans import NONE, PEELED, PLAIN_LOSS, plan_of
+from calibrant_studies.networks.plans import NONE, PLAIN_LOSS, plan_of
 from calibrant_studies.networks.sources import Source
 from calibrant_studies.networks.trained import Network, Spent, locked, measured, network_of
 from calibrant_studies.significance import mean_with_interval
@@ -304,13 +304,13 @@ class TrainingTime(NetworkKind):
     def run(self, cell: Cell, inputs: Inputs, work: Path) -> dict[str, Any]:
         plan = plan_of(cell)
         plain = replace(
-            plan,
+            plan.members[0],
             line=PLAIN_LOSS,
             stage="",
             stage_arguments={},
             run={
-                **plan.run,
-                "protocol": plan.run["protocol"].removesuffix(PEELED),
+                **plan.members[0].run,
+                "protocol": plan.run["protocol"].partition("+")[0],
                 "loss": PLAIN_LOSS,
                 "loss_arguments": {},
                 "mixing": NONE,

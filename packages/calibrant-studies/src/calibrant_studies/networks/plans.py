@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from calibrant_studies.cells import Cell
@@ -39,6 +39,8 @@ RUN: Mapping[str, Any] = {
 # keep the digests by which they are found.
 LATER: Mapping[str, Any] = {
     "training_rows": 0,  # images to train on, drawn at random by the seed; 0 takes all
+    "weight_decay": 0.0,
+    "members": 0,  # of an ensemble; each is a network of its own, that others may share
 }
 # What records of networks say only where it is set.
 SELDOM = ("plain_share", *LATER)
@@ -48,6 +50,7 @@ DEFAULTS: Mapping[str, Any] = {
     "variant": "",  # what the name of the network ends in for a data set, such as -tiny
     "trains": True,  # whether the network can be trained here; otherwise its predictions are needed
     "peels": False,  # whether layers are frozen from the top while it trains: PLP
+    "averages": "",  # of the weights count: ema or swa
     "accelerator": "auto",
     "second_stage": "",
     "stage_arguments": {},
@@ -95,6 +98,15 @@ class Plan:
     after: str
     trains: bool
     accelerator: str
+
+    @property
+    def members(self) -> list[Plan]:
+        """The networks of an ensemble, with the seeds that `RunSettings.of_members` gives them."""
+        count = self.run.get("members", 1)
+        alone = {name: value for name, value in self.run.items() if name != "members"}
+        line = self.line.removesuffix(f" x{count}")
+        seeds = [count * self.seed + number for number in range(count)]
+        return [replace(self, run={**alone, "seed": s}, seed=s, line=line) for s in seeds]
 
     @property
     def name(self) -> str:
@@ -156,6 +168,11 @@ def plan_of(cell: Cell) -> Plan:
         if run["protocol"] != "plp":  # which does so by itself
             run["protocol"] += PEELED
         line = "plp" if line == PLAIN_LOSS else f"{line} + plp"
+    if settings["averages"]:
+        run["protocol"] += f"+{settings['averages']}"
+        line = f"{line} + {settings['averages']}"
+    if "members" in run:
+        line = f"{line} x{run['members']}"
     arguments = dict(settings["stage_arguments"])
     if stage:
         arguments.setdefault("epochs", settings["stage_epochs"])

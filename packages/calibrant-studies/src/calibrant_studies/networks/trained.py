@@ -192,6 +192,7 @@ class Network:
         validation, test: its predictions, those of its own head.
         place: folder for what several cells share.
         inputs: what is given.
+        members: of an ensemble.
     """
 
     plan: Plan
@@ -201,10 +202,15 @@ class Network:
     test: Predictions
     place: Path
     inputs: Inputs
+    members: tuple[Network, ...] = ()
 
     @property
     def spent(self) -> Spent | None:
         """What its training took, if it was trained here in one go."""
+        if self.members:
+            each = [member.spent for member in self.members]
+            known = [spent for spent in each if spent is not None]
+            return sum(known, Spent()) if len(known) == len(each) else None
         return None if self.folder is None else Spent.read(self.folder)
 
     def _run(self) -> Path:
@@ -344,6 +350,8 @@ def network_of(plan: Plan, inputs: Inputs, work: Path) -> Network:
     assert source is not None  # or the cell would lack what it needs
     place = work.parent
     place.mkdir(parents=True, exist_ok=True)
+    if len(plan.members) > 1 and source.kind in ("images", "synthetic"):
+        return _ensemble(plan, source, inputs, work)
     if source.kind == "predictions":
         assert source.given is not None
         validation, test = source.given.predictions()
@@ -360,6 +368,18 @@ def network_of(plan: Plan, inputs: Inputs, work: Path) -> Network:
         folder = _train(plan, source, inputs, place)
     validation, test = (read_predictions(folder / name) for name in RUN_FILES)
     return Network(plan, source, folder, validation, test, place, inputs)
+
+
+def _ensemble(plan: Plan, source: Source, inputs: Inputs, work: Path) -> Network:
+    """Return networks as one, each found or trained by itself: what it says is their mean."""
+    from calibrant.training.run.ensemble import ensemble_of
+
+    members = [network_of(member, inputs, work) for member in plan.members]
+    validation, test = (
+        ensemble_of([getattr(member, rows) for member in members], plan.name)
+        for rows in ("validation", "test")
+    )
+    return Network(plan, source, None, validation, test, work.parent, inputs, tuple(members))
 
 
 def _train(plan: Plan, source: Source, inputs: Inputs, place: Path) -> Path:

@@ -58,6 +58,7 @@ ARGUMENTS = {
     ),
     "isotonic": st.fixed_dictionaries({"centred": st.booleans()}),
     "spline": st.fixed_dictionaries({"knots": st.integers(2, 12)}),
+    "mcct": st.fixed_dictionaries({"ranks": st.integers(2, 12), "ridge": st.floats(1e-3, 1e3)}),
     "natural-spline": st.fixed_dictionaries({"knots": st.integers(2, 20)}),
     "predicted-class": st.fixed_dictionaries({"shrinkage": st.floats(0.1, 100)}),
     "top-rest": st.fixed_dictionaries(

@@ -36,6 +36,7 @@ WEIGHS = {
     "svs",
     "sms",
     "ridge",
+    "mcct",
     "matrix",
     "dirichlet",
     "platt",

@@ -22,6 +22,7 @@ from calibrant.posthoc.features.feature_clipping import FeatureClipping as Featu
 from calibrant.posthoc.features.group import GroupCalibration as GroupCalibration
 from calibrant.posthoc.features.proximity import BinMeanShift as BinMeanShift
 from calibrant.posthoc.features.proximity import ProximityDensityRatio as ProximityDensityRatio
+from calibrant.posthoc.linear.by_rank import RankScaling as RankScaling
 from calibrant.posthoc.linear.class_temperatures import (
     ClassTemperatureScaling as ClassTemperatureScaling,
 )

@@ -32,6 +32,7 @@ BUILT_IN = {
     "vector": "linear.vector:VectorScaling",
     "svs": "linear.vector:StructuredVectorScaling",
     "sms": "linear.vector:StructuredMatrixScaling",
+    "mcct": "linear.by_rank:RankScaling",
     "ridge": "linear.matrix:RidgeMatrixScaling",
     "matrix": "linear.matrix:MatrixScaling",
     "dirichlet": "linear.matrix:DirichletCalibration",

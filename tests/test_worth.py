@@ -15,6 +15,7 @@ from test_cli import Outcome
 import calibrant as cb
 from calibrant.cli.entry_point import run
 from calibrant.core.errors import InputError
+from calibrant.core.progress import Progress
 from calibrant.posthoc.fitting.cross_validation import fold_numbers
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
 from calibrant.posthoc.worth import cross_fitted
@@ -154,10 +155,11 @@ def test_what_can_not_be_held_out_is_refused() -> None:
 
 
 def test_progress_names_the_folds_and_the_calibrator_stays_unfitted() -> None:
-    heard: list[str] = []
+    heard: list[Progress] = []
     scaling = TemperatureScaling()
-    cb.posthoc.cross_validated(scaling, drawn(100, 2.0), folds=3, progress=heard.append, **FEW)
-    assert heard == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
+    cb.posthoc.cross_validated(scaling, drawn(100, 2.0), folds=3, watch=heard.append, **FEW)
+    assert [each.step for each in heard] == ["fold 1 of 3", "fold 2 of 3", "fold 3 of 3"]
+    assert [(each.done, each.of) for each in heard] == [(0, 3), (1, 3), (2, 3)]
     assert not hasattr(scaling, "fit_report_")
 
 

@@ -20,7 +20,7 @@ from calibrant.cli.options import (
     ReportOptions,
     option,
 )
-from calibrant.cli.output import as_json, check_outputs, emit, progress, write_text
+from calibrant.cli.output import as_json, check_outputs, emit, write_text
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import names_in, wrap
@@ -196,7 +196,7 @@ def _transferred(
     else:
         raise InputError("--transfer --by COLUMN takes one FILE")
     method = "temperature" if options.methods == "all" else options.methods
-    with progress(2 * len(sets), "fitting") as step:
+    with watching("comparing") as watch:
         found = transfer(
             sets,
             method,
@@ -204,7 +204,7 @@ def _transferred(
             resamples=draw.resamples or 500,
             level=draw.level,
             seed=draw.seed,
-            progress=step,
+            watch=watch,
         )
     emit(str(found), found.as_dict(), output.json)
 
@@ -336,7 +336,7 @@ def _compare_models(
         _check_ids(dict(zip(names, paths, strict=True)), read)
     wanted = ["auto"] if options.methods == "all" else names_in(options.methods)
     methods = with_settings(wanted, options.settings)
-    with progress(5 * len(names) * len(methods), "comparing", remaining=True) as step:
+    with watching("comparing", remaining=True) as watch:
         found = compare_models(
             models,
             methods=methods,
@@ -344,7 +344,7 @@ def _compare_models(
             resamples=draw.resamples,
             level=draw.level,
             seed=draw.seed,
-            progress=step,
+            watch=watch,
         )
     if output.report is not None:
         found.to_html(output.report)

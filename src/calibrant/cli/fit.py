@@ -19,7 +19,7 @@ from calibrant.cli.options import (
     OutputOptions,
     option,
 )
-from calibrant.cli.output import check_outputs, emit, progress
+from calibrant.cli.output import check_outputs, emit
 from calibrant.cli.sources import Source, watching
 from calibrant.core.errors import InputError
 from calibrant.core.text import counted, wrap
@@ -172,18 +172,15 @@ def _with_worth(
     """Return what is saved, and what it is worth, in words; see `--no-gain`."""
     from calibrant.posthoc.per_label import PerLabel
     from calibrant.posthoc.registry import make_calibrator
-    from calibrant.posthoc.worth import cross_validated, folds_for
+    from calibrant.posthoc.worth import cross_validated
 
     if options.no_worth:
         return calibrator, ""
     with source.working("sampling") as how:
         engine = how["engine"]
-    folds = folds_for(calibrator, rows.n if isinstance(rows, Predictions) else rows.rows)
-    with progress(folds, f"its worth: {calibrator.method}", remaining=True) as step:
+    with watching(f"its worth: {calibrator.method}", remaining=True) as watch:
         try:
-            worth = cross_validated(
-                calibrator, rows, seed=options.seed, engine=engine, progress=step
-            )
+            worth = cross_validated(calibrator, rows, seed=options.seed, engine=engine, watch=watch)
         except InputError as reason:
             return calibrator, f"What it is worth can't be said: {reason}."
     said = [worth.headline(), worth.advice(), worth.note and sentence(f"by {worth.note}")]

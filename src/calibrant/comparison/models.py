@@ -13,7 +13,7 @@ honest among them. What it takes is said: the share of the rows that are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ import numpy as np
 from calibrant.comparison.verdict import UNCALIBRATED
 from calibrant.core.arrays import FloatArray, IntArray
 from calibrant.core.errors import InputError
+from calibrant.core.progress import Watcher, part_of
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
@@ -330,7 +331,7 @@ def compare_models(
     resamples: int | None = None,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    watch: Watcher | None = None,
 ) -> ModelComparison:
     """Return which of several networks to use, with which map, measured on the same rows.
 
@@ -344,7 +345,7 @@ def compare_models(
         metrics: as `evaluate` takes them; accuracy, ECE and the score that decides in any case.
         folds: parts that the rows are held out in.
         resamples, level, seed: as `evaluate` takes them.
-        progress: called with what begins.
+        watch: called with a `Progress` as each fold begins.
 
     Raises:
         InputError: fewer than two networks, or rows that aren't the same.
@@ -372,15 +373,12 @@ def compare_models(
     names = list(dict.fromkeys([score.name, "ece", "accuracy", *asked]))
 
     found: list[tuple[str, str, Predictions]] = []
-    for name, rows in given.items():
+    for model, (name, rows) in enumerate(given.items()):
         found.append((name, UNCALIBRATED, rows))
-        for calibrator in maps:
-
-            def step(fold: str, what: str = f"{name}, {calibrator.method}") -> None:
-                if progress is not None:
-                    progress(f"{what}: {fold}")
-
-            after = cross_fitted(calibrator, rows, folds=folds, seed=seed, progress=step)
+        for number, calibrator in enumerate(maps, model * len(maps)):
+            what = f"{name}, {calibrator.method}"
+            of_fit = part_of(watch, what, number, len(given) * len(maps))
+            after = cross_fitted(calibrator, rows, folds=folds, seed=seed, watch=of_fit)
             found.append((name, calibrator.method, after))
     with drawn_once():
         samples = [RowSample.of(rows) for _, _, rows in found]

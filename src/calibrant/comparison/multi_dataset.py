@@ -9,7 +9,7 @@ shown and is no ground for a test.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from calibrant.comparison.compare import compare
 from calibrant.comparison.comparison import Comparison
 from calibrant.core.arrays import FloatArray
 from calibrant.core.errors import InputError
-from calibrant.core.progress import Progress, Watcher
+from calibrant.core.progress import Watcher, part_of
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import counted, listed, wrap
@@ -347,13 +347,6 @@ def compare_over(
             fit, test = rows.split(fit_size, seed, stratify=stratify) if whole else rows
             before = sum(map(len, found.values()))
 
-            def step(
-                one: Progress, where: str = f"{name}, seed {seed}", before: int = before
-            ) -> None:
-                if watch is not None:
-                    done, of = before * one.of + one.done, splits * one.of
-                    watch(replace(one, done=done, of=of, step=f"{where}: {one.step}"))
-
             found[name].append(
                 compare(
                     methods,
@@ -361,7 +354,7 @@ def compare_over(
                     test=test,
                     rank_by=rank_by,
                     seed=seed,
-                    watch=step,
+                    watch=part_of(watch, f"{name}, seed {seed}", before, splits),
                     **options,
                 )
             )

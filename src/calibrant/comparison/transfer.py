@@ -7,13 +7,14 @@ halves of all sets, so that a column holds numbers of the same rows, its own set
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.errors import InputError, NotApplicableError
+from calibrant.core.progress import Watcher, steps
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
@@ -147,7 +148,7 @@ def transfer(
     resamples: int = 500,
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    watch: Watcher | None = None,
 ) -> Transfer:
     """Fit a method to each of several sets, and measure it on all.
 
@@ -160,7 +161,7 @@ def transfer(
         resamples: bootstrap resamples behind each interval.
         level: coverage of the intervals.
         seed: of splits and resamples.
-        progress: called with the name of each set before it is fitted to.
+        watch: called with a `Progress` before a set is fitted to.
 
     Raises:
         InputError: fewer than two sets of at least 40 rows, or no such metric.
@@ -201,9 +202,10 @@ def transfer(
             raise InputError(f"{metric} can't be measured here: {found.skipped[metric]}")
         cells[RAW, name] = found[metric]
 
+    begin = steps(watch, len(halves) + (len(tests) if len(tests) > 2 else 0))
+
     def measure(fitted_on: str, rows: Predictions, on: list[str]) -> None:
-        if progress is not None:
-            progress(fitted_on)
+        begin(f"fitting to {fitted_on}")
         fitted = kind().fit_predictions(rows)
         for name in on:
             after = fitted.apply_predictions(tests[name])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,33 @@ def watched(watch: Watcher | None, rows: int) -> Generator[None]:
     yield
     if watch is not None:
         watch(Progress(1, 1, rows, rows, time.monotonic() - began))
+
+
+def steps(watch: Watcher | None, of: int) -> Callable[[str], None]:
+    """Return a function to call with the name of each of so many steps as it begins."""
+    began, done = time.monotonic(), -1
+
+    def begin(step: str) -> None:
+        nonlocal done
+        done += 1
+        if watch is not None:
+            watch(Progress(done, of, 0, 0, time.monotonic() - began, step))
+
+    return begin
+
+
+def part_of(watch: Watcher | None, where: str, part: int, parts: int) -> Watcher:
+    """Return who watches one of several parts of the work, each of as many steps.
+
+    Args:
+        watch: who watches the whole.
+        where: name of the part.
+        part: its number, from 0; parts: how many there are.
+    """
+
+    def step(one: Progress) -> None:
+        if watch is not None:
+            done, of = part * one.of + one.done, parts * one.of
+            watch(replace(one, done=done, of=of, step=f"{where}: {one.step}"))
+
+    return step

@@ -7,7 +7,7 @@ that is kept has seen a fifth more rows than these, and is hardly worse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -17,6 +17,7 @@ import numpy as np
 
 from calibrant.core.arrays import FloatArray, IntArray, to_numpy
 from calibrant.core.errors import InputError, heard_warnings
+from calibrant.core.progress import Watcher, steps
 from calibrant.core.result import Result
 from calibrant.core.tables import Table
 from calibrant.core.text import wrap
@@ -210,7 +211,7 @@ def cross_validated(
     level: float = DEFAULT_LEVEL,
     seed: int = 0,
     engine: Engine | None = None,
-    progress: Callable[[str], None] | None = None,
+    watch: Watcher | None = None,
 ) -> CrossValidated:
     """Return what a fit is worth: metrics before and after it, on rows that it hasn't seen.
 
@@ -224,7 +225,7 @@ def cross_validated(
         folds: parts that the rows are held out in; 0: as above.
         resamples, level, seed: as `evaluate` takes them; the seed is that of the folds as well.
         engine: who reads `Shards`.
-        progress: called with the number of each fold as it begins.
+        watch: called with a `Progress` as each fold begins.
 
     Raises:
         InputError: fewer than two rows or clusters, or folds.
@@ -252,8 +253,8 @@ def cross_validated(
     if predictions.n < whole:
         note = f"a uniform sample of {predictions.n} of {whole} rows"
     like = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
-    rows, parts = _parted(predictions.counted, folds or folds_for(like, predictions.n), seed)
-    mapped = _mapped(like, rows, parts, progress)
+    rows, parts = _parted(predictions.counted, folds or _folds_for(like, predictions.n), seed)
+    mapped = _mapped(like, rows, parts, watch)
     score = TOP_NLL if rows.kind == "toplabel" else NLL
     options: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     names = [score.name, "ece", ACCURACY.name]
@@ -279,7 +280,7 @@ def cross_validated(
     )
 
 
-def folds_for(calibrator: Calibrator, rows: int) -> int:
+def _folds_for(calibrator: Calibrator, rows: int) -> int:
     """Return the number of folds that `cross_validated` takes unless it is told."""
     return FEWER_FOLDS if calibrator.cross_validates and rows > FEW_ROWS else FOLDS
 
@@ -290,14 +291,14 @@ def cross_fitted(
     *,
     folds: int = FOLDS,
     seed: int = 0,
-    progress: Callable[[str], None] | None = None,
+    watch: Watcher | None = None,
 ) -> Predictions:
     """Return rows, each as a calibrator says that was fitted to the rows of the other parts.
 
     See `cross_validated`.
     """
     rows, parts = _parted(predictions.counted, folds, seed)
-    return _mapped(calibrator, rows, parts, progress)
+    return _mapped(calibrator, rows, parts, watch)
 
 
 def _parted(rows: Predictions, folds: int, seed: int) -> tuple[Predictions, IntArray]:
@@ -324,13 +325,13 @@ def _mapped(
     calibrator: Calibrator,
     rows: Predictions,
     parts: IntArray,
-    progress: Callable[[str], None] | None,
+    watch: Watcher | None,
 ) -> Predictions:
     scores, kind = None, rows.kind
     number = int(parts.max()) + 1
+    begin = steps(watch, number)
     for part in range(number):
-        if progress is not None:
-            progress(f"fold {part + 1} of {number}")
+        begin(f"fold {part + 1} of {number}")
         seen, unseen = np.flatnonzero(parts != part), np.flatnonzero(parts == part)
         fitted = copy(calibrator)
         with heard_warnings():  # what a fold lacks the whole set may have

@@ -288,6 +288,71 @@ seen.back = top();
     assert first == second
 
 
+LIST_ROWS = """
+const table = () => [...byId("rows-table").tBodies[0].rows].filter((r) => !r.hidden);
+const column = (name) => {
+  const at = [...byId("rows-table").tHead.rows[0].cells].findIndex((c) => visibleText(c) === name);
+  return table().map((r) => JSON.parse(r.cells[at].dataset.csv)[0]);
+};
+const look = () => ({ said: byId("rows-said").textContent, shown: byId("rows-of").value,
+  confidence: column("Confidence"), right: column("Right"), predicted: column("Predicted") });
+const press = (element) => element.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+seen.first = look();
+const drawn = (what) => {
+  const figures = [...byId("reliability-chart").querySelectorAll("figure")];
+  return [...figures.at(-1).querySelectorAll(what)];
+};
+const dots = drawn("circle.dot");
+press(dots[dots.length - 1]);
+seen.bin = look();
+seen.hash = location.hash;
+byId("rows-table-filter").value = "wrong";
+byId("rows-table-filter").dispatchEvent(new Event("input"));
+seen.filtered = look();
+byId("rows-table-filter").value = "";
+byId("rows-table-filter").dispatchEvent(new Event("input"));
+byId("rows-table").querySelector('[data-sort="Confidence"]').click();
+seen.sorted = look();
+const bars = drawn("rect.bar.wrong");
+press(bars[bars.length - 1]);
+seen.bar = look();
+byId("rows-of").value = "class:2";
+byId("rows-of").dispatchEvent(new Event("change"));
+seen.class = look();
+press(byId("classes-table").tBodies[0].rows[0].cells[1]);
+seen.clicked = look();
+document.querySelector('input[name="points"][value="quantile"]').click();
+press(drawn("circle.dot")[0]);
+seen.quantile = look();
+const ends = shownMethods()[0].method.quantile_ends[0];
+seen.ends = ends;
+"""
+
+
+def test_a_click_lists_the_rows_of_a_bin_a_bar_or_a_class(
+    comparison: Any, page: Path, tmp_path: Path
+) -> None:
+    seen = seen_in(page, tmp_path, LIST_ROWS)
+    assert seen["first"]["shown"] == "mistakes"
+    assert set(seen["first"]["right"]) == {"wrong"}
+    assert seen["first"]["confidence"] == sorted(seen["first"]["confidence"], reverse=True)
+    assert len(seen["first"]["right"]) == 30
+    assert seen["bin"]["shown"] == "bin:after:14"
+    assert "rows=bin%3Aafter%3A14" in seen["hash"]
+    assert all(value > 14 / 15 for value in seen["bin"]["confidence"])
+    assert " of the " in seen["bin"]["said"] or seen["bin"]["said"].startswith("All ")
+    assert set(seen["filtered"]["right"]) == {"wrong"}
+    assert len(seen["filtered"]["right"]) < len(seen["bin"]["right"])
+    assert seen["sorted"]["confidence"] == sorted(seen["bin"]["confidence"], reverse=True)
+    assert seen["bar"]["shown"] == "bar:after:29"
+    assert all(value > 29 / 30 for value in seen["bar"]["confidence"])
+    assert set(seen["class"]["predicted"]) == {"2"}
+    assert len(set(seen["clicked"]["predicted"])) == 1
+    low, high = seen["ends"]
+    assert seen["quantile"]["confidence"]
+    assert all(low - 1e-5 <= value <= high + 1e-5 for value in seen["quantile"]["confidence"])
+
+
 def watched() -> cb.Monitor:
     """Return a monitor whose page has all that such pages have."""
     rng = np.random.default_rng(0)

@@ -17,7 +17,7 @@ from calibrant.cli.options import (
     DrawOptions,
     EngineOptions,
     OutputOptions,
-    ReportOptions,
+    PageOptions,
     option,
 )
 from calibrant.cli.output import as_json, check_outputs, emit, write_text
@@ -95,7 +95,7 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedOptions(ReportOptions):
+class ComparedOptions(PageOptions):
     """Where a comparison is written."""
 
     every: bool = option(
@@ -167,7 +167,13 @@ def compare(
             **how,
         )
     if output.report is not None:
-        result.to_html(output.report)
+        # Of files in parts a sample was taken, whose rows nobody can name.
+        sampled = options.test is None and Source([*map(str, paths)], read, engine).many
+        file = None if sampled or len(paths) > 1 else options.test or paths[0]
+        if file is None and output.images is not None:
+            raise InputError("--images are of the rows of one file; leave them out")
+        whole = isinstance(test_set, Predictions)
+        result.to_html(output.report, **output.names_of_rows(file if whole else None, read))
     emit(result.to_text(every=output.every), result.as_dict(), output.json)
 
 
@@ -347,6 +353,8 @@ def _compare_models(
             watch=watch,
         )
     if output.report is not None:
+        if output.images is not None:
+            raise InputError("the page of --models lists no rows; leave out --images")
         found.to_html(output.report)
     emit(str(found), found.as_dict(), output.json)
 

@@ -16,7 +16,7 @@ from calibrant.cli.options import (
     File,
     Files,
     OutputOptions,
-    ReportOptions,
+    PageOptions,
     option,
 )
 from calibrant.cli.output import check_outputs, emit
@@ -74,7 +74,7 @@ def measure(
     files: Files,
     options: MeasureOptions,
     draw: DrawOptions,
-    output: ReportOptions,
+    output: PageOptions,
     read: ReadOptions,
     engine: EngineOptions,
 ) -> None:
@@ -96,7 +96,7 @@ def _measured_run(
     folder: Path,
     options: MeasureOptions,
     draw: DrawOptions,
-    output: ReportOptions,
+    output: PageOptions,
     read: ReadOptions,
 ) -> Found:
     """Measure the validation and the test rows of a run; the page is that of the test rows."""
@@ -119,7 +119,7 @@ def _measured_each(
     files: Sequence[str],
     options: MeasureOptions,
     draw: DrawOptions,
-    output: ReportOptions,
+    output: PageOptions,
     read: ReadOptions,
 ) -> Found:
     """Measure each of several files by itself."""
@@ -135,7 +135,7 @@ def _measured_each(
 
 
 def _measured(
-    source: Source, options: MeasureOptions, draw: DrawOptions, output: ReportOptions
+    source: Source, options: MeasureOptions, draw: DrawOptions, output: PageOptions
 ) -> Found:
     """Measure the rows of one file or many, and write their page if asked to."""
     outputs = [output.report, output.json]
@@ -150,7 +150,7 @@ def _measured(
     if rows is None:
         assert some is not None
         return _of_slice(some, draw)
-    text, document = _of_rows(rows, source, options, draw, output.report)
+    text, document = _of_rows(rows, source, options, draw, output)
     if some is not None:
         of_all, found = _of_slice(some, draw)
         text, document = f"{of_all}\n\n{text}", document | found
@@ -190,12 +190,13 @@ def _of_rows(
     source: Source,
     options: MeasureOptions,
     draw: DrawOptions,
-    page: Path | None,
+    output: PageOptions,
 ) -> Found:
     """Measure rows, and write their page if asked to."""
     from calibrant.evaluation.evaluate import evaluate
     from calibrant.evaluation.groups import evaluate_labels
 
+    page = output.report
     drawn: dict[str, Any] = vars(draw) | {"metrics": names_in(draw.metrics) or None}
     with source.working("measuring") as how:
         groups = None if options.by is None else _by_group(source, options.by, rows, drawn | how)
@@ -206,7 +207,9 @@ def _of_rows(
         if isinstance(rows, Predictions) and rows.label_names is not None:
             each_label = evaluate_labels(rows, **drawn, watch=how["watch"])
     if page is not None:
-        result.to_html(page, groups=groups or each_label)
+        file, read = (None, source.read) if source.many else source.one()
+        names = output.names_of_rows(file if len(source.files) == 1 else None, read)
+        result.to_html(page, groups=groups or each_label, **names)
     if groups is not None:
         return str(groups), groups.as_dict()
     text, document = _with_rows_needed(result, options, draw)

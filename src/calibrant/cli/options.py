@@ -149,6 +149,29 @@ class ReportOptions(OutputOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PageOptions(ReportOptions):
+    """The same, with a page that lists rows."""
+
+    images: Path | None = option(
+        None,
+        "Pictures of the rows, shown small on the page: a .npy file of shape (N, H, W) or "
+        "(N, H, W, 3), uint8.",
+        panel=OUTPUT,
+    )
+
+    def __post_init__(self) -> None:
+        if self.images is not None and self.report is None:
+            raise InputError("--images are shown on a page: name it with --report PAGE.html")
+
+    def names_of_rows(self, file: Path | None, read: ReadOptions) -> dict[str, Any]:
+        """Return what `to_html` is told of the rows that a file holds; None for many files."""
+        from calibrant.files.reading import read_ids, read_images
+
+        ids = None if file is None else read_ids(file, read)
+        return {"ids": ids, "images": None if self.images is None else read_images(self.images)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class MethodOptions:
     """Which method is fitted, and its arguments."""
 

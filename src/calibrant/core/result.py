@@ -85,7 +85,10 @@ class Result:
         """Write its page: one file with tables and charts that loads nothing.
 
         Evaluations and comparisons have one. The page of an evaluation shows ``groups=`` as well,
-        what `calibrant.evaluate_by` found on the same rows.
+        what `calibrant.evaluate_by` found on the same rows. Both list some rows of every bin and
+        class: ``ids=`` (N,) are what these are called in place of their numbers, and ``images=``
+        (N, H, W) or (N, H, W, 3) uint8 are shown small beside them. N counts the rows as they were
+        before any split.
 
         Args:
             path: the HTML file; an old one is replaced.

@@ -33,11 +33,13 @@ class Part(NamedTuple):
         name: of the group.
         rows: how many there are.
         make: returns its sample, or why it has none, as a clause.
+        members: which rows in memory they are; None of files.
     """
 
     name: str
     rows: int
     make: Callable[[], Sample | str]
+    members: IntArray | None = None
 
 
 def groups_in_memory(predictions: Predictions, groups: str | Array, quantiles: int) -> list[Part]:
@@ -55,7 +57,7 @@ def groups_in_memory(predictions: Predictions, groups: str | Array, quantiles: i
         return RowSample.of(rows)
 
     each = zip(names, np.split(order, np.cumsum(sizes)[:-1]), strict=True)
-    return [Part(name, len(own), partial(make, own)) for name, own in each]
+    return [Part(name, len(own), partial(make, own), own) for name, own in each]
 
 
 # Parameters: those of `evaluate_by` that decide what is read, and who reads it.

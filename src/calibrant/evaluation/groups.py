@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core.arrays import Array, FloatArray
+from calibrant.core.arrays import Array, FloatArray, IntArray
 from calibrant.core.errors import InputError, PredictionsError
 from calibrant.core.progress import Progress, Watcher
 from calibrant.core.result import Result
@@ -100,6 +100,7 @@ class GroupedEvaluation(Result):
         least_p: the least that an adjusted p-value can be: 1 / (1 + simulated data sets).
         shards: of many files how many were read; None for rows in memory.
         broken: files that were left out, with the reason.
+        members: of rows in memory the numbers of each group's rows, by its name.
 
     Examples:
         >>> import calibrant as cb
@@ -118,6 +119,7 @@ class GroupedEvaluation(Result):
     least_p: float
     shards: int | None = None
     broken: dict[str, str] = field(default_factory=dict[str, str])
+    members: dict[str, IntArray] = field(default_factory=dict[str, IntArray])
 
     def __getitem__(self, name: str) -> Evaluation:
         """Return the evaluation of one group.
@@ -297,6 +299,7 @@ def evaluate_by(
         skipped,
         *family.adjusted(),
         **files,
+        members={part.name: part.members for part in parts if part.members is not None},
     )
 
 

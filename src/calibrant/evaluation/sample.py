@@ -211,6 +211,9 @@ class RowSample(Sample):
         weights: those of the rows as they were given, on a scale that other samples share.
         class_names, positive_name, margins: see `Sample`; margins that nobody gives are found when
             a result keeps the rows.
+        labels: (n,) true classes, for the page that lists rows; None where a row is no prediction
+            of its own, or has no classes.
+        row_numbers: see `Predictions`.
     """
 
     source: str
@@ -224,6 +227,8 @@ class RowSample(Sample):
     class_names: tuple[str, ...] | None = None
     positive_name: str | None = None
     margins: NDArray[np.float32] | None = None
+    labels: NDArray[Any] | None = None
+    row_numbers: NDArray[Any] | None = None
 
     @classmethod
     def of(cls, predictions: Predictions) -> Self:
@@ -245,6 +250,8 @@ class RowSample(Sample):
             None if weights is None else weights[weights > 0],
             counted.class_names,
             counted.positive_name if counted.binary else None,
+            labels=None if predictions.grid is not None else counted.known_labels,
+            row_numbers=counted.row_numbers,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -358,14 +365,20 @@ class RowSample(Sample):
         if margins is None and rows is not None and not rows.top_only:
             margins = rows.margins.astype(np.float32)
         scores, none = self.scores, np.zeros(1)[:0]
-        few = scores.predicted.astype(np.min_scalar_type(-1 - int(scores.predicted.max())))
-        scores = replace(scores, predicted=few)
+        labels = None if self.labels is None else _in_few_bytes(self.labels)
+        scores = replace(scores, predicted=_in_few_bytes(scores.predicted))
         if not losses:
             scores = replace(scores, nll=none, brier=none)
-        slim = replace(self, scores=scores, predictions=None, weights=None, margins=margins)
+        slim = replace(
+            self, scores=scores, predictions=None, weights=None, margins=margins, labels=labels
+        )
         # What is sorted and drawn already needn't be made anew.
         vars(slim).update({n: v for n, v in vars(self).items() if n in ("_rows", "_draws")})
         return slim
+
+
+def _in_few_bytes(numbers: NDArray[Any]) -> NDArray[Any]:
+    return numbers.astype(np.min_scalar_type(-1 - int(numbers.max())))
 
 
 def losses_of(sample: RowSample, metrics: Sequence[Metric]) -> dict[str, FloatArray]:

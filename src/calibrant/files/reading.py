@@ -31,6 +31,7 @@ from calibrant.files.atomic import StrPath
 from calibrant.files.formats import FORMATS, format_of, open_rows
 from calibrant.files.formats.base import HEAD, REFERENCE, Columns
 from calibrant.files.formats.logs.reader import LogReader, is_log
+from calibrant.files.formats.numpy_files import npy_stream
 from calibrant.files.formats.tables import is_data_set
 from calibrant.files.gate import check_regular, readable
 from calibrant.files.opening import extension_of, is_folder, is_url
@@ -498,3 +499,34 @@ def read_column(path: StrPath, name: str, options: ReadOptions | None = None) ->
     if column.ndim != 1:
         raise PredictionsError(f"{where}: '{name}' must have shape (N,), not {column.shape}")
     return column
+
+
+def read_ids(path: StrPath, options: ReadOptions | None = None) -> NDArray[Any] | None:
+    """Return what rows of a file are called, (N,), or None where it doesn't say.
+
+    That is the field that `options` names as ``id``, or one called ``id``.
+
+    Raises:
+        PredictionsError: the named field isn't there, or isn't of shape (N,).
+    """
+    where, options = fspath(path), options or ReadOptions()
+    if options.id is not None:
+        return read_column(path, options.id, options)
+    if is_folder(where) and not is_data_set(where) and not is_log(where):
+        return None
+    with open_rows(where, options) as file:
+        if "id" not in file.names() or len(file.shape("id")) != 1:
+            return None
+    return read_column(path, "id", options)
+
+
+def read_images(path: StrPath) -> NDArray[Any]:
+    """Return the pictures of a ``.npy`` file, mapped, not read.
+
+    Raises:
+        PredictionsError: it is no such file.
+    """
+    where = fspath(path)
+    check_regular(Path(where), where)
+    with readable("images", where), open(where, "rb") as file:
+        return npy_stream(file, where, mapped=True).whole()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core.arrays import (
     Array,
@@ -92,6 +93,7 @@ class RowTable:
     label_names: tuple[str, ...] | None = None
     origin: Origin | None = None
     looked_at: bool = False
+    row_numbers: NDArray[Any] | None = None
 
     @property
     def n(self) -> int:

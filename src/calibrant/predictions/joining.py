@@ -64,6 +64,7 @@ def joined(parts: Sequence[Part], source: str | None = None) -> Part:
         reference=same("reference", _same_array),
         class_names=names,
         source=source,
+        row_numbers=None,
     )
 
 

@@ -63,6 +63,8 @@ class Predictions(RowTable):
         label_names: what these labels are called.
         origin: of the log of a tool what is known beside its rows, or None.
         looked_at: whether it was checked that rows look like what they are taken for.
+        row_numbers: (N,) where each row stood in the set that these were taken from; None where
+            they are in its order, and all of it.
 
     Examples:
         >>> import calibrant as cb
@@ -326,7 +328,13 @@ class Predictions(RowTable):
             clusters=rows(self.clusters),
             label_index=rows(self.label_index),
             grid=None,
+            row_numbers=self._numbers_of(chosen),
         )
+
+    def _numbers_of(self, chosen: IntArray) -> NDArray[Any]:
+        if self.row_numbers is not None:
+            return self.row_numbers[chosen]
+        return chosen.astype(np.min_scalar_type(self.n))
 
     def split(
         self, size: int | float, seed: int = 0, *, stratify: bool = False

@@ -35,6 +35,7 @@ from calibrant.posthoc.catalogue import formula_of, title_of
 from calibrant.posthoc.temperature.by_margin import MarginTemperature
 from calibrant.report.classes import ClassTable, class_table, classes_called, classes_to_show
 from calibrant.report.engine import typeset
+from calibrant.report.rows import RowNames, rows_document
 from calibrant.report.series import (
     HISTOGRAM_BINS,
     Reliability,
@@ -42,6 +43,7 @@ from calibrant.report.series import (
     confidence_histogram,
     in_worth,
     margin_groups,
+    quantile_ends,
     risk_coverage,
     rows_in_worth,
     smoothed_reliability,
@@ -58,6 +60,8 @@ NUMBERS = (*WRITTEN, "p_value", "at_floor")
 THESE = "these predictions"
 # So many metrics stand below the headline.
 MOST_NUMBERS = 3
+# Rows go by their numbers.
+UNNAMED = RowNames()
 Document = dict[str, Any]
 
 
@@ -79,15 +83,17 @@ class Shown:
 
 
 def evaluation_document(
-    evaluation: Evaluation, groups: GroupedEvaluation | None = None
+    evaluation: Evaluation, groups: GroupedEvaluation | None = None, names: RowNames = UNNAMED
 ) -> Document:
     """Return what the page of one evaluation holds.
 
     Args:
         evaluation: what was measured.
         groups: the same rows measured within groups.
+        names: what its rows are called and look like.
     """
-    document = document_of([Shown(THESE, evaluation)]) | {
+    shown = Shown(THESE, evaluation)
+    document = document_of([shown]) | {
         "verb": "measure",
         "before": None,
         "after": THESE,
@@ -95,7 +101,17 @@ def evaluation_document(
         "fit": None,
         "groups": None if groups is None else groups_document(groups),
     }
-    return document | _first_threshold(document)
+    members = {} if groups is None else groups.members
+    return document | _first_threshold(document) | _rows([shown], document, names, members)
+
+
+def _rows(
+    shown: Sequence[Shown], document: Document, names: RowNames, groups: dict[str, IntArray]
+) -> Document:
+    labels = np.array(document["class_labels"], dtype=np.int64)
+    first = [name for name in (document["after"], document["before"]) if name is not None]
+    of = [(one.name, one.evaluation) for one in shown]
+    return {"rows": rows_document(of, first, labels, groups, names)}
 
 
 def document_of(shown: Sequence[Shown]) -> Document:
@@ -250,6 +266,7 @@ def _reliability(rows: TopLabel, level: float) -> Document:
             strategy: _points(binned_reliability(rows, level=level, strategy=strategy))
             for strategy in get_args(Strategy)
         },
+        "quantile_ends": quantile_ends(rows).tolist(),
         "smooth": {
             # The curve is left out where rows are too few: at both ends, or between two clusters.
             "index": np.rint(smooth.confidence * (SMOOTH_POINTS - 1)).astype(int).tolist(),
@@ -286,7 +303,7 @@ def short(values: NDArray[Any], digits: int = 5) -> list[float | int | None]:
     return [None if v != v else int(v) if v.is_integer() else v for v in rounded]
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def comparison_document(comparison: Comparison, names: RowNames = UNNAMED) -> Document:
     """Return what the page of a comparison holds."""
     shown = [Shown(m.name, m.evaluation, m.by_margin) for m in comparison.methods]
     if comparison.uncalibrated is None:
@@ -319,7 +336,7 @@ def comparison_document(comparison: Comparison) -> Document:
             "confidence": comparison.network.fit_confidence,
         },
     }
-    return document | _first_threshold(document)
+    return document | _first_threshold(document) | _rows(shown, document, names, {})
 
 
 def comparison_words(comparison: Comparison, metric: str | None = None) -> tuple[str, str]:

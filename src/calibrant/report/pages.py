@@ -21,29 +21,41 @@ from calibrant.report.document import (
     evaluation_document,
 )
 from calibrant.report.engine import Cell, PageTable, grouped, render_page, typeset
+from calibrant.report.rows import RowNames
 from calibrant.report.svg import THIN, fixed, in_percent, whole
 
-SCRIPTS = ("charts.js", "tables.js", "saving.js", "view.js", "drawing.js", "page.js")
+SCRIPTS = ("charts.js", "tables.js", "saving.js", "view.js", "drawing.js", "rows.js", "page.js")
 
 
-def page_of(result: Result, groups: GroupedEvaluation | None = None) -> str:
+def page_of(
+    result: Result,
+    groups: GroupedEvaluation | None = None,
+    *,
+    ids: Any = None,
+    images: Any = None,
+) -> str:
     """Return the page of a result. What its kind of scores can't show is left out.
 
     Args:
         result: an evaluation, a comparison of methods or of models, or what a fit is worth.
         groups: what `calibrant.evaluate_by` found on the rows of an evaluation, to be shown as
             well.
+        ids: (N,) names of the rows as they were read, for the list of rows; None for their numbers.
+        images: (N, H, W) or (N, H, W, 3) uint8 pictures of them, shown small in that list.
 
     Raises:
-        InputError: another result, or groups of a comparison.
+        InputError: another result, groups of a comparison, or ids or images that don't fit.
     """
+    names = RowNames(ids, images)
     if isinstance(result, Comparison) and groups is None:
-        return render(comparison_document(result), *comparison_words(result))
+        return render(comparison_document(result, names), *comparison_words(result))
     if isinstance(result, CrossValidated | ModelComparison) and groups is None:
+        if ids is not None or images is not None:
+            raise InputError("this page lists no rows, so that it takes neither ids nor images")
         return _page_of_table(result)
     if isinstance(result, Evaluation):
         result.sample.refuse_ranks("a page")
-        document = evaluation_document(result, groups)
+        document = evaluation_document(result, groups, names)
         return render(document, heading(result), standing(result))
     what = "with groups" if groups is not None else f"of a {type(result).__name__}"
     raise InputError(f"there is no page {what}; evaluations and comparisons have one")

@@ -23,7 +23,7 @@ from calibrant.core.weights import times
 from calibrant.evaluation.results import Evaluation
 from calibrant.evaluation.sample import RowSample
 from calibrant.evaluation.uncertainty import DEFAULT_LEVEL
-from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges
+from calibrant.metrics.bins import DEFAULT_BINS, BinSums, Strategy, bin_edges, mass_cuts
 from calibrant.metrics.top_label import TopLabel
 from calibrant.predictions.scoring import RowScores
 
@@ -139,6 +139,18 @@ def binned_reliability(
     # Differences of running sums may miss 0 and the count by rounding.
     correct = np.clip(sums.correct[0], 0.0, count)
     return Reliability.of_sums(BinSums(count, sums.confidence[0], correct), level)
+
+
+def quantile_ends(rows: TopLabel, n_bins: int = DEFAULT_BINS) -> FloatArray:
+    """Return (B, 2) the least and the greatest confidence in each bin of equally many rows."""
+    weight = np.ones(rows.n) if rows.weight is None else rows.weight
+    ranks = mass_cuts(np.array([rows.total]), min(n_bins, rows.n)).reshape(-1)
+    sums = np.cumsum(weight)
+    slack = 1e-9 * rows.total
+    first = np.searchsorted(sums, ranks[:-1] + slack, side="right")
+    last = np.searchsorted(sums, ranks[1:] - slack, side="left")
+    least, most = (np.minimum(end, rows.n - 1) for end in (first, last))
+    return np.round(np.stack([rows.confidence[least], rows.confidence[most]], axis=1), 6)
 
 
 @dataclass(frozen=True, eq=False)

@@ -322,7 +322,7 @@ const gapWords = (gap) => `${fixed(100 * Math.abs(gap), 1)} points ${gap >= 0 ? 
 const FIGURES = { ranking: rankingFigure };
 const DRAW = {
   heading: drawHeading, ranking: drawRanking, reliability: drawReliability, margins: drawMargins, temperature: drawTemperature,
-  accept: drawAccept, classes: drawClasses,
+  accept: drawAccept, classes: drawClasses, rows: drawRows,
 };
 const NUMBERS = {
   reliability: reliabilityNumbers, margins: marginsNumbers, temperature: temperatureNumbers, accept: acceptNumbers,

@@ -38,7 +38,7 @@ function wireControls() {
     radio.addEventListener("change", () => { state.points = radio.value; draw(["reliability"]); keepView(); });
   }
   for (const radio of document.querySelectorAll('input[name="view"]')) {
-    radio.addEventListener("change", () => { state.view = radio.value; draw(["reliability"]); keepView(); });
+    radio.addEventListener("change", () => { state.view = radio.value; draw(["reliability", "rows"]); keepView(); });
   }
   for (const range of document.querySelectorAll("input.threshold")) {
     range.addEventListener("input", () => {
@@ -113,6 +113,7 @@ wirePaper();
 wireCopies();
 wireFigures();
 wireControls();
+wireRows();
 wireTheme();
 wireLinks();
 openView();

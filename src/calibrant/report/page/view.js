@@ -5,7 +5,7 @@ const byName = Object.fromEntries(doc.methods.map((method) => [method.name, meth
 const byId = (id) => document.getElementById(id);
 const FIRST = {
   after: doc.after, before: doc.before, metric: doc.rank_by,
-  points: "uniform", view: doc.positive ? "positive" : "top", threshold: null,
+  points: "uniform", view: doc.positive ? "positive" : "top", threshold: null, rows: "mistakes",
 };
 const state = { ...FIRST, target: null, point: 0, unfolded: false };
 // What each part of a view may be; others in a link are passed over.
@@ -14,6 +14,7 @@ const ALLOWED = {
   metric: (v) => doc.rank_by !== null && Object.hasOwn(doc.metrics, v),
   points: (v) => ["uniform", "quantile", "smooth"].includes(v),
   view: (v) => v === "top" || (v === "positive" && Boolean(doc.positive)),
+  rows: (v) => doc.rows !== null && ROWS_FORM.test(v) && rowsExist(v),
   threshold: (v) => /^\d+$/.test(v) && Number(v) < byName[state.after].risk.accepted.length,
 };
 

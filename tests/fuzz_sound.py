@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+# What is compared; damage to what nobody reads is nobody's to see.
+NAMES = ("logits", "probs", "prob", "confidence", "pred_label", "true_label", "label", "labels")
 LIKENESS = {"logits": "logit", "probs": "prob", "features": "feature", "labels": "label"}
 
 
@@ -196,11 +198,12 @@ def read_otherwise(path: Path) -> Arrays:
     kind = path.suffix
     if kind == ".npz":
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            return {name: archive[name] for name in archive.files if name in NAMES}
     if kind == ".npy":
         return {n: np.load(path.with_name(f"{n}.npy")) for n in ("logits", "labels")}
     if kind in (".csv", ".tsv"):
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        # As pandas does, with whatever ends a line.
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read()
             tabbed = "\t" in text.partition("\n")[0]
             lines = csv.reader(io.StringIO(text), delimiter="\t" if tabbed else ",")

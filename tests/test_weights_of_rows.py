@@ -173,6 +173,21 @@ def test_weights_of_any_size_that_are_all_the_same_are_none(weight: float):
         assert found[name].value == pytest.approx(wanted[name].value, rel=1e-9)
 
 
-def test_weights_whose_sum_is_no_number_are_refused():
-    with pytest.raises(PredictionsError, match="'weight' sums to more than float64 can hold"):
-        Predictions.from_logits(LOGITS, LABELS, sample_weight=np.full(ROWS, 1e308))
+def test_weights_whose_sum_is_no_number_are_refused_whole_and_in_batches(tmp_path):
+    weight = np.full(ROWS, 1e308)
+    with pytest.raises(PredictionsError, match=r"'weight' must be at most 1e\+300, but row 0"):
+        Predictions.from_logits(LOGITS, LABELS, sample_weight=weight)
+    np.savez(tmp_path / "rows.npz", logits=LOGITS, labels=LABELS, weight=weight)
+    with pytest.raises(PredictionsError, match=r"'weight' must be at most 1e\+300, but row 0"):
+        cb.evaluate(cb.Shards(tmp_path / "rows.npz"), metrics=["ece"])
+
+
+def test_large_weights_of_files_give_what_they_give_in_memory(tmp_path):
+    weight = np.where(np.arange(ROWS) % 2, 1e300, 2e299)
+    whole = Predictions.from_logits(LOGITS, LABELS, sample_weight=weight)
+    np.savez(tmp_path / "rows.npz", logits=LOGITS, labels=LABELS, weight=weight)
+    names = ["nll", "accuracy", "brier"]
+    one = cb.evaluate(whole, metrics=names, resamples=20)
+    other = cb.evaluate(cb.Shards(tmp_path / "rows.npz"), metrics=names, resamples=20)
+    for name in names:
+        assert other[name].value == pytest.approx(one[name].value, rel=1e-9)

@@ -8,6 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from calibrant.core.text import on_one_line
+
 # What stands before a command that reads a file which was refused.
 PROPOSED = "; to read it so: "
 
@@ -23,6 +25,10 @@ class CalibrantError(Exception):
         ...     print(error)
         nowhere.safetensors: there is no such file
     """
+
+    def __str__(self) -> str:
+        """Return the sentence on one line, whatever the names in it hold."""
+        return on_one_line(super().__str__())
 
 
 class InputError(CalibrantError, ValueError):

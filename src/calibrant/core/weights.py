@@ -20,6 +20,8 @@ from calibrant.core.errors import PredictionsError
 SAME_WEIGHT = 1e-12
 # Beyond it every float64 is a whole number, and says nothing of rows that were counted.
 MOST_COUNTED = 2.0**53
+# The sum of as many as there may be stays within float64, whether they come whole or in batches.
+MOST_WEIGHT = 1e300
 
 
 def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -> FloatArray:
@@ -34,21 +36,19 @@ def check_weights(weights: Array, rows: int, source: str, key: str = "weight") -
         raise PredictionsError(
             f"{source}: '{key}' must be above 0 for at least one row, but all {rows} are 0"
         )
-    with np.errstate(over="ignore"):
-        if not np.isfinite(values.sum()):
-            raise PredictionsError(f"{source}: '{key}' sums to more than float64 can hold")
     return values
 
 
 def check_each_weight(weights: Array, rows: int, source: str, key: str = "weight") -> FloatArray:
     """Return `weights` as (rows,) float64, of which all may be 0; otherwise as `check_weights`."""
     values = as_numbers(_column(weights, rows, source, key), key, source).astype(np.float64)
-    bad = ~(np.isfinite(values) & (values >= 0))
+    bad = ~((values >= 0) & (values <= MOST_WEIGHT))
     if bad.any():
         row = int(bad.argmax())
+        large = MOST_WEIGHT < values[row] < np.inf
+        limit = f"at most {MOST_WEIGHT:g}" if large else "finite and not negative"
         raise PredictionsError(
-            f"{source}: '{key}' must be finite and not negative, but row {row_number(row)} holds "
-            f"{values[row]}"
+            f"{source}: '{key}' must be {limit}, but row {row_number(row)} holds {values[row]}"
         )
     return values
 

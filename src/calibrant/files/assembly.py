@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from calibrant.core.arrays import Array, namespace, row_sums
 from calibrant.core.checks import ROW_SUM_TOLERANCE, row_number
 from calibrant.core.errors import PredictionsError, RoundedProbabilitiesWarning, warn_caller
-from calibrant.core.weights import check_each_weight
+from calibrant.core.weights import MOST_WEIGHT, check_each_weight
 from calibrant.files.formats.base import (
     CLASS_NAMES,
     HEAD,
@@ -366,7 +366,7 @@ def rules_of(
             add(role, f"a whole number from {first}{upto}", first, top + first, whole=True)
     add("correct", "0 or 1", 0, 1, whole=True)
     add("features", "a finite number")
-    add("weight", "a finite number of at least 0", 0)
+    add("weight", "a finite number of at least 0", 0, MOST_WEIGHT)
     return found
 
 

@@ -162,7 +162,7 @@ class PredictionFile:
         elif not map.grid:
             check_shape(shape, map.form, where)
         for role in OF_ROWS if not map.grid else ():
-            if role in map.fields and role not in ("scores", "features"):
+            if role in map.fields and role != "scores":
                 own = self.shape(role)[:1]
                 if own != shape[:1]:
                     raise PredictionsError(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,11 @@ def logs_at(where: str) -> Found:
     if not file.folder or is_url(where):
         return []
     found: Found = []
+    # Unlike a pattern's search, a walk passes over what is gone before it is looked at.
+    walked = os.walk(where)
+    files = sorted(os.path.join(place, name) for place, _, names in walked for name in names)
     for extension in LOG_EXTENSIONS:
-        below = sorted(str(path) for path in Path(where).rglob(f"*{extension}") if path.is_file())
+        below = [path for path in files if path.endswith(extension) and is_file(path)]
         logs = [(_format_of(LogFile(path)), LogFile(path)) for path in below[:1]]
         if logs and logs[0][0] is None and extension != ".json":
             continue  # one look at a folder of a thousand shards

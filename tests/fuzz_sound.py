@@ -163,6 +163,8 @@ def _tabled(table: dict[str, Any]) -> Arrays:
         if own:
             ordered = sorted(own, key=lambda key: int(key.rpartition("_")[2]))
             found[name] = np.stack([np.asarray(table[key], float) for key in ordered], axis=1)
+    if "label_1" not in table and "label_0" in table:  # (N, 1)
+        table = table | {"label": table["label_0"]}
     for column in ("label", "prob", "confidence", "pred_label", "true_label"):
         if column in table:
             found[column] = np.asarray(table[column])

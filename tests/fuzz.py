@@ -51,6 +51,8 @@ from calibrant.posthoc.loading import load
 from calibrant.predictions.predictions import Predictions
 
 MOST_SECONDS, MOST_BYTES = 10, 300 << 20
+# What stands before a line to paste, behind a refusal.
+PASTED = "to read it so: "
 # Rows of a batch; one by one takes its time.
 STEPS = (*(7, 13, 1000) * 3, 1)
 
@@ -511,7 +513,10 @@ def see_command(watch: Watch, words: list[str]) -> None:
         watch.refused["cli"] += 1
     if code not in (0, 2, 3) or (code == 2) != (len(errors) == 1):
         watch.found(name, f"exit code {code}, {text[:200]!r}")
-    if code == 2 and not text.rstrip("\n").rpartition("\n")[2].startswith("error:"):
+    lines = text.splitlines()
+    if lines and lines[-1].startswith(PASTED):
+        lines.pop()
+    if code == 2 and not (lines and lines[-1].startswith("error:")):
         watch.found(name, f"ends in {text[-200:]!r}")
     # What can't be read is inspected all the same.
     none = code == 2 and words[0] != "inspect"

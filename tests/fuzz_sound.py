@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+TRUTH = {"True": 1, "true": 1, "False": 0, "false": 0}
 # What is compared; damage to what nobody reads is nobody's to see.
 NAMES = ("logits", "probs", "prob", "confidence", "pred_label", "true_label", "label", "labels")
 LIKENESS = {"logits": "logit", "probs": "prob", "features": "feature", "labels": "label"}
@@ -167,7 +168,7 @@ def _tabled(table: dict[str, Any]) -> Arrays:
         table = table | {"label": table["label_0"]}
     for column in ("label", "prob", "confidence", "pred_label", "true_label"):
         if column in table:
-            found[column] = np.asarray(table[column])
+            found[column] = np.asarray([TRUTH.get(str(cell), cell) for cell in table[column]])
             with contextlib.suppress(ValueError):  # labels may be names
                 found[column] = found[column].astype(float)
     return found

@@ -23,8 +23,9 @@ from calibrant.core.errors import (
     LooksLikeProbabilitiesWarning,
     PredictionsError,
 )
-from calibrant.files import read_column, read_predictions
+from calibrant.files import ReadOptions, read_column, read_predictions
 from calibrant.files.gate import load_json, load_toml
+from calibrant.files.reading import PredictionFile
 from calibrant.posthoc.loading import load
 from calibrant.posthoc.registry import make_calibrator
 from calibrant.posthoc.temperature.scaling import TemperatureScaling
@@ -129,6 +130,40 @@ def test_a_torch_file_that_is_packed_is_refused(tmp_path):
     zipped(path, members, zipfile.ZIP_DEFLATED)
     with refused(path, "is compressed, which torch files aren't"):
         read_predictions(path)
+
+
+def test_a_torch_file_whose_parts_are_shorter_than_its_tensors_is_refused(tmp_path):
+    # Mapped into memory, a tensor would go on into the bytes behind its part.
+    path = tmp_path / "a.pt"
+    torch.save({"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS)}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    zipped(path, [(n, c[:320] if n.endswith("data/0") else c) for n, c in members])
+    with refused(path, "'logits' is said to have 720 bytes, which no part of the file has"):
+        read_predictions(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "other"),
+    [
+        ({"confidence": 0.5, "correct": 1}, {"confidence": True, "correct": 1}),
+        ({"confidence": 0.5, "correct": True}, {"confidence": 0.5, "correct": 0}),
+        ({"probs": [0.5, 0.5], "label": 1}, {"probs": [True, 0], "label": 1}),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 30])
+def test_truth_values_among_numbers_of_json_are_refused(row, other, batch, tmp_path):
+    path = tmp_path / "a.jsonl"
+    rows = [row] * 20 + [other] + [row] * 9
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    with refused(path, "line 21: .* holds true or false where other lines hold numbers"):
+        read_predictions(path)
+    spans = [slice(start, start + batch) for start in range(0, 30, batch)]
+    with (
+        refused(path, "line 21: .* holds true or false where other lines hold numbers"),
+        PredictionFile(str(path), ReadOptions()) as file,
+    ):
+        list(file.batches(spans))
 
 
 def test_a_table_of_more_rows_than_memory_is_refused(tmp_path, monkeypatch):

@@ -178,7 +178,9 @@ class TorchReader(ArrayReader):
         """
         torch = optional("torch", "torch", "torch")
         with open_binary(self.where) as file:
-            mapped = _refuse_packed(file, self.where) and not is_url(self.where)
+            sizes = _sizes_of_parts(file, self.where)
+            mapped = sizes is not None and not is_url(self.where)
+            self._sizes = sizes if mapped else None
             file.seek(0)
             options: dict[str, Any] = {"map_location": "cpu", "weights_only": True}
             try:
@@ -237,9 +239,16 @@ class TorchReader(ArrayReader):
             raise PredictionsError(
                 f"{self.where}: '{name}' must be a tensor, not a {type(tensor).__name__}"
             )
+        held = tensor.untyped_storage().nbytes()
+        if self._sizes is not None and held not in self._sizes:
+            # Mapped, it would go on into whatever lies behind it.
+            raise PredictionsError(
+                f"{self.where}: '{name}' is said to have {held} bytes, which no part of the file "
+                "has"
+            )
         size = tensor.numel() * tensor.element_size()
         # Of a tensor that repeats its numbers a small file may hold any size.
-        if size > max(tensor.untyped_storage().nbytes(), MOST_REPEATED_BYTES):
+        if size > max(held, MOST_REPEATED_BYTES):
             raise PredictionsError(
                 f"{self.where}: '{name}' of shape {tuple(tensor.shape)} repeats the numbers that "
                 "it holds; save what .contiguous() makes of it"
@@ -247,20 +256,21 @@ class TorchReader(ArrayReader):
         return _Tensor(tensor)
 
 
-def _refuse_packed(file: Any, where: str) -> bool:
-    """Return whether an open torch file is a zip archive.
+def _sizes_of_parts(file: Any, where: str) -> frozenset[int] | None:
+    """Return how many bytes the parts of an open torch file have, if it is a zip archive.
 
     Raises:
         PredictionsError: its parts are compressed, as torch never writes them.
     """
     with readable("the torch file", where):
         if not zipfile.is_zipfile(file):
-            return False
+            return None
         with zipfile.ZipFile(file) as archive:
             check_members(archive, where)
-            if sum(info.file_size for info in archive.infolist()) > file.seek(0, os.SEEK_END):
+            sizes = [info.file_size for info in archive.infolist()]
+            if sum(sizes) > file.seek(0, os.SEEK_END):
                 raise PredictionsError(f"{where}: is compressed, which torch files aren't")
-    return True
+    return frozenset(sizes)
 
 
 class SafetensorsWriter(SpooledWriter):

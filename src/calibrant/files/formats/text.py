@@ -347,7 +347,23 @@ class JsonLinesReader(TextReader):
         """Return the fields of some lines."""
         rows = [self._row(number, line) for number, line in lines]
         numbers = [number for number, _ in lines]
-        return {name: self._column(name, [row[name] for row in rows], numbers) for name in names}
+        found = {name: self._column(name, [row[name] for row in rows], numbers) for name in names}
+        # Most lines hold neither, so that not every value is looked at.
+        some = any("true" in text or "false" in text for _, text in lines)
+        for name in names:
+            if some or True in _truths(self._first[name]):
+                self._check_truth(name, [row[name] for row in rows], numbers)
+        return found
+
+    def _check_truth(self, name: str, cells: list[Any], numbers: list[int]) -> None:
+        """Raise `PredictionsError` where true and false stand among numbers, as 1 and 0 would."""
+        first = _truths(self._first[name])
+        for number, cell in zip(numbers, cells, strict=True):
+            if len(first | _truths(cell)) > 1:
+                raise PredictionsError(
+                    f"{self.where}: line {number}: '{name}' holds true or false where other lines "
+                    "hold numbers, or the other way round; write one of them"
+                )
 
     def _row(self, line: int, content: str) -> dict[str, Any]:
         row = self.flat(line, content)
@@ -381,6 +397,12 @@ class JsonLinesReader(TextReader):
                 )
         words = any(isinstance(cell, str) for cell in cells)
         return np.array([str(cell) for cell in cells]) if words else np.array(cells)
+
+
+def _truths(cell: Any) -> set[bool]:
+    """Return whether what a cell holds are truth values (True), numbers (False) or both."""
+    several = cast(list[Any], cell) if isinstance(cell, list) else [cell]
+    return {isinstance(one, bool) for one in several if not isinstance(one, str)}
 
 
 class _TextWriter(RowWriter):
